@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ Named = tuple[str, Layout, Shape]
 
 #: Our names of MindSpore's collectives.
 WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
+
+VARIOUS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class GroupCollective(NamedTuple):
@@ -67,14 +70,16 @@ def derive(args: argparse.Namespace) -> Derived:
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
     shapes = parse_tuples(args.shapes, "--shapes")
-    params = dict(_attribute(text) for text in args.attr)
+    params = _written_attributes(args.attr)
     if args.op in operators_with_strategies() and not args.allow_uneven:
         return _as_mindspore(args, shapes, params)
-    op = _operator(args.op)
+    function = _operator(args.op)
+    _check_attributes(function, params)
+    op = function.op
     try:
         bound = op.bind(shapes, params)
-    except TypeError:
-        raise InputError(_misfit(op, len(shapes), params)) from None
+    except TypeError as error:
+        raise InputError(_misfit(function, len(shapes), params, error)) from None
     placed, by_cuts = _strategy(args, shapes)
     strategy = op.shard(placed, repeat=args.repeat or "right").strategy(
         bound, _ranks(args, bound, placed, by_cuts)
@@ -143,18 +148,41 @@ def _facts(sharded: Any) -> dict[str, Any]:
     return facts
 
 
-def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
+def _attributes(function: Any) -> tuple[int, dict[str, inspect.Parameter]]:
+    """How many operands an operator takes at most, and what else its rule and its local function are told by name."""
+    op, declared = function.op, inspect.signature(function).parameters
+    operands = [name for name, p in declared.items() if re.search("Tensor|Operand", str(p.annotation))]
+    rule = inspect.signature(op.rule).parameters if callable(op.rule) else {}
+    by_place = [name for name, p in rule.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(operands)]
+    names = {name: p for name, p in rule.items() if name not in by_place and p.kind not in VARIOUS}
+    if not rule or any(
+        p.kind is p.VAR_KEYWORD for p in rule.values()
+    ):  # it takes what the local function takes
+        local = rule or inspect.signature(op.forward).parameters
+        said = [name for name in declared if name not in operands and (rule or name in local)]
+        names.update({name: local.get(name, declared[name]) for name in said})
+    return len(operands), names
+
+
+def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
+    names = _attributes(function)[1]
+    for name, value in params.items():
+        if isinstance(value, str) and isinstance(getattr(names.get(name), "default", None), bool):
+            raise InputError(f"--attr {name} is True or False, not {value!r}")
+        if name not in names:
+            sentence = f"{function.op.name} does not take --attr {name}"
+            raise unknown(sentence, name, [*names] or ["none"], listed="it takes")
+
+
+def _misfit(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
     """Why an operator's rule cannot be called with so many operands and these attributes."""
-    parameters = inspect.signature(op.rule).parameters.values() if callable(op.rule) else ()
-    # What a rule is given by position and must have is a shape, what is annotated otherwise an attribute.
-    words = {p.name: str(p.annotation) for p in parameters if p.default is p.empty}
-    shapes = [name for name, annotation in words.items() if "tuple" in annotation or annotation == "Shape"]
-    rest = {p.name: p for p in parameters if p.name not in shapes and p.kind is not p.VAR_POSITIONAL}
-    if unknown := [name for name in params if name not in rest]:
-        return f"{op.name} does not take --attr {unknown[0]}; it takes {', '.join(rest) or 'none'}"
-    if missing := [n for n, p in rest.items() if p.default is p.empty and n not in params]:
-        return f"{op.name} needs --attr {missing[0]}=..."
-    return f"{op.name} takes {many(len(shapes), 'operand')}, but --shapes gives {count}"
+    operands, names = _attributes(function)
+    if missing := [n for n, p in names.items() if p.default is p.empty and n not in params]:
+        return f"{function.op.name} needs --attr {missing[0]}=..."
+    if operands == count:
+        written = ", ".join(f"{name}={value!r}" for name, value in params.items())
+        return f"{function.op.name} cannot be told --attr {written}: {error}"
+    return f"{function.op.name} takes {many(operands, 'operand')}, but --shapes gives {count}"
 
 
 def _operator(name: str) -> Any:
@@ -162,15 +190,24 @@ def _operator(name: str) -> Any:
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
     wanted = name.lower().replace("_", "")
-    candidates = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}
-    operators = {key: op for key, op in candidates.items() if op is not None}
-    for key, op in operators.items():
+    candidates = {key: getattr(ops, key) for key in ops.__all__}
+    operators = {key: one for key, one in candidates.items() if getattr(one, "op", None) is not None}
+    for key, function in operators.items():
         if key.replace("_", "") == wanted:
-            return op
+            return function
     ours = nearest(name, operators) or not nearest(name, operators_with_strategies())
     there = sorted(operators) if ours else operators_with_strategies()
     listed = "there are MindSpore's, written as there (ReduceSum), and"
     raise unknown(f"no operator is called {name!r}", name, there, listed=listed)
+
+
+def _written_attributes(texts: Sequence[str]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for name, value in map(_attribute, texts):
+        if name in params:
+            raise InputError(f"--attr {name} is given twice, as {params[name]!r} and {value!r}")
+        params[name] = value
+    return params
 
 
 def _attribute(text: str) -> tuple[str, Any]:

@@ -267,11 +267,26 @@ def test_gradients_come_out_of_the_transposed_rule():
         ("Reshape", [(8, 8)], [(2, 1)], {}, "attribute shape"),
         ("Argmax", [(8, 8)], [(2, 1)], {"axis": (0, 1)}, "one axis"),
         ("ReduceSum", [(8, 8)], [(2, 1)], {"axis": 2}, "out of range"),
+        ("ReduceSum", [(8, 8)], [(2, 1)], {"axes": 0}, "no attribute 'axes'; did you mean 'axis'"),
+        ("MatMul", [(8, 8), (8, 8)], [(2, 1), (1, 1)], {"transpos_b": True}, "did you mean 'transpose_b'"),
+        ("ReLU", [(8, 8)], [(2, 1)], {"axis": 0}, "'axis'; there are layout, repeated_num_in"),
+        ("GetNext", [(8, 8)], [(2, 1)], {"shape": [(8, 8)]}, "did you mean 'shapes'"),
+        ("Flatten", [(8, 8)], None, {"output_shape": [(8, 8)]}, "did you mean 'output_shapes'"),
+        ("Gather", [(8, 8), (4,)], [(1, 2), (1,)], {"manual": (1, 1)}, "there are axis, dim, layout"),
     ],
 )
 def test_other_refusals(name, shapes, cuts, attrs, words):
     with pytest.raises(RuntimeError, match=words):
         shard(name, shapes, cuts, devices=2, attrs=attrs)
+
+
+def test_a_row_has_the_attributes_of_its_primitive_and_of_its_functions():
+    assert {"axis", "dim", "keep_dims", "keepdim", "keepdims", "cross_batch"} <= {
+        *TABLE["ReduceSum"].attribute_names
+    }
+    assert {"depth", "on_value", "off_value", "axis"} <= {*TABLE["OneHot"].attribute_names}
+    assert "axis" in TABLE["Argmin"].attribute_names and "epsilon" in TABLE["RmsNorm"].attribute_names
+    assert "x" not in TABLE["Softmax"].attribute_names  # an operand
 
 
 def test_every_row_of_the_table_is_an_operator():

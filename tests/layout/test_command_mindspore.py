@@ -75,6 +75,34 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ("--op matmul --shapes (2,4) --shard ((2,1),)", "matmul takes 2 operands, but --shapes gives 1"),
         ("--op gather --shapes (2,4),(3,) --shard ((2,1),(1,))", "gather needs --attr dim=..."),
         ("--op Nope --shapes (2,4) --shard ((2,1),)", "there are MindSpore's"),
+        (
+            "--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axes=1",
+            "did you mean 'axis'? there are axis, keep_dims",
+        ),
+        (
+            "--op MatMul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpose_b=flase",
+            "transpose_b is no text",
+        ),
+        ("--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axis=x", "axis is no text, but got 'x'"),
+        (
+            "--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axis=0 --attr axis=1",
+            "axis is given twice, as 0 and 1",
+        ),
+        ("--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr layout=3", "dev_matrix and input_tensor_map"),
+        ("--op Gather --shapes (16,32),(4,) --shard ((1,2),(1,)) --attr manual_split=3", "but got 3"),
+        ("--op relu --shapes (2,4) --shard ((2,1),) --attr axis=0", "relu does not take --attr axis"),
+        (
+            "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpos_b=True",
+            "did you mean 'transpose_b'?",
+        ),
+        (
+            "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpose_b=flase",
+            "is True or False",
+        ),
+        (
+            "--op sum --shapes (2,4) --shard ((2,1),) --attr dims=0 --attr keepdims=1",
+            "cannot be told --attr dims=0",
+        ),
     ],
 )
 def test_operators_that_are_refused_in_one_line(command, words, capsys):

@@ -233,7 +233,10 @@ def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more
 
 
 def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> OperatorRow:
-    return OperatorRow(names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions, **more)
+    return OperatorRow(
+        names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions,
+        of_strategies=f"{OperatorRow.of_strategies} cross_batch", **more,
+    )  # fmt: skip
 
 
 def _collective(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
@@ -300,7 +303,7 @@ ROWS = (
     _reduction("", "any", also_named="ReduceAny", aliases="any"),
     OperatorRow("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
         run=lambda p, xs, a: ops.cast(p.plain(xs, a), np.dtype(a["output_type"]))),
-    OperatorRow("", "argmin", _one_along(-1), also_named="Argmin"),
+    OperatorRow("", "argmin", _one_along(-1), "(axis=-1, output_type='int32')", "(x)", also_named="Argmin"),
     OperatorRow("ArgMaxWithValue", "argmax", attrs="(axis=0, keep_dims=False)", called="(x)", strategies="",
         run=_argmax_with_value),
     OperatorRow("Softmax", "softmax", _along(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
@@ -309,18 +312,20 @@ ROWS = (
         "(axis=0, epsilon=1e-4)", "(x)"),
     OperatorRow("LayerNorm", "layer_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-7), "begin": int(a.get("begin_norm_axis", -1))},
         "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)", "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
-    OperatorRow("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, also_named="RmsNorm", aliases="rmsnormext"),
+    OperatorRow("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, "(epsilon=1e-6)", also_named="RmsNorm",
+        aliases="rmsnormext"),
     OperatorRow("SoftmaxCrossEntropyWithLogits", "softmax_cross_entropy", first_dim=(0,), loss=1),
     # -- products, parameters per channel, tables ---------------------------------------------------------
     OperatorRow("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
         "(transpose_a=False, transpose_b=False)", "(a, b)", "matmul(input, other); bmm(input_x, mat2)",
         run=_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
-        also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
+        also_named="MatMulExt BatchMatMulExt", out_strategy="product", of_strategies=f"{OperatorRow.of_strategies} enable_nd_tp"),
     OperatorRow("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
     OperatorRow("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),
     OperatorRow("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)",
         "gather(input_params, input_indices, axis=0)", run=_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
-        also_named="EmbeddingLookup", strategies="gather", out_strategy="product"),
+        also_named="EmbeddingLookup", strategies="gather", out_strategy="product",
+        of_strategies=f"{OperatorRow.of_strategies} manual_split"),
     OperatorRow("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
         "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_one_hot, of_result=True,
         first_only=True),
@@ -328,7 +333,8 @@ ROWS = (
     OperatorRow("Reshape", "reshape", _reshaped(_new_shape), "()", "(x, /, shape)",
         "reshape(input, shape)", run=_reshape, sharded="identity", gathers=lambda s, a: _new_shape(s[0], a), aliases="view"),
     OperatorRow("Flatten", "reshape", _reshaped(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
-        strategies="batch", also_named="BatchParallel Unique ResizeBilinear ResizeNearestNeighbor"),
+        strategies="batch", of_strategies="output_shapes",
+        also_named="BatchParallel Unique ResizeBilinear ResizeNearestNeighbor"),
     OperatorRow("ExpandDims", "reshape", _reshaped(_expanded), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
         run=_reshape, strategies=""),
     OperatorRow("Squeeze", "reshape", _reshaped(_squeezed), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
@@ -349,7 +355,7 @@ ROWS = (
     _collective("NeighborExchange", called_with_several(collectives.neighbor_exchange),
                 "send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, "),
     _collective("Broadcast", called_with_several(collectives.broadcast), "root_rank, "),
-    OperatorRow("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
+    OperatorRow("", strategies="data", of_strategies="shapes", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 
 

@@ -106,6 +106,10 @@ def no_params(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
     return {}
 
 
+#: Attributes that further functions and versions call otherwise.
+ALSO_WRITTEN = {"axis": "dim", "keep_dims": "keepdim keepdims", "input_perm": "perm", "shape": "dst_shape"}
+
+
 @dataclass(frozen=True, eq=False)
 class OperatorRow:
     """An operator of MindSpore."""
@@ -145,6 +149,9 @@ class OperatorRow:
     #: Further results, each an operator on the first operand with its parameters (LayerNorm's mean and variance).
     also: Callable[[Sequence[Shape], Attrs], list[tuple[Op, Params]]] = lambda _shapes, _attrs: []
 
+    #: Words that configure a strategy and are no argument of a call: ``manual_split`` of a Gather.
+    of_strategies: str = "layout repeated_num_in_dev_matrix_right_"
+
     primitives = property(lambda self: self.names.split(), doc="Its names as a primitive.")
     known_as = property(lambda self: [*self.primitives, *self.also_named.split()], doc="All its names.")
 
@@ -153,6 +160,17 @@ class OperatorRow:
         """Its functions by name, as they are written."""
         written = [text.strip() for text in self.functions.split(";") if text]
         return {text.partition("(")[0]: text for text in written}
+
+    @property
+    def attribute_names(self) -> list[str]:
+        """The attributes that a strategy may be derived with, as MindSpore or one of its functions calls them."""
+        operands = arguments(self.called).operands
+        calls = [[*arguments(self.called).defaults][operands:], [*arguments(self.attrs).defaults]]
+        for text in self.written_functions.values():
+            calls.append([*arguments(text[text.find("(") :]).defaults][operands:] if "(" in text else [])
+        names = dict.fromkeys(name for call in calls for name in call)
+        also = [word for name in names for word in ALSO_WRITTEN.get(name, "").split()]
+        return [*dict.fromkeys([*names, *also, *self.of_strategies.split()])]
 
     @cached_property
     def op(self) -> Op:

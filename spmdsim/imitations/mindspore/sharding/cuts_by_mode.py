@@ -276,6 +276,8 @@ def _manual(
 ) -> Sharded:
     """Unequal pieces of the vocabulary, one per field of the indices: nothing is communicated."""
     param, index = cuts
+    if not isinstance(pieces, (tuple, list)):
+        raise ShardError(f"manual_split is a tuple with the rows of each piece, but got {pieces!r}")
     rows = [piece if isinstance(piece, int) else piece[0] for piece in pieces]
     if len(rows) != param[0] or sum(rows) != bound.shapes[0][0]:
         raise ShardError(

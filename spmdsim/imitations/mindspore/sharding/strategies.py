@@ -26,9 +26,9 @@ from spmdsim.dialects.mindspore.layout import (
     from_tensor_map,
 )
 from spmdsim.dialects.mindspore.operators import find
-from spmdsim.dialects.mindspore.table import OperatorRow, ShardError
+from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, arguments
 from spmdsim.dialects.session import alone
-from spmdsim.errors import RuleError, UsageTypeError, many
+from spmdsim.errors import RuleError, UsageTypeError, many, unknown
 from spmdsim.imitations.mindspore.sharding.cuts_by_mode import (
     Devices,
     batch_parallel,
@@ -87,6 +87,7 @@ def shard(
     attributes = dict(attrs or {})
     with refusing(operator):
         row = find(operator)
+        check_attributes(operator, row, attributes)
         if row.strategies == "data":
             shapes = shapes or [tuple(shape) for shape in attributes.get("shapes", ())]
             return data_source(operator, shapes, in_strategy, devices, repeat or "left")
@@ -108,8 +109,23 @@ def shard(
         return derivation.with_whole(further) if further else derivation
 
 
+def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, Any]) -> None:
+    """Refuse attributes that the operator does not have, which would mean nothing, and values of other kinds."""
+    names = row.attribute_names
+    defaults = {**arguments(row.called).defaults, **arguments(row.attrs).defaults}
+    for name, value in attributes.items():
+        if name not in names:
+            raise unknown(f"{operator} has no attribute {name!r}", name, names, ShardError)
+        if isinstance(value, str) and not isinstance(defaults.get(name), str) and name != "dtype":
+            raise ShardError(f"{operator}'s attribute {name} is no text, but got {value!r}")
+
+
 def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
     """The layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``."""
+    if not isinstance(attribute, Mapping) or not {"dev_matrix", "input_tensor_map"} <= {*attribute}:
+        raise ShardError(
+            f"the attribute layout is a dict with dev_matrix and input_tensor_map, but got {attribute!r}"
+        )
     maps = attribute["input_tensor_map"]
     return tuple(from_tensor_map(attribute["dev_matrix"], entry) for entry in maps)
 
