@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -73,10 +74,16 @@ class Replay(Pictured):
         #: Stands for it in what ranks compare.
         self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
         self.alone = len(self.world.ranks) == 1
+        #: The updates whose results still have to be moved to be a parameter's value, each with that value's number.
+        self.moved = dict(self._moved_on(recorded))
+        #: Per such update of this call, how often the parameter was updated before, and its state then.
+        self._before: dict[int, list[Any]] = {}
         self._code = self._instructions(recorded)
         self.count = recorded.values
         if self.alone:
             self._overwrite(recorded)
+        for k in self.moved:
+            self._code[k] = replace(self._code[k], run=partial(self._remembered, k, self._code[k].run))
         sources = {number: place if not self.alone else f"{place}[0]" for number, place in self._places()}
         names = {"world": self.world, "constants": self.constants}
         self._program = written(self._code, self._wanted, sources, names)
@@ -130,6 +137,16 @@ class Replay(Pictured):
                 recorded.refuse("it adds gradients of 16-bit floats up over several calls")
             self.gradients.append((k, leaf.grad.meta, recorded.number(leaf.grad.held, "a gradient")))
 
+    def _moved_on(self, recorded: NoteTaker) -> Iterator[tuple[int, int]]:
+        """Updates by the numbers of their notes, where the state is split further than the parameter."""
+        origins = {number: k for k, note in enumerate(self.notes) for number in note.outputs}
+        for k, note in enumerate(self.notes):
+            if optimiser_of(note.run) is not None:
+                numbers = recorded.assignments.get(id(note.run.args[0]), [])
+                later = [number for number in numbers if origins.get(number, -1) >= k]
+                if later and later[0] not in note.outputs:
+                    yield k, later[0]
+
     def _form(self, recorded: NoteTaker, result: Any) -> Any:
         """A function that puts the result together from its tensors."""
         if isinstance(result, Tensor):
@@ -172,13 +189,21 @@ class Replay(Pictured):
     def _instructions(self, recorded: NoteTaker) -> list[NumberedCall]:
         """The notes as what runs, and what nobody needs after each."""
         if not self.alone:
-            return forgetting(
-                [NumberedCall(n.run, n.inputs, n.outputs, n.several) for n in self.notes], self._wanted
-            )
+            plain = [NumberedCall(n.run, n.inputs, n.outputs, n.several) for n in self.notes]
+            return forgetting(plain, self._wanted, self._until(recorded))
         arrays = [[recorded.arrays[number][0] for number in note.inputs] for note in self.notes]
         code = [*map(on_one_rank, self.notes, arrays)]
         calculated_once(self.notes, code, recorded)
-        return forgetting(code, self._wanted)
+        return forgetting(code, self._wanted, self._until(recorded))
+
+    def _until(self, recorded: NoteTaker) -> dict[int, set[int]]:
+        """Per note the values that nobody may forget before: where a step ends early, parameters have what they had last."""
+        origins = {number: k for k, note in enumerate(self.notes) for number in note.outputs}
+        until: dict[int, set[int]] = {}
+        for numbers in [recorded.assignments[id(self.notes[k].run.args[0])] for k in self.moved]:
+            for one, following in pairwise(numbers):
+                until.setdefault(origins.get(following, 0), set()).add(one)
+        return until
 
     def _overwrite(self, recorded: NoteTaker) -> None:
         """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has.
@@ -237,6 +262,25 @@ class Replay(Pictured):
         finally:
             owner.overwrites = owner.spends = False
 
+    def _remembered(self, k: int, run: Callable[..., Any], *values: Any) -> Any:
+        """An update whose result is not yet its parameter's value: what the optimiser knows of the old one is kept."""
+        self._before[k] = [facts.get(key) for facts, key in self._facts_of(k)]
+        return run(*values)
+
+    def _facts_of(self, k: int) -> list[tuple[dict[int, Any], int]]:
+        """Where an optimiser keeps what it knows of the parameter that an update is of."""
+        run = self.notes[k].run
+        owner, key = optimiser_of(run), id(run.args[0])
+        return [] if owner is None else [(owner.state, key), (owner.counts, key)]
+
+    def _as_before(self, reached: set[int]) -> None:
+        """Take updates back that no parameter has seen; ``reached`` are the values that there have been."""
+        for k in [k for k in reversed(self.moved) if k in self._before and self.moved[k] not in reached]:
+            for (facts, key), before in zip(self._facts_of(k), self._before[k]):
+                facts.pop(key, None)
+                if before is not None:
+                    facts[key] = before
+
     # -- running ------------------------------------------------------------------------------------------
 
     def takes(self, args: Sequence[Any]) -> list[Tensor] | None:
@@ -273,6 +317,7 @@ class Replay(Pictured):
             raise
         finally:
             world.about = 0
+            self._before.clear()
         for k, meta, n in self.gradients:
             leaves[k].grad = None if meta is None else Tensor(world, meta, after[n], origin=origin(base, n))
         self._assign(leaves, base, after)
@@ -294,11 +339,14 @@ class Replay(Pictured):
     def _ended_early(self, leaves: Sequence[Tensor], base: int, error: BaseException) -> None:
         """Give parameters the values that updates made before an error: the optimisers' states are those of these values."""
         values = values_at(error.__traceback__, type(self)._run_told)
-        after = {}
+        after, reached = {}, set[int]()
         for (*_, last), numbers in zip(self.assigned, self.assignments):
-            latest = [values[n] for n in reversed(numbers) if values.get(n) is not None]
-            if latest:
-                after[last] = latest[:1] if self.alone else latest[0]
+            there = [n for n in numbers if values.get(n) is not None]
+            if there:
+                latest = values[there[-1]]
+                after[last] = [latest] if self.alone else latest
+                reached.update(numbers[: numbers.index(there[-1]) + 1])
+        self._as_before(reached)
         self._assign(leaves, base, after)
         if after and hasattr(error, "add_note"):  # from Python 3.11 on
             of = many(len(self.assigned), "parameter")

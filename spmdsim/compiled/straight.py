@@ -7,7 +7,7 @@ variable of its own, which goes with the last one who reads it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -141,11 +141,13 @@ def recipe_of(run: partial[Any]) -> Any:
     return run.args[0] if run.func in (calculated, local_gradients) else None
 
 
-def forgetting(code: Sequence[NumberedCall], wanted: set[int]) -> list[NumberedCall]:
-    """The same instructions, with what nobody needs after each."""
+def forgetting(
+    code: Sequence[NumberedCall], wanted: set[int], until: Mapping[int, set[int]]
+) -> list[NumberedCall]:
+    """The same instructions, with what nobody needs after each; ``until`` says what is kept for some of them besides."""
     ended, needed = [], {*wanted}
-    for one in reversed(code):
-        over = {*one.inputs, *[n for n in one.outputs if n is not None]} - needed
+    for k, one in reversed([*enumerate(code)]):
+        over = {*one.inputs, *until.get(k, ()), *[n for n in one.outputs if n is not None]} - needed
         needed |= over
         ended.append(replace(one, over=tuple(over)))
     return ended[::-1]

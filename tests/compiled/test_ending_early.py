@@ -144,6 +144,75 @@ def test_ctrl_c_among_updates_leaves_each_parameter_with_its_own_state(
     assert len(new) == done
 
 
+class Stopped(LockStep):
+    """A world that ends with Ctrl-C at one of its steps."""
+
+    left = 1 << 30
+
+    def run(self, step: Any, shards: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().run(step, shards)
+
+
+def split_run(
+    way: str, kind: Any, options: dict[str, Any], steps: int, left: int
+) -> list[dict[str, list[np.ndarray]]]:
+    """States after each of some steps with a split state, then that after so many collectives of as many steps in one call."""
+    world, mesh = Stopped(2), Mesh((2,), ("dp",))
+    net = Net(mesh).materialise(world, 0)
+    optimiser = kind(net.parameters(), state_layout=nn.sharded_over("dp"), **options)
+
+    def step(*ids: Tensor) -> None:
+        for one in ids:
+            net.zero_grad()
+            nn.backward(net(one))
+            optimiser.step()
+
+    ids = Tensor.from_global(np.array([1, 2]), mesh("dp"), world)
+    states = []
+    if way == "called":
+        run: Callable[..., None] = step
+    else:
+        run = compile(step)
+    run(*[ids] * steps)
+    run(*[ids] * steps)
+    states.append(state_of(net, optimiser))
+    if left < 0:
+        for _ in range(steps):
+            step(ids)
+            states.append(state_of(net, optimiser))
+        return states
+    world.left = left
+    with pytest.raises(KeyboardInterrupt):
+        if way == "recorded":
+            with record():
+                run(*[ids] * steps)
+        else:
+            run(*[ids] * steps)
+    world.left = 1 << 30
+    return [state_of(net, optimiser)]
+
+
+@pytest.mark.parametrize("kind, options", [MOMENTUM, ADAM], ids=["momentum", "adam"])
+@pytest.mark.parametrize("way", ["called", "compiled", "recorded"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_ctrl_c_between_an_update_and_its_gather_leaves_parameters_with_their_own_state(
+    way: str, steps: int, kind: Any, options: dict[str, Any]
+) -> None:
+    """A state that is split further goes on with the value that all ranks have, or not at all."""
+    states = split_run(way, kind, options, steps, -1)
+    seen: set[int] = set()
+    for left in range(4 * steps):
+        (now,) = split_run(way, kind, options, steps, left)
+        for name, values in now.items():
+            at = [k for k, state in enumerate(states) if alike(values, state[name])]
+            assert len(at) == 1, (left, name)
+            seen.update(at)
+    assert seen >= {*range(steps)}
+
+
 @pytest.fixture
 def world() -> Iterator[LockStep]:
     world = LockStep(2)
