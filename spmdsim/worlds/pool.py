@@ -7,6 +7,7 @@ What is kept is bounded in bytes; sizes that nobody asked for lately go first.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
@@ -52,6 +53,7 @@ class Pages:
             memory = self._map(taken)
             return self._array(memory, nbytes, self._first(memory))
         if self._memory is None or self._start + taken > self._end:
+            trim_heap()
             self._memory = self._map(SHARED)
             self._start = self._first(self._memory)
             self._end = self._start + SHARED
@@ -75,6 +77,13 @@ class Pages:
     @staticmethod
     def _array(memory: mmap.mmap, nbytes: int, start: int) -> np.ndarray:
         return np.frombuffer(memory, np.uint8, nbytes, start + OFFSET)
+
+
+def trim_heap() -> None:
+    """Give the system back what the heap has free, which buffers cannot use, where the C library can (glibc)."""
+    trim = getattr(ctypes.pythonapi, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class KeptBuffers(list[np.ndarray]):

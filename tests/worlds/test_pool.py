@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import weakref
 
 import numpy as np
@@ -86,6 +87,30 @@ def test_a_size_in_use_outlives_one_that_nobody_asks_for():
     again = hot().base
     assert kept() is again
     assert here.nbytes <= 8 * SMALLEST
+
+
+FREED = """
+import resource
+import numpy as np
+from spmdsim.worlds.pool import Pool
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
+
+blocks = [np.ones(65536, np.uint8) for _ in range(512)]
+last, before = blocks[-1], resident()
+del blocks
+freed = before - resident()
+buffer = Pool(1 << 30).empty((1 << 18,), np.uint8)
+print(freed, before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library keeps what is free as it likes")
+def test_what_the_heap_has_free_goes_back_before_the_pool_takes_more():
+    freed, given_back = map(float, run_python("-c", FREED).stdout.split())
+    assert freed < 4 and given_back > 28
 
 
 def test_the_process_has_one_pool():
