@@ -62,7 +62,7 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         "piece_numbers",
         "common_mesh",
         "_on_mesh",
-        "_held",
+        "positions_in",
     }
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}

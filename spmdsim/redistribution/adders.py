@@ -19,7 +19,8 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.redistribution.exchange.grid import all_bounds, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.exchange_volume import boxes_of
+from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 
 #: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
 PATIENCE, MOST_PIVOTS = 60, 400
@@ -91,11 +92,11 @@ class Sums:
         #: The ranks of both meshes.
         self.ranks = sorted({*ranks_of(src.mesh).rank.tolist(), *ranks_of(dst.mesh).rank.tolist()})
         number = piece_numbers(src.mesh, tuple(reduced)).tolist()
-        targets = _pieces(dst, shape, tuple(kept))
-        want = dict.fromkeys(self.ranks, 0)
-        for (_, box), members in targets.items():
-            for rank, _ in members:
-                want[rank] = volume(box)
+        want, targets = dict.fromkeys(self.ranks, 0), []
+        for (problem, box), members in _pieces(dst, shape, tuple(kept)).items():
+            wanting = tuple([rank for rank, _ in members])
+            want.update(dict.fromkeys(wanting, volume(box)))
+            targets.append((problem, box, wanting))
         #: Elements that each rank wants.
         self.want = np.array(list(want.values()))
         groups: dict[tuple[int, ...], list[SumCell]] = {}
@@ -104,10 +105,10 @@ class Sums:
             holders: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
             for rank, term in own.items():
                 holders[term].append(rank)
-            for (other, target), wanting in targets.items():
+            held = tuple(map(tuple, holders))
+            for other, target, wanting in targets:
                 if problem == other and (common := overlap(box, target)) is not None:
-                    wanted = tuple([rank for rank, _ in wanting])
-                    cell = SumCell(common, tuple(map(tuple, holders)), wanted, own)
+                    cell = SumCell(common, held, wanting, own)
                     groups.setdefault(cell.extras(self.ranks), []).append(cell)
         rows = sorted(groups)
         #: Cells that cost every adder the same, together.
@@ -152,10 +153,9 @@ def _pieces(
     problem = piece_numbers(layout.mesh, kept).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()
     boxes: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
-    for position, box in enumerate(all_bounds(layout, shape).tolist()):
-        if all(start < stop for start, stop in box):
-            key = problem[position], tuple([(start, stop) for start, stop in box])
-            boxes.setdefault(key, []).append((ranks[position], position))
+    for position, box in enumerate(boxes_of(layout, shape)):
+        if volume(box):
+            boxes.setdefault((problem[position], box), []).append((ranks[position], position))
     return boxes
 
 
@@ -172,12 +172,10 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
     groups, ranks = extras.shape
     slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
     table = np.zeros((groups + ranks, right + 1))
-    every, alone = np.arange(ranks), np.eye(ranks)
-    for group, costs in enumerate(extras):
-        columns = slice(group * ranks, (group + 1) * ranks)
-        table[group, columns] = 1
-        table[groups:, columns] = alone * costs
-    table[groups:, slack:most] = alone
+    every, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
+    table[np.arange(groups)[:, None], columns] = 1
+    table[groups + every, columns] = extras
+    table[groups + every, slack + every] = 1
     table[groups:, most] = -1
     table[:groups, right], table[groups:, right] = volumes, -loads
     taken, first = loads.astype(float), np.zeros(groups, np.int64)
@@ -186,33 +184,33 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
         rank = first[group] = after.argmin()
         taken[rank] = after[rank]
         table[groups + rank] -= extras[group, rank] * table[group]
-    basis = np.concatenate([np.arange(groups) * ranks + first, slack + every])
+    basis = np.concatenate([columns[:, 0] + first, slack + every])
     line = groups + int(taken.argmax())
     scratch = np.empty_like(table)
     _pivot(table, line, most, scratch)
     basis[line] = most
-    gains = table[line, :most]
+    gains, amounts = table[line, :most], table[:, right]
     for count in range(MOST_PIVOTS):
         column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
         if gains[column] <= TINY:
             break
-        pairs = zip(table[:, right].tolist(), table[:, column].tolist())
-        ratios = [most / rate if rate > TINY else math.inf for most, rate in pairs]
+        pairs = zip(amounts.tolist(), table[:, column].tolist())
+        ratios = [amount / rate if rate > TINY else math.inf for amount, rate in pairs]
         leaving = ratios.index(min(ratios))
         if leaving == line:
             break
         _pivot(table, leaving, column, scratch)
         basis[leaving] = column
-    amounts = np.zeros(slack)
+    dealt = np.zeros(slack)
     shares = basis < slack
-    amounts[basis[shares]] = table[shares, right]
-    return np.maximum(amounts, 0).reshape(groups, ranks), -table[line, slack:most]
+    dealt[basis[shares]] = amounts[shares]
+    return np.maximum(dealt, 0).reshape(groups, ranks), -table[line, slack:most]
 
 
 def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
     pivoted = table[line]
     pivoted /= pivoted[column]
-    factors = table[:, column].copy()
+    factors = table[:, column : column + 1].copy()
     factors[line] = 0
-    np.multiply(factors[:, None], pivoted, out=scratch)
+    np.multiply(factors, pivoted, out=scratch)
     table -= scratch

@@ -60,6 +60,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.step import overlap, volume
 from spmdsim.redistribution.adders import sums
+from spmdsim.redistribution.exchange.exchange_volume import boxes_of, positions_in
 from spmdsim.redistribution.exchange.grid import all_bounds, piece_numbers, ranks_of
 
 #: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
@@ -155,8 +156,7 @@ def _least_of_few(
 ) -> ReceptionBound:
     """:func:`least_on_average` of few ranks where values are reduced, and nothing else becomes pending: without arrays."""
     mesh = dst.mesh
-    here = ranks_of(src.mesh).positions(ranks_of(mesh).rank).tolist()
-    want, have = all_bounds(dst, shape).tolist(), all_bounds(src, shape).tolist()
+    here, want, have = positions_in(src.mesh, mesh), boxes_of(dst, shape), boxes_of(src, shape)
     source = piece_numbers(src.mesh, src.split_axes).tolist()
     target = piece_numbers(mesh, (*dst.split_axes, *kept)).tolist()
     held = {

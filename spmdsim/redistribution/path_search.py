@@ -16,7 +16,7 @@ from typing import NamedTuple
 from spmdsim.core import Layout
 from spmdsim.core.step import Step, reduction_elements
 from spmdsim.redistribution.lower_bound import kept_axes
-from spmdsim.redistribution.price import Prices, largest_sizes
+from spmdsim.redistribution.price import Prices
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -59,7 +59,8 @@ class Target:
         """Elements and shape of the largest piece: the first rank's, balanced splits being what they are."""
         local = self._local.get(dims)
         if local is None:
-            shape = largest_sizes(self.mesh, dims, self.shape)
+            members = self.members
+            shape = [-(-size // members(entry)) for size, entry in zip(self.shape, dims)]
             local = self._local[dims] = (math.prod(shape), shape)
         return local
 

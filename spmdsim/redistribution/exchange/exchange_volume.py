@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.core import Layout, Mesh
+from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.layout import nested_blocks
 from spmdsim.redistribution.exchange.direct import FEW_RANKS
 from spmdsim.redistribution.exchange.grid import Ends, apart, grids, parts_of, piece_numbers, ranks_of
@@ -101,7 +101,7 @@ class FewVolume:
 
     def __init__(self, ends: Ends) -> None:
         self._ends = have, src, want, dst, shape = ends
-        self._held = _held(have, want)
+        self._held = positions_in(have, want)
         self._dims = [_along(have, a, want, b, size) for size, a, b in zip(shape, src, dst)]
         self._own = _product([position >= 0 for position in self._held], [dim.own for dim in self._dims])
         #: Per position of the target's mesh the elements of its piece.
@@ -217,7 +217,7 @@ def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], s
         return Along(offered, wanted, wanted)
     if have == want and dst == src[: len(dst)]:
         return Along(offered, wanted, offered)
-    here = held if have == want else [held[p] if p >= 0 else 0 for p in _held(have, want)]
+    here = held if have == want else [held[p] if p >= 0 else 0 for p in positions_in(have, want)]
     own = []
     for mine, theirs in zip(here, asked):
         a, c = starts[mine], begins[theirs]
@@ -256,8 +256,18 @@ def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
     return [start for start, _ in blocks], [length for _, length in blocks]
 
 
+@lru_cache(maxsize=1024)
+def boxes_of(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
+    """The bounds of all ranks by position, in plain numbers."""
+    mesh, sides = layout.mesh, []
+    for size, entry in zip(shape, layout.dims):
+        spans = [(start, start + length) for start, length in zip(*pieces_of(size, parts_of(mesh, entry)))]
+        sides.append([spans[piece] for piece in piece_numbers(mesh, entry).tolist()])
+    return [*zip(*sides)] if sides else [()] * mesh.size
+
+
 @lru_cache(maxsize=512)
-def _held(have: Mesh, want: Mesh) -> list[int]:
+def positions_in(have: Mesh, want: Mesh) -> list[int]:
     """Per position of the target's mesh its rank's position in the source's mesh, -1 if it is not there."""
     result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
     return result
