@@ -13,7 +13,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, lightest, smallest_memory, solve_integer
 from spmdsim.core import Mesh
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import InputError, many
@@ -72,7 +72,7 @@ def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
     """The cheapest assignment of a model; with a limit, one whose peak memory stays below it."""
     free = _eliminate(model)
     if memory is None:
-        return free or solve_integer(model.problem)
+        return free or lightest(model.problem, solve_integer(model.problem))
     if free is not None and _peak(model, free) <= memory:
         return free
     return _within(model, memory)
@@ -103,6 +103,8 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
             break
         above = _peak(model, solution) - memory
         if above <= 0:
+            lighter = lightest(model.problem, solution)
+            solution = lighter if _peak(model, lighter) <= memory else solution
             return (
                 solution if k == 0 and _proven(model, solution, memory) else replace(solution, optimal=False)
             )

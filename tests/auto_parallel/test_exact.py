@@ -22,7 +22,7 @@ from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve, reduce_domains
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, lightest, smallest_memory, solve_integer
 from spmdsim.core import Mesh, Rule
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
@@ -133,6 +133,18 @@ def test_memory_limits_equal_brute_force(seed: int) -> None:
         assert solution.seconds == brute_force(problem, limit).seconds
     with pytest.raises(DoesNotFitError, match=f"smallest limit that can be met is {least:,.0f}"):
         solve_integer(problem, least - 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_equally_fast_ones_the_lightest(seed: int) -> None:
+    """Versions of the solver meet different ones first."""
+    problem = random_problem(seed)
+    limit = smallest_memory(problem) + 5
+    every = itertools.product(*map(range, problem.sizes))
+    pairs = [(problem.price(states), problem.bytes_of(states)) for states in every]
+    seconds, memory = min(pair for pair in pairs if pair[1] <= limit)
+    solution = lightest(problem, solve_integer(problem, limit))
+    assert (solution.seconds, solution.memory) == (seconds, memory)
 
 
 def test_too_little_time_is_no_reason_to_say_that_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
