@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spmdsim.cli.main import PICTURES, command, flag
-from spmdsim.cli.output import console, emit_json, table, write_pictures
+from spmdsim.cli.output import emit_json, print_table, say, write_pictures
 
 EXAMPLES = """\
 examples:
@@ -40,5 +40,7 @@ def main(args: argparse.Namespace) -> int:
     rows = tuple((f.state, f.about, f.observed, f.advice) for f in findings)
     facts = FactTable(("", "about", "found", "advice"), rows)
     if not write_pictures(args, Figure("this machine for runs on many ranks", (facts,))):
-        console().print(table(facts.columns, rows))
+        # With a column less, and below it, paths and commands stay whole, to be copied.
+        print_table(("about", "state", "found"), [(f.about, f.state, f.observed) for f in findings])
+        say(*[f"{f.about}: {f.advice}" for f in findings if f.advice])
     return int(broken)

@@ -65,8 +65,8 @@ def main(args: argparse.Namespace) -> int:
     text = page(offer_from(args))
     if args.serve is not None:
         return _serve(text, args.serve)
-    write_file(output, text)
-    remark(f"wrote {output} ({len(text.encode()):,} bytes): open it in a browser")
+    if write_file(output, text):
+        remark(f"wrote {output} ({len(text.encode()):,} bytes): open it in a browser")
     return 0
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
-from spmdsim.cli.output import print_anywhere, writable
+from spmdsim.cli.output import print_anywhere, saying_unwritten, writable
 from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError, SpmdError, nearest, right_words
 from spmdsim.launcher import Launched, detect, has_log, is_root
@@ -178,12 +178,12 @@ class Command:
 
     def _run(self, args: argparse.Namespace) -> int:
         if not self.program(args):
-            return self.run(args)
+            return saying_unwritten(self.run, args)
         from spmdsim.launch.limits import limited
 
         for module in self.judges:
             import_module(module)
-        return limited(args, lambda: self.run(args))
+        return limited(args, lambda: saying_unwritten(self.run, args))
 
 
 def command(

@@ -15,12 +15,13 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import EACCES, EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from spmdsim.ending.stop import describe, leave
 from spmdsim.errors import InputError
 from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
 
@@ -54,6 +55,9 @@ LIKENESS = {
 
 LIMITS = "--time-limit --memory-limit --output-limit"
 """Of commands that run somebody's program."""
+
+unwritten: list[InputError] = []
+"""What a command could not write, to be said when it has shown what it computed."""
 
 REFUSING = ("strict", "backslashreplace", "surrogateescape")
 """How streams treat what their encoding does not have, where nobody said otherwise."""
@@ -294,11 +298,13 @@ def emit_json(value: object) -> None:
     say(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
 
 
-def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write a file on the speaking rank."""
+def write_file(path: str | Path, content: str | bytes) -> bool:
+    """Write a file on the speaking rank; false where it could not be, which is said in the end."""
+    before = len(unwritten)
     if is_root():
         with writing(path):
             Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
+    return len(unwritten) == before
 
 
 def wants_pictures(args: argparse.Namespace) -> bool:
@@ -307,7 +313,7 @@ def wants_pictures(args: argparse.Namespace) -> bool:
 
 
 def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -> bool:
-    """Write the files that ``--svg`` and ``--html`` ask for, on the speaking rank; false where nothing is asked for.
+    """Write the files that ``--svg`` and ``--html`` ask for, on the speaking rank; false where none is there to be looked at.
 
     Values are those of the package, or figures of theirs; a page has the title of its first figure if none is given.
     """
@@ -317,13 +323,14 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 
     figures = [value if isinstance(value, Figure) else figure_of(value) for value in values]
     title = title or figures[0].title
+    drawn: dict[str, str] = {}
     if args.svg is not None:
-        write_file(args.svg, (figures[0] if len(figures) == 1 else stacked(title, figures)).svg())
-        remark(f"wrote {args.svg}")
+        drawn[args.svg] = (figures[0] if len(figures) == 1 else stacked(title, figures)).svg()
     if args.html is not None:
-        write_file(args.html, page(title, figures))
-        remark(f"wrote {args.html}")
-    return True
+        drawn[args.html] = page(title, figures)
+    there = [path for path, text in drawn.items() if write_file(path, text)]
+    remark(*[f"wrote {path}" for path in there])
+    return bool(there)
 
 
 def writable(text: str) -> str:
@@ -358,11 +365,19 @@ def require_folder(folder: Path) -> None:
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Say in one line that a file cannot be written, if it cannot."""
+    """Let a file that cannot be written be said in the end, in one line: results are shown first."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        unwritten.append(InputError(f"cannot write {str(path)!r}: {error.strerror}"))
+
+
+def saying_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command, and say in the end what it could not write; then its exit code is 2."""
+    unwritten.clear()
+    code = run(args)
+    remark(*[describe(error, args.parser.prog) for error in unwritten])
+    return leave(2) if unwritten else code
 
 
 class Progress(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ examples:
     varied("--json", help="losses and verdict for programs"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Train; 0 unless a comparison fails."""
+    """Train; 0 unless a comparison fails, or the loss is no number any more."""
     from spmdsim.launch.logs import own_log
 
     if args.perfetto is None:
@@ -99,12 +100,19 @@ def _prepared(args: argparse.Namespace, size: int) -> tuple[Images, Network]:
 
 
 def _run(args: argparse.Namespace, here: World, images: Images, network: Network) -> int:
+    import numpy as np
+
     network.materialise(here, args.seed)
     if not args.json:
         _introduce(args, here, images, network)
-    report = _train(args, here, images, network)
+    with np.errstate(all="ignore"):  # what overflows is said once, by its loss
+        report = _train(args, here, images, network)
     if args.json:
         output.emit_json(report)
+    if "diverged" in report:
+        step = report["diverged"]
+        lower = f"a lower --rate than {args.rate:g} may help"
+        output.remark(f"the training diverged: the loss is {report['losses'][step]} at step {step}; {lower}")
     return 0 if report["ok"] else 1
 
 
@@ -142,12 +150,13 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     beside = (
         Beside(world, [p.value.full() for p in network.parameters()], args.rate) if args.compare else None
     )
-    losses, differences, count, trace = [], [], 0, Trace()
+    losses: list[float] = []
+    differences, count, trace = [], 0, Trace()
     # The last step is, which is known when it is over.
     watched = args.perfetto is not None or output.wants_pictures(args)
     for epoch in range(args.epochs):
         for i in range(images.count // args.batch):
-            if args.steps is not None and count >= args.steps:
+            if (args.steps is not None and count >= args.steps) or not all(map(math.isfinite, losses[-1:])):
                 break
             rows = slice(i * args.batch, (i + 1) * args.batch)
             before = [p.value.full() for p in network.parameters()] if beside is not None else []
@@ -160,13 +169,16 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
                 alone = beside.step(before, x, images.labels.read((rows,)))
                 differences.append(abs(loss - alone))
                 told = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
-            if i % args.every == 0 and not args.json:
+            if (i % args.every == 0 or not math.isfinite(loss)) and not args.json:
                 output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{told}")
             count += 1
     _write_step(args, world, trace, losses)
     report = {"ranks": world.size, "strategies": args.strategies, "losses": losses, "ok": True}
+    if not all(map(math.isfinite, losses[-1:])):
+        report["diverged"] = len(losses) - 1
     if beside is not None:
         report |= {"differences": differences, **_compare(args, network, beside, losses)}
+    report["ok"] = report["ok"] and "diverged" not in report
     return report
 
 
@@ -179,8 +191,8 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
 
         machine = load_machine(args.machine)
         traces = world.gather_objects([trace])
-        output.write_file(args.perfetto, json.dumps(step_timeline(traces, machine, repr(world))))
-        output.remark(f"wrote {args.perfetto}")
+        if output.write_file(args.perfetto, json.dumps(step_timeline(traces, machine, repr(world)))):
+            output.remark(f"wrote {args.perfetto}")
     if output.wants_pictures(args):
         from spmdsim.draw.timeline_figures import losses_figure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
+from io import BytesIO
 from itertools import pairwise
 from math import ceil, floor, log2, log10
 from pathlib import Path
@@ -251,8 +252,8 @@ def round_numbers(low: float, high: float) -> list[float]:
     return [float(f"{k * step:.9g}") for k in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
 
 
-def save_png(plot: Plot, path: str | Path) -> None:
-    """The plot as a PNG file, by matplotlib."""
+def save_png(plot: Plot, path: str | Path | BytesIO) -> None:
+    """The plot as a PNG file, or what would stand in it, by matplotlib."""
     plot.ranges()
     try:
         from matplotlib.figure import Figure

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
@@ -173,3 +174,37 @@ def test_labs_go_into_folders(
     assert (
         told.err == f"spmdsim labs copy: error: cannot write to {tmp_path / folder}: {why}\n" and not told.out
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    "words, shown",
+    [
+        ((*SEARCH, "--save", "/dev/full"), "Megatron"),
+        ((*SEARCH, "--svg", "/dev/full", "--json"), '"comparison"'),
+        ((*PLAN, "--html", "/dev/full"), "bound"),
+        ((*LAYOUT, "--svg", "/dev/full"), "rank 3"),
+        ((*SHOW, "--svg", "/dev/full"), "ring"),  # drawn instead of printed, where it can be
+        (("doctor", "--no-trial", "--svg", "/dev/full"), "launcher"),
+        ((*PREDICT, "--trace", "/dev/full"), "ring"),
+        ((*PREDICT, "--png", "/dev/full"), "ring"),
+        ((*TRAIN, "--perfetto", "/dev/full"), "loss is"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value[:1]),
+)
+def test_what_was_computed_is_shown_though_it_cannot_be_written(
+    words: tuple[str, ...], shown: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capfd.readouterr()
+    assert shown in told.out
+    last = told.err.splitlines()[-1]
+    assert re.fullmatch(r"spmdsim \w+( \w+)?: error: cannot write '/dev/full': No space left on device", last)
+    assert "wrote" not in told.err and "Traceback" not in told.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_so_it_is_on_ranks() -> None:
+    result = run_python("-m", "spmdsim", "launch", "-n", "2", "-m", "spmdsim", *SEARCH, "--save", "/dev/full")
+    assert result.returncode == 2 and "Megatron" in result.stdout
+    assert result.stderr == "spmdsim search: error: cannot write '/dev/full': No space left on device\n"

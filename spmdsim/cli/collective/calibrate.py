@@ -19,6 +19,7 @@ from spmdsim.cli.output import (
     table,
     wants_pictures,
     writable,
+    write_file,
     write_pictures,
 )
 from spmdsim.errors import InputError
@@ -74,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note
     from spmdsim.cli.collective.samples import Pace
-    from spmdsim.cost.machine_file import machine_to_json, save_machine
+    from spmdsim.cost.machine_file import machine_to_json
 
     comm = communicator()
     if comm.Get_size() < 2:
@@ -86,14 +87,13 @@ def main(args: argparse.Namespace) -> int:
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()} | (
         {"note": note} if note else {}
     )
-    if args.output and comm.Get_rank() == 0:
-        save_machine(calibration.machine, args.output, notes)
+    saved = args.output and write_file(args.output, machine_to_json(calibration.machine, notes))
     write_pictures(args, calibration.machine)
     if args.json:
         emit_json(json.loads(machine_to_json(calibration.machine, notes)))
     else:
         _print(calibration, inside)
-        if args.output:
+        if saved:
             say(f"wrote {args.output}")
     if note:
         remark(note)

@@ -64,8 +64,8 @@ def export(args: argparse.Namespace) -> int:
     if args.output is None:
         say(text.rstrip("\n"))
         return 0
-    write_file(args.output, text)
-    remark(f"wrote {args.output}")
+    if write_file(args.output, text):
+        remark(f"wrote {args.output}")
     return 0
 
 
@@ -76,9 +76,9 @@ def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
     if args.output is None:
         raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
     program = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time)
-    for rank, data in enumerate(chakra_files(program)):
-        write_file(f"{args.output}.{rank}.et", data)
-    remark(f"wrote {many(len(program.ranks), 'file')} {args.output}.RANK.et")
+    files = {f"{args.output}.{rank}.et": data for rank, data in enumerate(chakra_files(program))}
+    if all(write_file(path, data) for path, data in files.items()):
+        remark(f"wrote {many(len(program.ranks), 'file')} {args.output}.RANK.et")
     return 0
 
 

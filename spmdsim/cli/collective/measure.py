@@ -315,8 +315,8 @@ class Recorder:
         self._posted.append((lane, peer, nbytes, time.perf_counter()))
 
 
-def write_measured_timeline(path: str, schedule: Schedule, case: MeasuredCase, comm: Any) -> None:
-    """Run an algorithm once more and write the timeline of that run; all ranks call it.
+def write_measured_timeline(path: str, schedule: Schedule, case: MeasuredCase, comm: Any) -> bool:
+    """Run an algorithm once more and write the timeline of that run, if that can be; all ranks call it.
 
     Clocks of processes on one machine agree; those of several machines may be shifted against each other.
     """
@@ -334,10 +334,10 @@ def write_measured_timeline(path: str, schedule: Schedule, case: MeasuredCase, c
         recorder.work()
     everyone = comm.gather(recorder.noted)
     if everyone is None:
-        return
+        return True
     facts: dict[str, Any] = {"collective": schedule.collective.name, "algorithm": schedule.algorithm.name}
     facts |= {"ranks": case.size, "bytes": case.nbytes, "measured": True}
-    write_file(path, json.dumps(chrome_timeline(_slices_of(everyone), case.size, facts)))
+    return write_file(path, json.dumps(chrome_timeline(_slices_of(everyone), case.size, facts)))
 
 
 def _slices_of(everyone: Sequence[Sequence[Noted]]) -> list[Slice]:

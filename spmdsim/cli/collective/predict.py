@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
@@ -257,8 +258,10 @@ def _write_png(plot: Plot, path: str) -> None:
     from spmdsim.draw.plot import save_png
 
     if is_root():
-        save_png(plot, path)
-        remark(f"wrote {path}")
+        picture = BytesIO()
+        save_png(plot, picture)
+        if write_file(path, picture.getvalue()):
+            remark(f"wrote {path}")
 
 
 def _write_timeline(
@@ -283,5 +286,5 @@ def _write_timeline(
         parse_topology(prediction.topology, point.ranks, prediction.machine) if prediction.topology else None
     )
     timeline = predicted_timeline(schedule, prediction.machine, point.nbytes, network, itemsize, events)
-    write_file(path, json.dumps(timeline))
-    remark(f"wrote {path}: {chosen.name} on {many(point.ranks, 'rank')}, {many(point.nbytes, 'byte')}")
+    if write_file(path, json.dumps(timeline)):
+        remark(f"wrote {path}: {chosen.name} on {many(point.ranks, 'rank')}, {many(point.nbytes, 'byte')}")
