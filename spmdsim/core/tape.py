@@ -188,12 +188,12 @@ def pull_back(
     """The leaves ``result`` depends on, as soon as no more gradients come, with these, not yet added: the only references to them."""
     if not result.requires_grad:
         raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
-    waiting: dict[tuple[int, int], Gradients] = {}
+    waiting: dict[tuple[Node, int], Gradients] = {}
     leaves: dict[int, tuple[Any, Gradients]] = {}
 
     def arrive(source: Any, gradients: Gradients) -> None:
         if isinstance(source, tuple):
-            waiting.setdefault((id(source[0]), source[1]), []).extend(gradients)
+            waiting.setdefault(source, []).extend(gradients)
         elif gradients and source is not None and source.requires_grad:
             leaves.setdefault(id(source), (source, []))[1].extend(gradients)
         gradients.clear()
@@ -210,12 +210,13 @@ def pull_back(
     last = {id(source): node for node in nodes for source in node.sources if not isinstance(source, tuple)}
     for node in nodes:
         sources = node.sources
-        arrived = [waiting.pop((id(node), k), []) for k in range(node.results)]
+        arrived = [waiting.pop((node, k), []) for k in range(node.results)]
         for source, gradients in zip(sources, node.pull(arrived) if any(arrived) else ()):
             arrive(source, gradients)
         if not retain_graph:
             node.spend()
-        yield from (leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node)
+        if leaves:
+            yield from [leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node]
     yield from leaves.values()
 
 

@@ -165,8 +165,9 @@ class Parameter(Pictured):
     @property
     def tensor(self) -> Tensor | None:
         """The tensor, once materialised."""
-        coming, self._coming = self._coming, None
+        coming = self._coming
         if coming is not None:
+            self._coming = None
             with unseen(programs):  # it belongs to what was done before
                 self.assign(coming())
         tensor: Tensor | None = self.__dict__.get("tensor")
@@ -332,11 +333,12 @@ class Module(Pictured):
     def _parts(self) -> Iterator[tuple[str, Parameter | Module]]:
         """Parameters and modules among the attributes, and in lists of them."""
         for name, value in vars(self).items():
-            listed = isinstance(value, (list, tuple))
-            items = ((f"{name}.{i}", x) for i, x in enumerate(value)) if listed else ((name, value),)
-            for path, item in items:
-                if isinstance(item, (Parameter, Module)):
-                    yield path, item
+            if isinstance(value, (list, tuple)):
+                for number, item in enumerate(value):
+                    if isinstance(item, (Parameter, Module)):
+                        yield f"{name}.{number}", item
+            elif isinstance(value, (Parameter, Module)):
+                yield name, value
 
     def parameters(self) -> list[Parameter]:
         """All parameters."""

@@ -90,7 +90,8 @@ def constant(value: Operand, like: Tensor) -> Tensor:
     if (kind is not int and kind is not float) or programs or watchers:
         return as_operand(value, like)
     world: Any = like.world
-    key = type(like), like.meta, kind, value or repr(value)  # zeros of both signs are equal
+    # Zeros of both signs are equal.
+    key = type(like), like.meta, kind, value if value or kind is int else repr(value)
     constant: Tensor | None = world.constants.get(key)
     if constant is None:
         constant = as_operand(value, like)

@@ -84,9 +84,10 @@ class CallNode(OpNode):
             return super().pull(gradients)
         dy = gradients[0][0]
         key = self.wanted, dy.meta
-        if key not in recipe.pulls:
-            recipe.pulls[key] = self._alone(dy)
-        function = recipe.pulls[key]
+        try:
+            function = recipe.pulls[key]
+        except KeyError:
+            function = recipe.pulls[key] = self._alone(dy)
         if function is None:
             return super().pull(gradients)
         world, kind, arrived = self.world, type(dy), []
