@@ -216,7 +216,7 @@ def pull_back(
         if not retain_graph:
             node.spend()
         if leaves:
-            yield from [leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node]
+            yield from (leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node)
     yield from leaves.values()
 
 
