@@ -469,9 +469,116 @@ def test_a_pair_is_as_large_as_its_parts() -> None:
         request.Wait()
         types = [getattr(MPI, name) for name in names]
         counts = status.Get_count(MPI.DOUBLE_INT), MPI.DOUBLE_INT.Create_contiguous(2).size
-        return [one.size for one in types], [one.extent for one in types], counts
+        others = [MPI.BYTE, MPI.INT, MPI.DOUBLE]
+        told = [(status.Get_count(one), status.Get_elements(one)) for one in (*others, MPI.DOUBLE_INT)]
+        status.Set_elements(MPI.DOUBLE_INT, 2)
+        told.append((status.Get_count(), status.count))
+        struct = MPI.Datatype.Create_struct([1, 1], [0, 16], [MPI.DOUBLE_INT, MPI.INT]).Commit()
+        told += [(struct.size, struct.extent), (struct.true_lb, struct.true_ub)]
+        told.append((MPI.DOUBLE_INT.true_extent, MPI.DOUBLE_INT.Create_contiguous(2).true_extent))
+        return [one.size for one in types], [one.extent for one in types], counts, told
 
-    assert run(program, 1) == (([12, 12, 8, 8, 6], [16, 16, 8, 8, 8], (3, 24)),)
+    none = -32766  # as Open MPI answers: 36 bytes are no whole number of doubles
+    told = [(36, 36), (9, 9), (none, none), (3, 3), (24, 24), (16, 24), (0, 20), (12, 28)]
+    assert run(program, 1) == (([12, 12, 8, 8, 6], [16, 16, 8, 8, 8], (3, 24), told),)
+
+
+@pytest.mark.parametrize("how", ["Recv", "Irecv", "Probe", "Mprobe", "Sendrecv", "structured"])
+def test_however_pairs_come_their_padding_is_not_counted(how: str) -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        pairs, status = np.zeros(3, np.dtype([("value", "f8"), ("index", "i4")], align=True)), MPI.Status()
+        message = pairs if how == "structured" else [pairs, MPI.DOUBLE_INT]
+        into = pairs.copy() if how == "structured" else [pairs.copy(), MPI.DOUBLE_INT]
+        if how == "Sendrecv":
+            comm.Sendrecv(message, 0, recvbuf=into, source=0, status=status)
+            return status.count
+        request = comm.Isend(message, 0)
+        if how == "Irecv":
+            comm.Irecv(into, 0).Wait(status)
+        elif how == "Mprobe":
+            comm.Mprobe(0, status=status).Recv(into)
+        else:
+            if how == "Probe":
+                comm.Probe(0, status=status)
+            comm.Recv(into, 0, status=None if how == "Probe" else status)
+        request.Wait()
+        return status.count
+
+    assert run(program, 1) == (36,)
+
+
+def test_datatypes_are_called_as_in_mpi4py() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        pair = MPI.INT.Create_contiguous(2)
+        names = [MPI.INT.name, MPI.DATATYPE_NULL.Get_name(), pair.name, MPI.INT.Dup().name]
+        pair.Set_name("two")
+        names += [pair.name, pair.Dup().Get_name(), pair.Create_vector(1, 1, 1).name]
+        pair.name = "pair"
+        return [*names, pair.Get_name()]
+
+    names = ["MPI_INT", "MPI_DATATYPE_NULL", "", "Dup MPI_INT", "two", "Dup two", "", "pair"]
+    assert run(program, 1) == (names,)
+
+
+def test_values_are_packed_for_other_machines() -> None:
+    """Byte by byte as ``mpirun`` packs them."""
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        values, packed, back = np.arange(4, dtype="i4"), bytearray(24), np.zeros(4, "i4")
+        ends = (
+            MPI.INT.Pack_external("external32", values, packed, 4),
+            MPI.INT.Pack_external_size("external32", 4),
+        )
+        ends += (MPI.INT.Unpack_external("external32", packed, 4, back),)
+        pairs = np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True))
+        pairs["value"], pairs["index"] = [1, 2], [3, 4]
+        other, mine = bytearray(24), np.zeros_like(pairs)
+        MPI.DOUBLE_INT.Pack_external("external32", pairs, other, 0)
+        MPI.DOUBLE_INT.Unpack_external("external32", other, 0, mine)
+        struct = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT])
+        refused = []
+        for kind, name in ((MPI.INT, "native"), (MPI.LONG, "external32"), (struct, "external32")):
+            with pytest.raises(MPI.Exception) as caught:
+                kind.Pack_external(name, values, packed, 0)
+            refused.append(str(caught.value))
+        return ends, bytes(packed), back.tolist(), bytes(other), mine.tolist(), refused
+
+    ((ends, packed, back, other, mine, refused),) = run(program, 1)
+    assert ends == (20, 16, 20) and back == [0, 1, 2, 3] and mine == [(1.0, 3), (2.0, 4)]
+    assert packed == bytes(4) + np.arange(4, dtype=">i4").tobytes() + bytes(4)
+    assert other == np.array([(1, 3), (2, 4)], ">f8, >i4").tobytes()
+    assert [
+        words in text for words, text in zip(("not as 'native'", "take INT64_T", "several types"), refused)
+    ] == [True] * 3
+
+
+def test_a_freed_group_answers_nothing() -> None:
+    """As with Open MPI: an invalid group."""
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        group, whole = comm.Get_group(), comm.Get_group()
+        group.Free()
+        group.free()  # nothing is left to be done
+        calls = [
+            lambda: group.size, lambda: group.rank, lambda: group.Get_size(), lambda: group.Incl([0]),
+            lambda: group.Dup(), lambda: MPI.GROUP_NULL.size, lambda: MPI.Group.Compare(group, whole),
+            lambda: MPI.Group.Union(whole, group), lambda: whole.Translate_ranks([0], group),
+            lambda: comm.Create(group), lambda: comm.Create_group(group),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(MPI.Exception, match="MPI_ERR_GROUP: invalid group"):
+                call()
+        return group == MPI.GROUP_NULL, MPI.GROUP_EMPTY.size
+
+    assert run(program, 2) == ((True, 0),) * 2
 
 
 def test_nobodys_message_is_always_there() -> None:

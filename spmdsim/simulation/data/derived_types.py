@@ -19,11 +19,26 @@ from spmdsim.simulation.data.handles import Handle
 BYTE_DTYPE = np.dtype(np.uint8)
 
 
+def data_nbytes(dtype: np.dtype) -> int:
+    """Bytes of data in one basic value, without those that only align the parts of a pair."""
+    fields = dtype.fields
+    return dtype.itemsize if fields is None else sum(part[0].itemsize for part in fields.values())
+
+
+def data_bytes(dtype: np.dtype) -> Any:
+    """Where those are in the value."""
+    parts = [(0, dtype.itemsize)]
+    if dtype.fields is not None:
+        parts = [(part[1], part[0].itemsize) for part in dtype.fields.values()]
+    return np.concatenate([np.arange(start, start + size) for start, size in parts])
+
+
 class Datatype(Handle):
     """One MPI datatype.
 
     Attributes:
-        name: as printed, without the MPI prefix.
+        word: what it is, without the MPI prefix, as it is printed.
+        label: its name, where somebody gave it one; else MPI's own types alone have one.
         dtype: the basic numpy dtype.
         offsets: offsets of the picked elements, in elements; None for one basic element.
         stride: distance of consecutive values, in elements: the extent.
@@ -37,7 +52,8 @@ class Datatype(Handle):
     def __init__(
         self, name: str, dtype: Any, offsets: Any = None, stride: int = 1, committed: bool = True
     ) -> None:
-        self.name = name
+        self.word = name
+        self.label: str | None = None
         self.dtype: np.dtype = np.dtype(dtype)
         self.offsets: Any = None if offsets is None else np.asarray(offsets, dtype=np.int64)
         self.stride = stride
@@ -47,10 +63,10 @@ class Datatype(Handle):
         self.resized = self.duplicated = False
 
     def __repr__(self) -> str:
-        return f"MPI.{self.name}"
+        return f"MPI.{self.word}"
 
     def __bool__(self) -> bool:
-        return self.name != "DATATYPE_NULL"
+        return self.word != "DATATYPE_NULL"
 
     @property
     def elements(self) -> int:
@@ -59,14 +75,7 @@ class Datatype(Handle):
 
     def Get_size(self) -> int:
         """Bytes of data in one value, without those that only align the parts of a pair."""
-        fields = self.dtype.fields
-        basic = self.dtype.itemsize if fields is None else sum(part[0].itemsize for part in fields.values())
-        return self.elements * basic
-
-    @property
-    def held_nbytes(self) -> int:
-        """Bytes that one value takes in a message."""
-        return self.elements * self.dtype.itemsize
+        return self.elements * data_nbytes(self.dtype)
 
     def Get_extent(self) -> tuple[int, int]:
         """Lower bound and extent in bytes."""
@@ -75,14 +84,17 @@ class Datatype(Handle):
     def Get_true_extent(self) -> tuple[int, int]:
         """First byte that holds data, and bytes from there to the last."""
         if self.offsets is None or not len(self.offsets):
-            return 0, self.held_nbytes
-        low, high = int(self.offsets.min()), int(self.offsets.max())
-        return low * self.dtype.itemsize, (high - low + 1) * self.dtype.itemsize
+            return 0, int(data_bytes(self.dtype)[-1]) + 1 if self.elements else 0
+        low, high = int(self.offsets.min()) * self.dtype.itemsize, int(self.offsets.max())
+        return low, high * self.dtype.itemsize + int(data_bytes(self.dtype)[-1]) + 1 - low
 
     size = property(Get_size)
     lb = property(lambda self: self.Get_extent()[0])
     extent = property(lambda self: self.Get_extent()[1])
     ub = property(lambda self: sum(self.Get_extent()))
+    true_lb = property(lambda self: self.Get_true_extent()[0])
+    true_extent = property(lambda self: self.Get_true_extent()[1])
+    true_ub = property(lambda self: sum(self.Get_true_extent()))
     itemsize = size
     typechar = property(lambda self: self.dtype.char)
     typestr = property(lambda self: self.dtype.str.lstrip("<>|="))
@@ -99,12 +111,16 @@ class Datatype(Handle):
         return of_dtype(np.dtype(code))
 
     def Get_name(self) -> str:
-        """The printed name."""
-        return f"MPI_{self.name}"
+        """Its name: MPI's, or the one that was set."""
+        if self.label is None:
+            return f"MPI_{self.word}" if self.is_named else ""
+        return self.label
 
     def Set_name(self, name: str) -> None:
-        """Change the printed name."""
-        self.name = name
+        """Give it a name."""
+        self.label = name
+
+    name = property(Get_name, Set_name)
 
     def Commit(self) -> Datatype:
         """Allow the type in messages."""
@@ -115,11 +131,17 @@ class Datatype(Handle):
         """Give a derived type back: the handle is null from now on."""
         if self.is_predefined or not self:
             raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
-        self.name, self.committed = "DATATYPE_NULL", False
+        self.word, self.committed, self.label = "DATATYPE_NULL", False, None
+
+    def free(self) -> None:
+        """Give a derived type back if it is not null."""
+        if self and not self.is_predefined:
+            self.Free()
 
     def Dup(self) -> Datatype:
         """A type of its own with the same contents."""
         duplicate = copy(self)
+        duplicate.label = f"Dup {self.name}"
         duplicate.duplicated = True
         return duplicate
 
@@ -138,6 +160,24 @@ class Datatype(Handle):
     def Pack_size(self, count: int, comm: Any) -> int:
         """Bytes that so many packed values take."""
         return count * self.Get_size()
+
+    def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
+        """Copy values as bytes that every machine reads (``"external32"``), from a byte on; returns the byte after them."""
+        from spmdsim.simulation.data.packing import external, pack
+
+        return pack(external(self, datarep), inbuf, outbuf, position, swapped=True)
+
+    def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
+        """Fill a buffer's values from such bytes, from one of them on; returns the byte after them."""
+        from spmdsim.simulation.data.packing import external, unpack
+
+        return unpack(external(self, datarep), inbuf, position, outbuf, swapped=True)
+
+    def Pack_external_size(self, datarep: str, count: int) -> int:
+        """Bytes that so many values take there."""
+        from spmdsim.simulation.data.packing import external
+
+        return count * external(self, datarep).Get_size()
 
     def _picked(self) -> Any:
         return np.zeros(1, np.int64) if self.offsets is None else self.offsets
@@ -199,6 +239,10 @@ class Datatype(Handle):
         ]
         return self._derived("hindexed", starts)
 
+    def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
+        """Blocks of one length at given places in bytes."""
+        return self.Create_hindexed([blocklength] * len(displacements), displacements)
+
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Blocks of one length at given places, counted in values."""
         return self.Create_indexed([blocklength] * len(displacements), displacements)
@@ -239,7 +283,7 @@ class Datatype(Handle):
         for length, place, part in zip(blocklengths, displacements, datatypes):
             item = part.dtype.itemsize
             picked = (np.arange(length)[:, None] * part.stride + part._picked()).reshape(-1)
-            offsets.append(place + (picked[:, None] * item + np.arange(item)).reshape(-1))
+            offsets.append(place + (picked[:, None] * item + data_bytes(part.dtype)).reshape(-1))
         flat = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
         parts = [
             (place + i * part.stride * part.dtype.itemsize, part)
@@ -259,21 +303,21 @@ _NAMES = {
     "u1": "DATATYPE_NULL BYTE PACKED UINT8_T",
     "S1": "CHAR",
     "U1": "WCHAR",
-    "b": "SIGNED_CHAR INT8_T",
+    "b": "SIGNED_CHAR INT8_T SINT8_T INTEGER1",
     "B": "UNSIGNED_CHAR",
-    "h": "SHORT INT16_T",
+    "h": "SHORT INT16_T SIGNED_SHORT SINT16_T INTEGER2",
     "H": "UNSIGNED_SHORT UINT16_T",
-    "i": "INT INT32_T INTEGER",
+    "i": "INT INT32_T INTEGER SIGNED_INT SINT32_T INTEGER4",
     "I": "UNSIGNED UNSIGNED_INT UINT32_T",
-    "l": "LONG",
+    "l": "LONG SIGNED_LONG",
     "L": "UNSIGNED_LONG",
-    "q": "LONG_LONG OFFSET COUNT",
+    "q": "LONG_LONG OFFSET COUNT SIGNED_LONG_LONG",
     "Q": "UNSIGNED_LONG_LONG",
-    "i8": "INT64_T",
+    "i8": "INT64_T SINT64_T INTEGER8",
     "u8": "UINT64_T",
     "e": "FLOAT16_T",
-    "f": "FLOAT FLOAT32_T REAL",
-    "d": "DOUBLE FLOAT64_T DOUBLE_PRECISION",
+    "f": "FLOAT FLOAT32_T REAL REAL4",
+    "d": "DOUBLE FLOAT64_T DOUBLE_PRECISION REAL8",
     "g": "LONG_DOUBLE",
     "?": "C_BOOL CXX_BOOL BOOL",
     "F": "C_COMPLEX C_FLOAT_COMPLEX CXX_FLOAT_COMPLEX COMPLEX",

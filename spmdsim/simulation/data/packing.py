@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, Datatype
+from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, Datatype, data_bytes
 from spmdsim.simulation.data.message_buffers import MessageBuffer, simple, writable
 
+#: Basic types of other sizes in ``external32`` than here, by numpy's characters.
+OTHERWISE = "lLgG"
 
-def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int) -> int:
+
+def external(datatype: Datatype, datarep: str) -> Datatype:
+    """The type, if its values can be packed in a representation of data: that which MPI itself defines, of one basic type."""
+    dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
+    parts = [dtype] if dtype.fields is None else [part[0] for part in dtype.fields.values()]
+    if datarep != "external32":
+        raise MPIError("ERR_ARG", f"data is packed as 'external32', not as {datarep!r}")
+    if mixed or any(part.char in OTHERWISE for part in parts):
+        why = (
+            "it has parts of several types"
+            if mixed
+            else "longs have 4 bytes there and long doubles 16: take INT64_T"
+        )
+        raise MPIError("ERR_TYPE", f"{datatype} is not packed as 'external32' here, as {why}")
+    return datatype
+
+
+def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
     """Copy all whole values of ``inbuf`` to the bytes of ``outbuf`` from ``position`` on; returns where they end."""
     source, target = _values(datatype, inbuf), writable([outbuf, BYTE])
-    data = source.copy().view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)[:, _kept(datatype.dtype)]
+    values = source.copy()
+    data = (
+        (_big_endian(values) if swapped else values)
+        .view(BYTE_DTYPE)
+        .reshape(-1, datatype.dtype.itemsize)[:, data_bytes(datatype.dtype)]
+    )
     _section(target, position, data.size, "hold").write(data.reshape(-1))
     return position + int(data.size)
 
 
-def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any) -> int:
+def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: bool = False) -> int:
     """Fill all whole values of ``outbuf`` from the bytes of ``inbuf`` from ``position`` on; returns where they end."""
     writable([outbuf, BYTE])
-    target, kept = _values(datatype, outbuf), _kept(datatype.dtype)
+    target, kept = _values(datatype, outbuf), data_bytes(datatype.dtype)
     nbytes = target.elements * len(kept)
     values = target.copy()
     rows = values.view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)
     rows[:, kept] = _section(simple([inbuf, BYTE]), position, nbytes, "bring").read().reshape(-1, len(kept))
-    target.write(values)
+    target.write(_big_endian(values) if swapped else values)
     return position + nbytes
+
+
+def _big_endian(values: np.ndarray) -> np.ndarray:
+    """The values with their bytes in the other order where the machine's is not the network's: the same way back."""
+    return values.byteswap() if sys.byteorder == "little" else values
 
 
 def _values(datatype: Datatype, memory: Any) -> MessageBuffer:
     """As many values as a buffer has extents of the type."""
     nbytes = simple([memory, BYTE]).nbytes
     return simple([memory, nbytes // datatype.extent if datatype.extent else 0, datatype])
-
-
-def _kept(dtype: np.dtype) -> Any:
-    """The bytes of a basic value that are data: all but those that align the parts of a pair."""
-    parts = [(0, dtype.itemsize)]
-    if dtype.fields is not None:
-        parts = [(part[1], part[0].itemsize) for part in dtype.fields.values()]
-    return np.concatenate([np.arange(start, start + size) for start, size in parts])
 
 
 def _section(packed: MessageBuffer, position: int, nbytes: int, does: str) -> MessageBuffer:

@@ -95,6 +95,11 @@ class Op(Handle):
             raise MPIError("ERR_OP", f"{self!r} is an operation of MPI's own, which cannot be freed")
         self.name = "OP_NULL"
 
+    def free(self) -> None:
+        """Give an operation of the user's back if it is not null."""
+        if self and self._function is not None:
+            self.Free()
+
     def Is_commutative(self) -> bool:
         """Whether operands may change places."""
         return self._commutes

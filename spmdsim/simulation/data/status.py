@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, SUCCESS, UNDEFINED
-from spmdsim.simulation.data.derived_types import BYTE, Datatype
+from spmdsim.simulation.data.derived_types import BYTE, Datatype, data_nbytes
 
 
 class Status:
@@ -16,8 +16,10 @@ class Status:
         if status is not None:
             vars(self).update(vars(status))
 
-    def fill(self, source: int, tag: int, nbytes: int) -> None:
-        """Take over what a message says."""
+    def fill(self, source: int, tag: int, nbytes: int, dtype: Any = None) -> None:
+        """Take over what a message says; bytes that only align the parts of pairs are not counted."""
+        if getattr(dtype, "fields", None) is not None:  # of an object there is none
+            nbytes = nbytes // dtype.itemsize * data_nbytes(dtype)
         self.source, self.tag, self.nbytes = source, tag, nbytes
         self.error, self.cancelled = SUCCESS, False
 
@@ -52,18 +54,19 @@ class Status:
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
         """Values of a datatype in the message; UNDEFINED when they do not fit evenly."""
-        size = datatype.held_nbytes
+        size = datatype.Get_size()
         if size == 0:
             return 0
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
-        """Basic elements of a datatype in the message."""
-        return self.nbytes // datatype.dtype.itemsize
+        """Basic elements of a datatype in the message; a pair is one, as in Open MPI; UNDEFINED when they do not fit evenly."""
+        size = data_nbytes(datatype.dtype)
+        return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Change the size of the message."""
-        self.nbytes = datatype.held_nbytes * count
+        self.nbytes = datatype.Get_size() * count
 
     def Is_cancelled(self) -> bool:
         """Whether the request was cancelled."""

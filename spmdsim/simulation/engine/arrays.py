@@ -251,7 +251,7 @@ def ask(
     else:  # the same, quickly
         task.to, task.count = None, 0
     if status is not None:
-        status.fill(message.source, message.tag, nbytes)
+        status.fill(message.source, message.tag, nbytes, sent.dtype)
     return sent.load() if array is OBJECT_TARGET else None
 
 
@@ -305,7 +305,7 @@ def taken(receive: Receive, status: Status | None) -> Any:
     if task.to is not None:
         task.settle()
     if status is not None:
-        status.fill(source, tag, came.nbytes)
+        status.fill(source, tag, came.nbytes, came.dtype)
     if receive.array is OBJECT_TARGET:
         return came.load()
     receive.array[...] = came
@@ -331,6 +331,6 @@ def finish_receive(receive: Receive, status: Status | None) -> Any:
     else:
         task.to, task.count = None, 0
     if status is not None:
-        status.fill(receive.source, receive.tag, came.nbytes)
+        status.fill(receive.source, receive.tag, came.nbytes, came.dtype)
     receive.array = None  # it is the user's
     return came.load() if came.dtype is OBJECT else None

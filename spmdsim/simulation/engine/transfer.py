@@ -199,7 +199,7 @@ def received(receive: Receive, status: Status | None) -> Any:
     if task.to is not None:
         task.settle()
     if status is not None:
-        status.fill(message.source, message.tag, message.payload.nbytes)
+        status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
     if message.payload.dtype is OBJECT:
         return message.payload.load()
     if not receive.direct:

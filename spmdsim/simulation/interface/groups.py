@@ -17,16 +17,23 @@ class Group:
 
     def __init__(self, members: Group | Iterable[int] = ()) -> None:
         ranks = members.members if isinstance(members, Group) else members
-        self.members: tuple[int, ...] = tuple(int(rank) for rank in ranks)
+        self._members: tuple[int, ...] = tuple(int(rank) for rank in ranks)
         self._null = False
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks of the whole program in it; an MPI error of a group that is null, or was freed."""
+        if self._null:
+            raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
+        return self._members
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Group):
             return NotImplemented
-        return (self.members, self._null) == (other.members, other._null)
+        return (self._members, self._null) == (other._members, other._null)
 
     def __hash__(self) -> int:
-        return hash(self.members)
+        return hash(self._members)
 
     def __bool__(self) -> bool:
         return not self._null
@@ -37,10 +44,10 @@ class Group:
 
     def Get_rank(self) -> int:
         """The caller's place in the group, or UNDEFINED."""
-        task = current_task()
-        if task is None or task.rank not in self.members:
+        members, task = self.members, current_task()
+        if task is None or task.rank not in members:
             return UNDEFINED
-        return self.members.index(task.rank)
+        return members.index(task.rank)
 
     size = property(Get_size)
     rank = property(Get_rank)
@@ -100,10 +107,13 @@ class Group:
 
     def Free(self) -> None:
         """Give the group back: the handle is null from now on."""
-        if not self:
-            raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
-        if self is not GROUP_EMPTY:
-            self.members, self._null = (), True
+        if self.members or self is not GROUP_EMPTY:
+            self._members, self._null = (), True
+
+    def free(self) -> None:
+        """Give the group back if it is not null."""
+        if self:
+            self.Free()
 
     def _place(self, rank: int) -> int:
         if not 0 <= rank < self.size:

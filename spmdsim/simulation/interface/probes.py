@@ -54,7 +54,7 @@ class ProbeMethods:
                 self._scheduler.poll(probing)
             message = probing.message if wait else box.find(source, tag, random)
         if status is not None and message is not None:
-            status.fill(message.source, message.tag, message.payload.nbytes)
+            status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
         return message
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:

@@ -80,10 +80,10 @@ class Request(Handle):
         if operation.done and status is not None and isinstance(operation, Receive):
             if operation.data is not None:
                 came, source, tag = operation.data
-                status.fill(source, tag, came.nbytes)
+                status.fill(source, tag, came.nbytes, came.dtype)
             elif operation.message is not None:
                 message = operation.message
-                status.fill(message.source, message.tag, message.payload.nbytes)
+                status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
         return bool(operation.done)
 
     get_status = Get_status
@@ -264,7 +264,8 @@ def take_result(operation: Any, status: Status | None) -> Any:
         elif operation.data is not None and operation.mode != "buffered":
             _notice_change(operation, operation.payload.read(), operation.data)
         if status is not None:
-            status.fill(operation.source, operation.tag, operation.payload.nbytes)
+            payload = operation.payload
+            status.fill(operation.source, operation.tag, payload.nbytes, payload.dtype)
         return None
     if isinstance(operation, Receive):
         if operation.name == "cancelled":

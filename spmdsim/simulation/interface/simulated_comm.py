@@ -242,6 +242,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     def Create(self, group: Group) -> Any:
         """A communicator of a group's ranks, made by all ranks together."""
+        group.Get_size()  # an error of a null group is this rank's, before it waits
         state = self._agree("Create", group, _select, _frame(1))
         if state is None:
             return COMM_NULL

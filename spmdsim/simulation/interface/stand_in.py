@@ -280,6 +280,17 @@ class Info(dict[str, str]):
         self.clear()
         self.null = True
 
+    def free(self) -> None:
+        """Give the hints back if they are not null."""
+        if self:
+            self.Free()
+
+    def Get_nthkey(self, n: int) -> str:
+        """The name of a hint, counted from 0."""
+        if not 0 <= n < len(self):
+            raise MPIError("ERR_ARG", f"there is no hint {n} of {len(self)}")
+        return str([*self][n])
+
     def Get_nkeys(self) -> int:
         """Number of hints."""
         return len(self)
