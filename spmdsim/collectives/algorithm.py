@@ -173,7 +173,7 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
 
 _REGISTER = {name: Registry[Algorithm](f"{name} algorithm") for name in COLLECTIVES}
 _MODULES = (
-    "all_reduce", "all_reduce_trees", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce",
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce",
     "gather_scatter", "scan", "barrier",
 )  # fmt: skip
 

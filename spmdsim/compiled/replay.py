@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
-from spmdsim.compiled.once import calculated_once
 from spmdsim.compiled.straight import (
     NumberedCall,
     asking,
+    calculated_once,
     forgetting,
     on_one_rank,
     origin,

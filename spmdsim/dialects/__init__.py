@@ -6,7 +6,7 @@ and operators, and refuses what that system refuses. It computes nothing of its 
 
 from __future__ import annotations
 
-from spmdsim.dialects.namespaces import Words, speak
+from spmdsim.dialects.missing import Words, speak
 
 DIALECTS = ("mindspore", "oneflow", "paddle", "torch", "jax")
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, each
-from spmdsim.dialects.namespaces import Words, speak
+from spmdsim.dialects.missing import Worded, Words, each, speak
 from spmdsim.errors import LayoutError, UsageTypeError, many
 from spmdsim.reading import literal_call
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from spmdsim import core
 from spmdsim.core import Layout, Mesh, Placement
-from spmdsim.dialects.missing import Worded
-from spmdsim.dialects.namespaces import Words, speak
+from spmdsim.dialects.missing import Worded, Words, speak
 from spmdsim.errors import LayoutError, UsageTypeError
 
 #: What to use instead of DTensor's other words: this dialect is its notation only.

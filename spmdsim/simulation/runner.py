@@ -20,8 +20,7 @@ from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
 from spmdsim.simulation.engine.timing import MachineLike, as_machine
 from spmdsim.simulation.engine.variables import Variables
-from spmdsim.simulation.findings.code_places import HERE, ProgramPlace, is_ours
-from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
+from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
 from spmdsim.simulation.timeline import Timeline

@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim.errors import many
 from spmdsim.simulation.engine.mailboxes import Message, Receive
-from spmdsim.simulation.findings.code_places import user_call
+from spmdsim.simulation.findings.problems import user_call
 from spmdsim.trace.source_lines import in_words
 
 _MICRO = 1e6

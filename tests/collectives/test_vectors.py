@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spmdsim.collectives import Schedule, schedule_of
-from spmdsim.collectives.algorithms.all_reduce_trees import bit_tree_depth
+from spmdsim.collectives.algorithms.all_reduce import bit_tree_depth
 from spmdsim.collectives.facts import count
 from spmdsim.collectives.instructions import SEND
 from spmdsim.collectives.round_table import RoundTable, match

@@ -10,8 +10,8 @@ import pytest
 from counted import calls
 
 from spmdsim import LockStep, Mesh, Tensor, ops, record
+from spmdsim.cases.injection import Intercepted
 from spmdsim.errors import SpmdError
-from spmdsim.worlds.intercept import Intercepted
 
 MESH = Mesh((1,), ("x",))
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)

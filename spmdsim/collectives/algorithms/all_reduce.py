@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms import broadcast, reduce
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, ring_rounds
 from spmdsim.collectives.instructions import Instruction, Rounds, combine, copy, recv, recv_reduce, send
 from spmdsim.errors import ScheduleError
@@ -187,3 +190,181 @@ def all_gather_reduce(rank: int, size: int) -> Rounds:
     if size > 1:
         keep = [copy(0, 1 + rank), copy(1, 0)]
         yield keep + [combine(1 + j, 0, left=False) for j in range(1, size)]
+
+
+@built_in("all_reduce", "1", Formula("2*c", "2*c", "c", "c"), in_order=True, openmpi="nonoverlapping 2")
+def reduce_broadcast(rank: int, size: int) -> Rounds:
+    """Binomial reduce to rank 0, binomial broadcast from there."""
+    # Reduce, then broadcast, both by the binomial tree of rank 0.
+    yield from reduce.binomial(rank, size)
+    yield from broadcast.binomial(rank, size)
+
+
+@built_in(
+    "all_reduce",
+    "1",
+    Formula("2*(n-1)", "2*(n-1)", "n-1", "n-1"),
+    in_order=True,
+    openmpi="basic_linear linear 1",
+)
+def linear(rank: int, size: int) -> Rounds:
+    """Everyone sends to rank 0, which sends the result to everyone."""
+    # One message at a time into rank 0 and out of it.
+    yield from reduce.linear(rank, size)
+    yield from broadcast.linear(rank, size)
+
+
+def bit_tree_parent(rank: int, size: int) -> int | None:
+    """Parent in the tree where a rank with lowest set bit b hangs under the next rank with lowest set bit 2b.
+
+    >>> [bit_tree_parent(r, 6) for r in range(6)]
+    [None, 2, 4, 2, 0, 4]
+    """
+    if rank == 0:
+        return None
+    low = rank & -rank
+    up = (rank ^ low) | low << 1
+    return up if up < size else rank ^ low
+
+
+def _moved(rank: int, size: int, tree: int, by: int) -> int:
+    """The rank of the first tree whose place a rank has in ``tree`` (``by`` -1), or the other way round (1)."""
+    if tree == 0:
+        return rank
+    return size - 1 - rank if size % 2 == 0 else (rank + by) % size
+
+
+def bit_tree_children(rank: int, size: int) -> list[int]:
+    """The ranks whose parent in the bit tree is ``rank``, lowest first."""
+    low = rank & -rank if rank else 1 << size.bit_length()
+    near = {rank - (low >> 1), *(rank + (low >> 1 + i) for i in range(low.bit_length()))}
+    return sorted(c for c in near if 0 < c < size and bit_tree_parent(c, size) == rank)
+
+
+def bit_tree_depth(rank: int, size: int) -> int:
+    """Edges between the rank and the root, rank 0."""
+    depth, above = 0, bit_tree_parent(rank, size)
+    while above is not None:
+        depth, above = depth + 1, bit_tree_parent(above, size)
+    return depth
+
+
+@built_in("all_reduce", "2", ports="2", nccl="tree")
+def double_binary_tree(rank: int, size: int) -> Rounds:
+    """Each half of the vector up and down its own binary tree; an inner rank of one tree is a leaf of the other."""
+    # NCCL's two trees; all ranks of one depth send in the same round.
+    deepest = (size - 1).bit_length()
+    for level in range(deepest, 0, -1):
+        yield [m for tree in (0, 1) for m in _tree_moves(rank, size, tree, level, up=True)]
+    for level in range(1, deepest + 1):
+        yield [m for tree in (0, 1) for m in _tree_moves(rank, size, tree, level, up=False)]
+
+
+def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterator[Instruction]:
+    """Messages between depth ``level`` and the depth above it, in one tree."""
+    place = _moved(rank, size, tree, -1)
+    depth = bit_tree_depth(place, size)
+    if depth == level:
+        parent = bit_tree_parent(place, size)
+        peer = _moved(parent or 0, size, tree, 1)
+        yield send(peer, tree) if up else recv(peer, tree)
+    elif depth == level - 1:
+        for child in bit_tree_children(place, size):
+            peer = _moved(child, size, tree, 1)
+            yield recv_reduce(peer, tree) if up else send(peer, tree)
+
+
+def _renamed(rounds: Rounds, first: int, stride: int) -> Rounds:
+    """The rounds of a group's algorithm with its local ranks replaced by real ones."""
+    for moves in rounds:
+        yield [move._replace(peer=first + stride * move.peer) for move in moves]
+
+
+def _padded(rounds: Rounds, length: int) -> Rounds:
+    """Idle rounds appended, so that groups of different sizes stay in step."""
+    done = 0
+    for moves in rounds:
+        done += 1
+        yield moves
+    yield from ([] for _ in range(length - done))
+
+
+@built_in(
+    "all_reduce",
+    "1",
+    Formula("2*cg + fh + 2*xh", "2*cg + fh + 2*xh", "cg + fh + xh", only="n % g == 0"),
+    in_order=True,
+    mpich="smp",
+)
+def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
+    """Binomial reduce in each group, recursive doubling among the leaders, binomial broadcast in each group."""
+    # ``group`` consecutive ranks share a leader, their first; the last group may be smaller.
+    leaders, inside = -(-size // group), (min(group, size) - 1).bit_length()
+    first = rank - rank % group
+    members = min(group, size - first)
+    up, down = reduce.binomial(rank - first, members), broadcast.binomial(rank - first, members)
+    between: Rounds = iter(())
+    if rank == first:
+        between = _renamed(recursive_doubling(rank // group, leaders), 0, group)
+    yield from _padded(_renamed(up, first, 1), inside)
+    yield from _padded(between, leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0))
+    yield from _padded(_renamed(down, first, 1), inside)
+
+
+@built_in(
+    "all_reduce",
+    ("g", "h"),
+    Formula(
+        "2*(g-1) + 2*(h-1)",
+        "2*(g-1)/g + 2*(h-1)/(h*g)",
+        "(g-1)/g + (h-1)/(h*g)",
+        "g-1 + h-1",
+        only="n % g == 0",
+    ),
+    in_order=False,
+    astra_sim="hierarchical",
+)
+def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
+    """Ring reduce_scatter in the group, ring all_reduce between groups on each shard, ring all_gather in the group."""
+    # Also called rail rings; local rank i of each group works on shard i.
+    # If the last group is smaller, its ranks work on several shards each, and serve the rings of these shards
+    # one after the other.
+    groups, mine = -(-size // group), rank // group
+    local, base = rank % group, rank - rank % group
+    members, fewest = min(group, size - base), size - (groups - 1) * group
+
+    def shards(i: int) -> range:
+        """The shards that a local rank works on."""
+        return range(i % members * group // members, (i % members + 1) * group // members)
+
+    def chunks(i: int) -> range:
+        return range(shards(i).start * groups, shards(i).stop * groups)
+
+    right, left = base + (local + 1) % members, base + (local - 1) % members
+    inside: list[list[Instruction]] = [
+        [send(right, chunks(local - 1 - i)), recv_reduce(left, chunks(local - 2 - i), left=True)]
+        for i in range(members - 1)
+    ]
+    yield from _padded(iter(inside), group - 1)
+    owners = [range(i * group // fewest, (i + 1) * group // fewest) for i in range(fewest)]
+    for turn in range(max(len(owned) for owned in owners)):
+        served = [(last, owned[turn]) for last, owned in enumerate(owners) if turn < len(owned)]
+        for last, shard in served:
+            if shard in shards(local):
+                ring = [*(g * group + shard for g in range(groups - 1)), (groups - 1) * group + last]
+                yield from _ring(ring, mine, shard * groups)
+                break
+        else:
+            yield from ([] for _ in range(2 * (groups - 1)))
+    outside: list[list[Instruction]] = [
+        [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
+    ]
+    yield from outside
+
+
+def _ring(ranks: list[int], mine: int, first: int) -> Rounds:
+    """Ring all_reduce among the given ranks, of which this is number ``mine``, on the chunks from ``first`` on."""
+    size = len(ranks)
+    right, left = ranks[(mine + 1) % size], ranks[(mine - 1) % size]
+    yield from ring_rounds(right, left, size, mine - 1, reduces=True, first=first)
+    yield from ring_rounds(right, left, size, mine, first=first)

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from spmdsim.dialects.namespaces import Words, speak
+from spmdsim.dialects.missing import Words, speak
 
 #: Public name -> the file that has it.
 _HOMES = {

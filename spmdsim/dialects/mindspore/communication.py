@@ -6,8 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from spmdsim.dialects.mindspore.layout import is_whole
-from spmdsim.dialects.missing import refuse
-from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.missing import find_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.worlds.base import World

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from spmdsim.dialects.namespaces import Words, speak
+from spmdsim.dialects.missing import Words, speak
 
 _FILE, _OURS, _RATE = "spmdsim.tensor.checkpoint", "spmdsim.ops", "optimiser.rate, set before each step"
 _NEW, _WHOLE = "the same word without _, which gives a new tensor", "x.numpy(), the whole array"

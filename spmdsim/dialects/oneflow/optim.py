@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.missing import Worded, each
-from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.missing import Worded, each, find_words
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import renamed
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Partial, Placement, Replicate, Shard
-from spmdsim.dialects.missing import refuse
-from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.missing import find_words, refuse
 from spmdsim.errors import LayoutError, UsageTypeError, many
 
 #: Split axes are 0 .. 5.

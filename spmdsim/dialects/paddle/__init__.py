@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from spmdsim.dialects.namespaces import Words, speak
+from spmdsim.dialects.missing import Words, speak
 
 _CHECKPOINT = "spmdsim.tensor.checkpoint"
 _LOOP = "a loop over loss.backward() and optimizer.step()"

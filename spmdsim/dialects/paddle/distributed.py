@@ -15,8 +15,7 @@ import spmdsim.tensor as ours
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
 from spmdsim.dialects.layouts import laid_out
-from spmdsim.dialects.missing import Worded, each, refuse
-from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.missing import Worded, each, find_words, refuse
 from spmdsim.dialects.paddle.fleet import initialised
 from spmdsim.dialects.paddle.layers import Split
 from spmdsim.dialects.paddle.parameters import Parameter

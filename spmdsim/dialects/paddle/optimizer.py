@@ -10,8 +10,7 @@ from typing import Any
 import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import Worded, each, refuse
-from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.missing import Worded, each, find_words, refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.executor import pulled, selected
 from spmdsim.dialects.paddle.parameters import ParamAttr

@@ -22,8 +22,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.missing import NotCovered, Worded, each, refuse
-from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.missing import NotCovered, Worded, each, find_words, refuse
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
 from spmdsim.dialects.table import by_part

@@ -1,9 +1,25 @@
-"""The numbers of the MPI interface, and the exception an MPI call raises."""
+"""The numbers of the MPI interface, the exception that an MPI call raises, and what makes handles equal."""
 
 from __future__ import annotations
 
 import builtins
 from typing import Any
+
+
+class Handle:
+    """What a program has of a datatype, an operation, a request: equal to itself, and null to every null one of its kind.
+
+    ``bool`` says whether it is not null.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if not (isinstance(other, type(self)) or isinstance(self, type(other))):
+            return NotImplemented
+        return self is other or not (self or other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
 
 ANY_SOURCE = -1
 ANY_TAG = -1

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.constants import ORDER_C, MPIError
-from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.constants import ORDER_C, Handle, MPIError
 
 BYTE_DTYPE = np.dtype(np.uint8)
 

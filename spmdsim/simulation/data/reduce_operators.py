@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.data.constants import Handle, MPIError
 from spmdsim.simulation.data.derived_types import of_dtype
-from spmdsim.simulation.data.handles import Handle
 
 
 class Op(Handle):

@@ -9,8 +9,7 @@ from spmdsim.simulation.deadlock.wait_graph import describe
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import Message
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.code_places import ProgramPlace, place_of, ranks_text
-from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace, place_of, ranks_text
 
 
 def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:

@@ -11,7 +11,7 @@ from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import Message, WaitsTogether
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.code_places import ProgramPlace, line_of, place_in_stack
+from spmdsim.simulation.findings.problems import ProgramPlace, line_of, place_in_stack
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from spmdsim.simulation.engine.endpoint import Endpoint, getcurrent
 from spmdsim.simulation.engine.mailboxes import Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import FLOOD
 from spmdsim.simulation.engine.transfer import arrive, received
-from spmdsim.simulation.findings.code_places import Site, site_in_stack, site_key
+from spmdsim.simulation.findings.problems import Site, site_in_stack, site_key
 
 
 class Declined(Enum):

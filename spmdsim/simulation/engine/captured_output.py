@@ -12,8 +12,7 @@ from threading import get_ident
 from typing import Any, NoReturn, TextIO
 
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.code_places import place_in_stack
-from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 
 class RankOutput:

@@ -13,8 +13,8 @@ from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer
 from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import finish
 from spmdsim.simulation.engine.timing import collective_seconds
-from spmdsim.simulation.findings import faults, mismatch
-from spmdsim.simulation.findings.code_places import Site
+from spmdsim.simulation.findings import faults
+from spmdsim.simulation.findings.problems import Site
 
 HISTORY = 200  # meetings kept in which not all ranks stood at the same line
 
@@ -125,14 +125,14 @@ class Meeting:
     def complete(self, scheduler: Any, shared: Any) -> None:
         """All have come: compare, answer, set the times, let everybody go."""
         calls = self.present()
-        problem = mismatch.compare(shared, self)
+        problem = faults.compare(shared, self)
         if problem is not None:
             scheduler.fail(problem)
         first = calls[0]
         if any(call.site != first.site for call in calls) and len(shared.history) < HISTORY:
             shared.history.append((self.index, [(call.name, call.site) for call in calls]))
         if first.receive is not None:
-            problem = mismatch.compare_blocks(shared, calls)
+            problem = faults.compare_blocks(shared, calls)
             if problem is not None:
                 scheduler.fail(problem)
             orders = {part.order for call in calls for part in (*call.send, *(call.receive or ()))}

@@ -7,8 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation.engine.mailboxes import Message, Receive
-from spmdsim.simulation.findings.code_places import place_in_stack
-from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.scheduler import Scheduler, Task

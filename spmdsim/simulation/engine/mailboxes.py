@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.data.message_buffers import OBJECT, simple
-from spmdsim.simulation.findings.code_places import Site, site_in_stack
+from spmdsim.simulation.findings.problems import Site, site_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.scheduler import Scheduler, Task

@@ -23,12 +23,11 @@ from spmdsim.cost.machine import Machine
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.code_places import place_in_stack
-from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.mailboxes import Mailbox, Message
-    from spmdsim.simulation.findings.code_places import Site
+    from spmdsim.simulation.findings.problems import Site
     from spmdsim.simulation.timeline import Timeline
 
 LOOKS_BEFORE_RELIEF = 50

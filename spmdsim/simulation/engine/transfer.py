@@ -22,7 +22,7 @@ from spmdsim.simulation.engine.mailboxes import (
 )
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.code_places import Site, site_key
+from spmdsim.simulation.findings.problems import Site, site_key
 
 
 def start_send(

@@ -1,17 +1,23 @@
-"""Faults of single messages and requests, put in one sentence each."""
+"""Faults of single messages and requests, and collective calls that do not fit together, put in one sentence each."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import many
-from spmdsim.simulation.findings.code_places import ProgramPlace, place_of
-from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem, place_of, ranks_text
+
+if TYPE_CHECKING:
+    from spmdsim.simulation.engine.collective_calls import CollectiveCall, Meeting
+from typing import TYPE_CHECKING
+
+from spmdsim.simulation.findings.problems import WARNING, ProgramPlace
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.mailboxes import Message, Receive
     from spmdsim.simulation.engine.scheduler import Scheduler
-
 
 _ORDERS = {1: "row by row", 2: "column by column"}
 
@@ -140,3 +146,145 @@ def note_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> N
 
 def _ranks(*places: ProgramPlace) -> tuple[int, ...]:
     return tuple(sorted({place.rank for place in places}))
+
+
+# How a fact is told when the calls stand at different lines.
+_PHRASES = {
+    "root": "with root {}",
+    "op": "with op {}",
+    "dtype": "with {}",
+    "count": "with {} elements",
+    "counts": "with counts {}",
+}
+
+
+def compare(shared: Any, meeting: Meeting) -> Problem | None:
+    """The first difference between the calls that have come, or None if they fit together."""
+    calls = meeting.present()
+    first = calls[0]
+    if all(call.name == first.name and call.facts == first.facts for call in calls):
+        return None
+    names = {call.rank: call.name for call in calls}
+    if len(set(names.values())) > 1:
+        return _differing(shared, meeting, "call", names)
+    for fact in first.facts:
+        values = {call.rank: call.facts.get(fact) for call in calls}
+        if any(value != first.facts[fact] for value in values.values()):
+            return _differing(shared, meeting, fact, values)
+    return None
+
+
+def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
+    """One sentence: the smaller groups differ from the largest one."""
+    groups: dict[Any, list[int]] = {}
+    for rank, value in values.items():
+        groups.setdefault(str(value), []).append(rank)
+    ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+    usual, others = ordered[0], ordered[1:]
+    if fact != "call" and len({call.site for call in meeting.present()}) == 1:
+        text = _at_one_line(shared, meeting, fact, ordered)
+    else:
+        phrases = [_differs(shared, meeting, fact, ranks) for ranks in others[:3]]
+        if len(others) > 3:
+            phrases.append(f"{many(sum(map(len, others[3:])), 'rank')} in other ways")
+        text = f"{' and '.join(phrases)}, where {_differs(shared, meeting, fact, usual)}"
+    named = [group[0] for group in [*others, usual]]
+    behind = lag(shared, meeting)
+    ranks = tuple(sorted(shared.ranks[rank] for group in others for rank in group))
+    places = tuple(_place(shared, meeting, rank) for rank in named)
+    return Problem("collective_mismatch", ERROR, text + behind, ranks, places)
+
+
+def _who(shared: Any, ranks: Sequence[int]) -> str:
+    return ranks_text(shared.ranks[rank] for rank in ranks)
+
+
+def _place(shared: Any, meeting: Meeting, rank: int) -> Any:
+    call: Any = meeting.calls[rank]
+    return place_of(shared.ranks[rank], call.name, call.site)
+
+
+def _at_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
+    """All ranks make the call at the same line: say what each passes."""
+    place = _place(shared, meeting, groups[0][0])
+    shown = sorted(groups[:5], key=lambda ranks: ranks[0])
+    each = [
+        f"{_who(shared, ranks)} {'passes' if len(ranks) == 1 else 'pass'} {_value(meeting, fact, ranks)}"
+        for ranks in shown
+    ]
+    more = sum(map(len, groups[5:]))
+    rest = f", and {many(more, 'rank')} in other ways" if more else ""
+    return f"the ranks do not agree on the {fact} of {place}: {', '.join(each)}{rest}"
+
+
+def _value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
+    call: Any = meeting.calls[ranks[0]]
+    return call.op if fact == "op" else call.facts.get(fact)
+
+
+def _differs(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
+    call: Any = meeting.calls[ranks[0]]
+    does = f"{_who(shared, ranks)} {'calls' if len(ranks) == 1 else 'call'}"
+    place = _place(shared, meeting, ranks[0])
+    if fact == "call":
+        return f"{does} {place}"
+    return f"{does} {call.name} {_PHRASES[fact].format(_value(meeting, fact, ranks))} at {place.where}"
+
+
+def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
+    """The first block whose sender and receiver disagree on its size or type."""
+    for sender, receiver, part, room in _pairs(calls):
+        if part.nbytes == room.nbytes == 0:
+            continue
+        same_type = part.dtype == room.dtype or part.loose or room.loose
+        fits = part.nbytes == room.nbytes if part.dtype != room.dtype else part.elements == room.elements
+        if same_type and fits:
+            continue
+        sent = place_of(shared.ranks[sender.rank], sender.name, sender.site)
+        received = place_of(shared.ranks[receiver.rank], receiver.name, receiver.site)
+        return Problem(
+            "collective_mismatch",
+            ERROR,
+            f"in {sent} rank {sent.rank} sends {part.elements} × {part.dtype} to rank {received.rank}, "
+            f"which expects {room.elements} × {room.dtype} from it at {received.where}",
+            tuple(sorted({sent.rank, received.rank})),
+            (sent, received),
+        )
+    return None
+
+
+def _pairs(calls: list[CollectiveCall]) -> Any:
+    """(sender, receiver, what is sent, room for it) for every block of a collective that moves blocks."""
+    rule = calls[0].rule.answer.__name__
+    root = calls[0].root
+    if rule == "_gather":
+        room = calls[root].receive or []
+        return ((c, calls[root], c.send[0], room[c.rank]) for c in calls)
+    if rule == "_scatter":
+        parts = calls[root].send
+        return ((calls[root], c, parts[c.rank], c.receive[0]) for c in calls if c.receive)
+    if rule == "_all_gather":
+        return ((s, r, s.send[0], r.receive[s.rank]) for r in calls if r.receive for s in calls)
+    if rule == "_all_to_all":
+        return ((s, r, s.send[r.rank], r.receive[s.rank]) for r in calls if r.receive for s in calls)
+    return ()
+
+
+def lag(shared: Any, meeting: Meeting) -> str:
+    """Whether a rank has skipped a call before and is one behind since then, in words.
+
+    A rank that skipped a collective stands, at every later one, at the line where the others stand
+    one meeting later.
+    """
+    rows = dict(shared.history)
+    rows[meeting.index] = [call and (call.name, call.site) for call in meeting.calls]
+    for index, row in rows.items():
+        if index + 1 not in rows:
+            continue
+        usual, next_usual = (Counter(filter(None, rows[i])).most_common(1)[0][0] for i in (index, index + 1))
+        late = [r for r, entry in enumerate(row) if entry == next_usual and entry != usual]
+        if late and len(late) <= len(row) // 2:
+            skipped = place_of(0, *usual)
+            who = _who(shared, late)
+            return f"; {who} skipped {skipped} (collective call {index + 1} of the others)"
+    return ""

@@ -31,7 +31,7 @@ from spmdsim.simulation.engine.mailboxes import (
     wait_for,
 )
 from spmdsim.simulation.engine.transfer import received, start_receive, start_send
-from spmdsim.simulation.findings.code_places import Site
+from spmdsim.simulation.findings.problems import Site
 from spmdsim.simulation.interface.collective_methods import named
 from spmdsim.simulation.interface.requests import Prequest, Request
 

@@ -6,15 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spmdsim.simulation.data.constants import UNDEFINED
-from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.constants import UNDEFINED, Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.arrays import taken
 from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.code_places import place_in_stack
+from spmdsim.simulation.findings.problems import place_in_stack
 
 
 class Request(Handle):

@@ -12,8 +12,7 @@ from spmdsim.simulation.engine.collective_calls import CollectiveCall, Collectiv
 from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.code_places import ProgramPlace
-from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.interface.groups import Group
 from spmdsim.simulation.interface.point_to_point import PointToPoint

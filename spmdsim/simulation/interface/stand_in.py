@@ -18,7 +18,7 @@ from spmdsim.simulation.data.derived_types import Datatype
 from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
-from spmdsim.simulation.findings.code_places import place_of
+from spmdsim.simulation.findings.problems import place_of
 from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
