@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spmdsim.tensor import Tensor as Tensor
     from spmdsim.tensor.check import check as check
     from spmdsim.tensor.replicas import check_replicas as check_replicas
-    from spmdsim.tensor.verdict import Verdict as Verdict
+    from spmdsim.tensor.rounding import Verdict as Verdict
     from spmdsim.trace import record as record
     from spmdsim.worlds import LockStep as LockStep
     from spmdsim.worlds import ShapeOnly as ShapeOnly

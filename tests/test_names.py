@@ -27,7 +27,7 @@ SEVERAL = {"LockStep", "Tensor", "World", "Op"}
 UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", "tmp", "temp", "res", "foo"}
 #: What programs know by such a name: a local function's attribute ``known`` makes one for the types that it meets.
 KNOWN = {
-    ("tensor/verdict.py", "got"),
+    ("tensor/rounding.py", "got"),
     *(
         (f"ops/{file}.py", "known")
         for file in ("activations", "contract", "declare", "dim_reductions", "shape", "slicing")

@@ -17,7 +17,7 @@ from spmdsim.layout.pieces import misplaced
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.check import check
-from spmdsim.tensor.verdict import Verdict
+from spmdsim.tensor.rounding import Verdict
 from spmdsim.trace import record
 from spmdsim.trace.events import CollectiveEvent
 from spmdsim.worlds import ShapeOnly

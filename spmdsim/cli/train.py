@@ -187,7 +187,7 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
     from spmdsim.cost import load_machine
 
     if args.perfetto is not None:
-        from spmdsim.draw.step_timeline import step_timeline
+        from spmdsim.draw.timelines import step_timeline
 
         machine = load_machine(args.machine)
         traces = world.gather_objects([trace])

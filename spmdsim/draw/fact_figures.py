@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spmdsim.ops.operators import OperatorFunction
     from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.tensor import Op
-    from spmdsim.tensor.verdict import Verdict
+    from spmdsim.tensor.rounding import Verdict
 
 
 def _terms(rule: Rule) -> Canvas:

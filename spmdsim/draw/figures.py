@@ -177,7 +177,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.rule.Strategy": "fact_figures.strategy_figure",
     "spmdsim.core.world.World": "fact_figures.world_figure",
     "spmdsim.nn.module.Module": "fact_figures.module_figure",
-    "spmdsim.tensor.verdict.Verdict": "fact_figures.verdict_figure",
+    "spmdsim.tensor.rounding.Verdict": "fact_figures.verdict_figure",
     "spmdsim.cost.machine.Machine": "cost_figures.machine_figure",
     "spmdsim.cost.topology.Topology": "cost_figures.topology_figure",
     "spmdsim.cost.prediction.Prediction": "cost_figures.prediction_figure",

@@ -13,8 +13,7 @@ from typing import Any
 from spmdsim._version import __version__
 from spmdsim.collectives.round_table import collector_paused
 from spmdsim.errors import InputError
-from spmdsim.explore.matmul_panel import operands, product
-from spmdsim.explore.moves import MoveTable, derivations, layout_key, mesh_facts
+from spmdsim.explore.moves import MoveTable, derivations, layout_key, mesh_facts, operands, product
 from spmdsim.explore.offer import Offer
 from spmdsim.explore.schedules import schedules
 from spmdsim.explore.searches import searches
@@ -58,9 +57,9 @@ def page(offer: Offer | None = None) -> str:
     (True, False)
     """
     with collector_paused():
-        answers = _json(page_data(offer or Offer()))
+        answers = json.dumps(page_data(offer or Offer()), separators=(",", ":"), ensure_ascii=False).encode()
     packed = base64.b64encode(gzip.compress(answers, 9, mtime=0)).decode("ascii")
-    script = _scripts().strip("\n")
+    script = "\n".join(_module(_front(f"{name}.js")) for name in SCRIPTS).strip("\n")
     hashed = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode("ascii")
     parts = {
         "script_hash": hashed,
@@ -103,21 +102,12 @@ def page_data(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _json(data: object) -> bytes:
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 def _front(name: str) -> str:
     return (resources.files("spmdsim.explore") / "front" / name).read_text(encoding="utf-8")
 
 
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:const|async function|function) (\w+))", re.MULTILINE)
-
-
-def _scripts() -> str:
-    """The modules as one script: each in a function of its own that returns what it exports."""
-    return "\n".join(_module(_front(f"{name}.js")) for name in SCRIPTS)
 
 
 def _module(text: str) -> str:

@@ -18,7 +18,6 @@ from spmdsim.core import Layout, Rule
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import computed_widely, is_half, promoted
 from spmdsim.local.axis_collectives import abstract
-from spmdsim.local.local_operator import LocalOp, failures_of
 from spmdsim.local.trees import (
     Layouts,
     Structure,
@@ -29,6 +28,7 @@ from spmdsim.local.trees import (
     rebuilt,
     spread,
 )
+from spmdsim.local.turns import LocalOp, failures_of
 from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides

@@ -14,7 +14,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
-from spmdsim.local.local_operator import failures_of
+from spmdsim.local.turns import failures_of
 from spmdsim.ops.shape import same_dims
 from spmdsim.ops.windowed import Margins, WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor

@@ -17,13 +17,12 @@ from spmdsim.simulation.deadlock.explanation import on_stall
 from spmdsim.simulation.deadlock.finalize import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
+from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
-from spmdsim.simulation.engine.timing import MachineLike, as_machine
-from spmdsim.simulation.engine.variables import Variables
+from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
-from spmdsim.simulation.timeline import Timeline
 from spmdsim.trace.source_lines import cell
 
 Emit = Callable[[int, str], None]

@@ -32,8 +32,15 @@ from spmdsim.errors import InputError, WorldError
 from spmdsim.layout.element_type import is_half
 from spmdsim.layout.pieces import Pieces, misplaced
 from spmdsim.tensor.program_tensor import Tensor
-from spmdsim.tensor.rounding import Measured, difference, is_rounded, measure, unit_roundoff
-from spmdsim.tensor.verdict import Verdict, tolerance
+from spmdsim.tensor.rounding import (
+    Measured,
+    Verdict,
+    difference,
+    is_rounded,
+    measure,
+    tolerance,
+    unit_roundoff,
+)
 
 #: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.
 OUTLIER = 64.0

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from spmdsim.ops.dim_reductions import Dims
     from spmdsim.tensor.operands import Operand
+    from spmdsim.tensor.rounding import Verdict
     from spmdsim.tensor.sources import GlobalSource, LocalPieces
-    from spmdsim.tensor.verdict import Verdict
 
 
 #: One entry of an index: what numpy takes, but arrays of truth values of one dim only.

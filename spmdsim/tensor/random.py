@@ -119,10 +119,6 @@ def _offsets(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
     return total
 
 
-def _work_type(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def _block(
     index: Index, shape: Sequence[int], dtype: np.dtype, seed: int, transform: Transform
 ) -> np.ndarray:
@@ -131,7 +127,7 @@ def _block(
     flat = out.ravel()
     one, two = _Bits(seed, 1), _Bits(seed, 2)
     a, b = np.empty(CHUNK, _U32), np.empty(CHUNK, _U32)
-    work = np.empty(CHUNK, _work_type(dtype))
+    work = np.empty(CHUNK, np.dtype(np.float64 if dtype == np.float64 else np.float32))
     for numbers, place in _runs(index, shape):
         n = numbers.size
         one.fill(numbers, a[:n])

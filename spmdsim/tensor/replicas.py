@@ -15,8 +15,8 @@ import numpy as np
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.sides import in_words, sides
 from spmdsim.tensor.program_tensor import Tensor, origin_of
+from spmdsim.tensor.rounding import Verdict
 from spmdsim.tensor.sources import checksum, crc, sampled
-from spmdsim.tensor.verdict import Verdict
 from spmdsim.tensor.watch import Watcher, watchers
 from spmdsim.trace.source_lines import source_line
 

@@ -9,10 +9,9 @@ from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.lockstep_world import LockStep
+    from spmdsim.worlds.lockstep_world import LockStep, ShapeArray, ShapeOnly
     from spmdsim.worlds.mpi.communicator import EmulatedCommunicator
     from spmdsim.worlds.mpi.mpi_world import MPIWorld
-    from spmdsim.worlds.shapes import ShapeArray, ShapeOnly
 
 __all__ = ["EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeArray", "ShapeOnly", "World", "world"]
 
@@ -20,8 +19,8 @@ _HOME = {
     "EmulatedCommunicator": "mpi.communicator",
     "LockStep": "lockstep_world",
     "MPIWorld": "mpi.mpi_world",
-    "ShapeArray": "shapes",
-    "ShapeOnly": "shapes",
+    "ShapeArray": "lockstep_world",
+    "ShapeOnly": "lockstep_world",
 }
 
 

@@ -10,7 +10,7 @@ from trace_events import slices_of
 
 from spmdsim import LockStep, Machine, Mesh, Tensor, matmul, nn, record
 from spmdsim.cli.main import main
-from spmdsim.draw.step_timeline import predicted_slices, step_timeline
+from spmdsim.draw.timelines import predicted_slices, step_timeline
 from spmdsim.ops import sum as total
 
 #: A byte takes a second, a floating-point operation a second: numbers that are counted by hand.

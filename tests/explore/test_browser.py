@@ -21,8 +21,7 @@ from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.history import unroll
 from spmdsim.draw.schedule_figures import value_words
 from spmdsim.explore import Offer, page
-from spmdsim.explore.matmul_panel import W, X
-from spmdsim.explore.moves import layout_key, sent_boxes
+from spmdsim.explore.moves import W, X, layout_key, sent_boxes
 from spmdsim.explore.offer import ends_of, layouts_of
 from spmdsim.worlds import LockStep
 

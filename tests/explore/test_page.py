@@ -29,8 +29,7 @@ from spmdsim.collectives.history import unroll
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.explore import Offer, page
-from spmdsim.explore.matmul_panel import W, X, product
-from spmdsim.explore.moves import sent_boxes
+from spmdsim.explore.moves import W, X, product, sent_boxes
 from spmdsim.explore.offer import layouts_of
 from spmdsim.explore.page import page_data
 from spmdsim.explore.schedules import mistakes, schedule_facts

@@ -19,7 +19,7 @@ from spmdsim.cli.output import write_file
 from spmdsim.collectives import Collective, Schedule, collective
 from spmdsim.collectives.execution import execute
 from spmdsim.collectives.rank_program import program_for
-from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
+from spmdsim.draw.timelines import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 from spmdsim.errors import InputError, many
 
 Array = np.ndarray

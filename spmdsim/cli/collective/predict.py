@@ -271,7 +271,7 @@ def _write_timeline(
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm
     from spmdsim.cost.topologies import parse_topology
-    from spmdsim.draw.message_timeline import predicted_timeline
+    from spmdsim.draw.timelines import predicted_timeline
 
     point = prediction.points[-1]
     priced = {name: took for name, took in point.seconds.items() if name != "native"}

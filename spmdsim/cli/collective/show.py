@@ -203,23 +203,19 @@ def _as_json(story: History, args: argparse.Namespace) -> dict[str, object]:
             names = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
             facts["in_bytes"] = {name: getattr(counted, name) for name in names}
     if "messages" in parts:
-        facts["messages"] = _messages_json(story)
+        facts["messages"] = [
+            [
+                {"source": m.source, "target": m.target, "chunks": list(m.chunks), "reduces": m.reduces}
+                for m in step
+            ]
+            for step in story.steps
+        ]
     if "states" in parts:
         facts["states"] = [
             [{str(c): story.contributors(v) for c, v in sorted(holds.items())} for holds in state.holds]
             for state in story.states
         ]
     return facts
-
-
-def _messages_json(story: History) -> list[list[dict[str, object]]]:
-    return [
-        [
-            {"source": m.source, "target": m.target, "chunks": list(m.chunks), "reduces": m.reduces}
-            for m in step
-        ]
-        for step in story.steps
-    ]
 
 
 # ---------------------------------------------------------------- list

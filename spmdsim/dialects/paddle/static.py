@@ -30,7 +30,7 @@ from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.base import World
-from spmdsim.worlds.shapes import ShapeOnly
+from spmdsim.worlds.lockstep_world import ShapeOnly
 
 #: Which mode was asked for. Before, what Paddle has for static mode alone works as well as what needs dynamic mode.
 _mode = [""]

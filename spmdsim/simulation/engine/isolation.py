@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
-from spmdsim.simulation.engine.ownership import Ownership, find
+from spmdsim.simulation.engine.ownership import Ownership, Variables, find
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.engine.variables import Variables
 
 _Ending = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 

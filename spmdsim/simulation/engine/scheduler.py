@@ -27,8 +27,8 @@ from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.mailboxes import Mailbox, Message
+    from spmdsim.simulation.engine.timing import Timeline
     from spmdsim.simulation.findings.problems import Site
-    from spmdsim.simulation.timeline import Timeline
 
 LOOKS_BEFORE_RELIEF = 50
 LOOKS_BEFORE_GIVING_UP = 10_000  # of every rank, and

@@ -39,8 +39,14 @@ from spmdsim.worlds.mpi.boards import board_of, world_ranks
 from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, making, members_of
 from spmdsim.worlds.mpi.comms import Comms, Comparison
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
-from spmdsim.worlds.mpi.exchanges import exchange_numbered, scan, send_parts, sum_directly
-from spmdsim.worlds.mpi.halo_messages import exchange_halo, settled
+from spmdsim.worlds.mpi.exchanges import (
+    exchange_halo,
+    exchange_numbered,
+    scan,
+    send_parts,
+    settled,
+    sum_directly,
+)
 from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
 from spmdsim.worlds.mpi.messages import broadcast, place, run_schedule
 from spmdsim.worlds.mpi.posting import BeginsEarly
