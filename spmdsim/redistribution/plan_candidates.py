@@ -90,12 +90,15 @@ class Redistribution(NamedTuple):
 
     def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
         """Steps with their price; a plan that sends nothing is local, whatever found it."""
-        if self.machine is None:
-            seconds = busiest_received(steps) * self.itemsize * BYTES_ONLY.beta
-        else:
-            seconds = sum([price_step(step, self.itemsize, self.machine)[1] for step in steps])
         local = all(step.collective in LOCAL_STEPS for step in steps)
-        return Candidate(LOCAL if local else kind, steps, seconds, allowed)
+        kind = LOCAL if local else kind
+        if self.machine is not None:
+            seconds = sum([price_step(step, self.itemsize, self.machine)[1] for step in steps])
+            return Candidate(kind, steps, seconds, allowed)
+        received = busiest_received(steps)
+        candidate = Candidate(kind, steps, received * self.itemsize * BYTES_ONLY.beta, allowed)
+        vars(candidate)["received"] = received  # not to be counted again
+        return candidate
 
 
 @lru_cache(maxsize=4096)
