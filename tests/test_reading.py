@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.algorithm import evaluate
 from spmdsim.reading import arithmetic, literal, parse_json
 
 NAMES = {"n": Fraction(6), "p": Fraction(4), "q": Fraction(5, 6)}

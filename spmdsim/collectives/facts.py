@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.algorithm import evaluate
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.round_table import Matching, collector_paused, matched

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.algorithm import evaluate
 from spmdsim.collectives.instructions import (
     COMBINE,
     COPY,

@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spmdsim.collectives.algorithm import Algorithm, library_algorithm
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.algorithm import Algorithm, evaluate, library_algorithm
 from spmdsim.collectives.promises import collective
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import Pictured

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from spmdsim.collectives import Instruction, Schedule
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.algorithm import evaluate
 from spmdsim.collectives.instructions import CEILING, chunk_sizes
 from spmdsim.core.layout import largest_block, split_block
 from spmdsim.cost.topology import Floats, Ints, Topology

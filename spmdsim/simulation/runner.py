@@ -14,7 +14,7 @@ from typing import Any
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import memory_words, start_clock
 from spmdsim.simulation.deadlock.explanation import on_stall
-from spmdsim.simulation.deadlock.finalize import check_end
+from spmdsim.simulation.deadlock.wait_graph import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.ownership import Variables

@@ -26,8 +26,8 @@ from spmdsim.collectives import (
     make_schedule,
     schedule_of,
 )
+from spmdsim.collectives.algorithm import NAMES, evaluate
 from spmdsim.collectives.facts import as_share, count, elements, facts_of, lower_bound
-from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.instructions import chunk_sizes, cut
 from spmdsim.collectives.selection_tables import choose, libraries, rules
 from spmdsim.collectives.verification import reduction_trees, verify

@@ -18,10 +18,9 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import numbers
-from spmdsim.dialects.host import HostTensor
+from spmdsim.dialects.host import HostTensor, ends, known_values, nested
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.missing import each, not_covered, refuse
-from spmdsim.dialects.printed import ends, known_values, nested
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, many
 from spmdsim.tensor import Tensor
 

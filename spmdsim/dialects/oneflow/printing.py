@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.host import ends, nested
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.printed import ends, nested
 
 PREFIX = "tensor("
 

@@ -10,10 +10,9 @@ import spmdsim.tensor as ours
 from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.host import TYPE_NAMES, host, whole
+from spmdsim.dialects.host import TYPE_NAMES, ends, host, known_values, nested, whole
 from spmdsim.dialects.missing import NotCovered, each, not_covered, refuse
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
-from spmdsim.dialects.printed import ends, known_values, nested
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.torch import with_words
 from spmdsim.errors import UsageTypeError

@@ -17,8 +17,7 @@ from typing import Any, Final, cast
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
 from spmdsim.simulation.data.message_buffers import OBJECT, OBJECT_TARGET
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.endpoint import Endpoint, getcurrent
-from spmdsim.simulation.engine.mailboxes import Message, Receive, finish
+from spmdsim.simulation.engine.mailboxes import Endpoint, Message, Receive, finish, getcurrent
 from spmdsim.simulation.engine.scheduler import FLOOD
 from spmdsim.simulation.engine.transfer import arrive, received
 from spmdsim.simulation.findings.problems import Site, site_in_stack, site_key

@@ -10,8 +10,7 @@ from typing import Any
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
-from spmdsim.simulation.engine.endpoint import Endpoint
-from spmdsim.simulation.engine.mailboxes import finish
+from spmdsim.simulation.engine.mailboxes import Endpoint, finish
 from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import Site

@@ -9,12 +9,12 @@ from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TA
 from spmdsim.simulation.data.derived_types import BYTE_DTYPE
 from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
     STANDARD,
     SYNCHRONOUS,
+    Endpoint,
     Mailbox,
     Message,
     Receive,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
-from spmdsim.simulation.engine.endpoint import Endpoint
-from spmdsim.simulation.engine.mailboxes import Mailbox
+from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
