@@ -26,7 +26,7 @@ from paired import QUICK, Estimate, Neighbours, quantile, row
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import common_mesh
-from spmdsim.redistribution import adders, lower_bound, plan, plan_candidates, planner, price
+from spmdsim.redistribution import lower_bound, plan, plan_candidates, planner, price
 from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, flat, grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
@@ -67,7 +67,6 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
     modules = (
-        adders,
         lower_bound,
         plan_candidates,
         direct,

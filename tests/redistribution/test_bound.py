@@ -19,9 +19,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.adders import balanced
 from spmdsim.redistribution.group_steps import sent_nbytes
-from spmdsim.redistribution.lower_bound import lower_bound
+from spmdsim.redistribution.lower_bound import balanced, lower_bound
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
 

@@ -16,7 +16,7 @@ _HOMES = {
     "AutoParallel": "auto_parallel",
     "Parameter ParameterTuple Tensor from_numpy initializer no_init_parameters set_seed tensor": "parameter",
     "Model grad value_and_grad": "training",
-    "load_checkpoint load_param_into_net save_checkpoint": "checkpoint",
+    "load_checkpoint load_param_into_net save_checkpoint": "training",
     "GRAPH_MODE PYNATIVE_MODE ParallelMode get_auto_parallel_context get_context jit reset_auto_parallel_context "
     "set_auto_parallel_context set_context set_device": "context",
     "float16 float32 float64 int8 int16 int32 int64 bool_": "tensors",

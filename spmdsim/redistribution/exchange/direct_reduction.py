@@ -1,7 +1,7 @@
 """The direct reduction: elements are added up where that leaves the busiest rank as little as possible to receive.
 
 The counterpart of the direct exchange for pending sums. A layout in between would give every rank one piece of equal size;
-the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.adders`; here it becomes
+the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.lower_bound`; here it becomes
 boxes, and messages that all ranks derive alike. What does not come out in whole elements is shared: several ranks add up
 a part of an element's contributions each and pass the sum on, so that receptions are dealt out one by one.
 Of several ranks with the same contribution, the one sends that has sent the least so far.
@@ -19,9 +19,8 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import volume
-from spmdsim.redistribution.adders import TINY, SumCell, Sums, sums
 from spmdsim.redistribution.exchange.grid import ranks_of
-from spmdsim.redistribution.lower_bound import kept_axes, reduced_axes
+from spmdsim.redistribution.lower_bound import TINY, SumCell, Sums, kept_axes, reduced_axes, sums
 
 #: How many elements more of every share are dealt out one by one, until the busiest rank has no more than the least.
 LOOSE = (0, 1, 3)

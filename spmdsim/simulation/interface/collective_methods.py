@@ -1,6 +1,7 @@
 """The methods of a communicator that all its ranks call together: blocking, nonblocking and persistent.
 
-One function per collective prepares its arguments; the three methods are made from it, with its signature.
+One function per collective, with mpi4py's signature, says from its arguments what the call brings and what it wants; the three
+methods are made from it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,316 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spmdsim.simulation.engine.collective_calls import CollectiveCall, join
+from spmdsim.errors import many
+from spmdsim.simulation.data.constants import IN_PLACE, MPIError
+from spmdsim.simulation.data.message_buffers import (
+    MessageBuffer,
+    ObjectPayload,
+    blocks,
+    simple,
+    typed,
+    vector,
+)
+from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
+from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall, join
 from spmdsim.simulation.engine.mailboxes import wait_for
-from spmdsim.simulation.interface import call_arguments
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
+
+
+def checked_root(comm: Any, root: int) -> int:
+    """Refuse a root that does not exist."""
+    if not 0 <= root < comm.size:
+        raise MPIError("ERR_ROOT", f"root {root} is not in 0 to {comm.size - 1}")
+    return int(root)
+
+
+def in_place(spec: Any) -> bool:
+    """Whether a buffer stands for the other one; mpi4py takes None for MPI.IN_PLACE."""
+    return spec is None or spec is IN_PLACE
+
+
+def _same(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
+    """What all ranks must agree on: the given facts, then dtype and count."""
+    return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
+
+
+def _apart(send: Any, receive: Any) -> None:
+    """Refuse one array as both buffers, which MPI forbids."""
+    if send is receive and not in_place(send) and simple(send).elements:
+        raise MPIError("ERR_BUFFER", "the send buffer is the receive buffer: pass MPI.IN_PLACE")
+
+
+# ---------------------------------------------------------------------- upper-case: buffers
+
+
+def Barrier(self: Any) -> CollectiveCall:
+    """Wait until all ranks have come."""
+    return CollectiveCall(RULES["barrier"], [], [], {})
+
+
+def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
+    """The root's data to everybody."""
+    root = checked_root(self, root)
+    buffer = simple(buf)
+    receive = [] if self._rank == root else [buffer]
+    return CollectiveCall(RULES["broadcast"], [buffer], receive, _same(buffer, root=root), root)
+
+
+def _gathering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
+    """Blocks to the root, which ``share`` cuts out of its buffer; even ones must be alike on all ranks."""
+    root = checked_root(self, root)
+    receive = share(recvbuf, self.size) if self._rank == root else []
+    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
+    facts = _same(mine, root=root) if even else {"root": root}
+    return CollectiveCall(RULES["gather"], [mine], receive, facts, root)
+
+
+def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
+    """Equal blocks of all ranks to the root, in rank order."""
+    checked_root(self, root)
+    _apart(sendbuf, recvbuf)
+    return _gathering(self, sendbuf, recvbuf, root, blocks, True)
+
+
+def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
+    """Blocks of any size to the root."""
+    return _gathering(self, sendbuf, recvbuf, root, vector, False)
+
+
+def _scattering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
+    """Blocks that ``share`` cuts out of the root's buffer, one to each rank."""
+    root = checked_root(self, root)
+    parts = share(sendbuf, self.size) if self._rank == root else []
+    kept = in_place(recvbuf) and self._rank == root
+    receive = [] if kept else [simple(recvbuf)]
+    facts = _same(parts[root] if kept else receive[0], root=root) if even else {"root": root}
+    return CollectiveCall(RULES["scatter"], list(parts), receive, facts, root)
+
+
+def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
+    """Equal blocks of the root's data, one to each rank."""
+    return _scattering(self, sendbuf, recvbuf, root, blocks, True)
+
+
+def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
+    """Blocks of any size of the root's data, one to each rank."""
+    return _scattering(self, sendbuf, recvbuf, root, vector, False)
+
+
+def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
+    """Equal blocks of all ranks to everybody."""
+    _apart(sendbuf, recvbuf)
+    receive = blocks(recvbuf, self.size)
+    mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
+    return CollectiveCall(RULES["all_gather"], [mine], receive, _same(mine))
+
+
+def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
+    """Blocks of any size of all ranks to everybody."""
+    receive = vector(recvbuf, self.size)
+    mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
+    return CollectiveCall(RULES["all_gather"], [mine], receive, {})
+
+
+def _exchanging(self: Any, sendbuf: Any, recvbuf: Any, share: Any) -> CollectiveCall:
+    receive = share(recvbuf, self.size)
+    parts = receive if in_place(sendbuf) else share(sendbuf, self.size)
+    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
+
+
+def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
+    """An equal block from everybody to everybody."""
+    _apart(sendbuf, recvbuf)
+    call = _exchanging(self, sendbuf, recvbuf, blocks)
+    call.facts = _same(call.send[0])
+    return call
+
+
+def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
+    """A block of any size from everybody to everybody."""
+    return _exchanging(self, sendbuf, recvbuf, vector)
+
+
+def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
+    """A block of any size and type from everybody to everybody."""
+    return _exchanging(self, sendbuf, recvbuf, typed)
+
+
+def _reducing(
+    self: Any,
+    rule: str,
+    sendbuf: Any,
+    receive: list[MessageBuffer],
+    op: Any,
+    whole: MessageBuffer,
+    **facts: Any,
+) -> CollectiveCall:
+    """A reduction: all ranks bring one vector each and name the same operation."""
+    op = as_op(op)
+    mine = whole if in_place(sendbuf) else simple(sendbuf)
+    op.check(mine.dtype)
+    facts = _same(mine, **{k: v for k, v in facts.items() if k == "root"}, op=op.identity()) | facts
+    return CollectiveCall(RULES[rule], [mine], receive, facts, int(facts.get("root", -1)), op)
+
+
+def _fitting(sent: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
+    """The receive buffer, as long as what is sent."""
+    if in_place(sent):
+        return [buffer]
+    mine = simple(sent)
+    if mine.dtype != buffer.dtype:
+        raise MPIError("ERR_TYPE", f"the send buffer holds {mine.dtype}, the receive buffer {buffer.dtype}")
+    if mine.elements > buffer.elements:
+        raise ValueError(f"mismatch in send count {mine.elements} and receive count {buffer.elements}")
+    return [buffer.part(0, mine.elements)]
+
+
+def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
+    """The reduction of all ranks' vectors, on the root."""
+    root = checked_root(self, root)
+    _apart(sendbuf, recvbuf)
+    if self._rank != root:
+        if in_place(sendbuf):
+            raise MPIError("ERR_BUFFER", "MPI.IN_PLACE stands for the send buffer on the root only")
+        return _reducing(self, "reduce", sendbuf, [], op, simple(sendbuf), root=root)
+    whole = simple(recvbuf)
+    return _reducing(self, "reduce", sendbuf, _fitting(sendbuf, whole), op, whole, root=root)
+
+
+def _everywhere(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op) -> CollectiveCall:
+    """A reduction that fills every rank's buffer."""
+    _apart(sendbuf, recvbuf)
+    whole = simple(recvbuf)
+    return _reducing(self, rule, sendbuf, _fitting(sendbuf, whole), op, whole)
+
+
+def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
+    """The reduction of all ranks' vectors, on everybody."""
+    return _everywhere(self, "all_reduce", sendbuf, recvbuf, op)
+
+
+def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
+    """The reduction of the ranks up to and including this one."""
+    return _everywhere(self, "scan", sendbuf, recvbuf, op)
+
+
+def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
+    """The reduction of the ranks before this one; rank 0's buffer stays as it is."""
+    return _everywhere(self, "exscan", sendbuf, recvbuf, op)
+
+
+def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
+    """The reduction of all ranks' vectors, one equal block on each rank."""
+    _apart(sendbuf, recvbuf)
+    whole = simple(recvbuf)
+    mine = whole if in_place(sendbuf) else simple(sendbuf)
+    if mine.elements % self.size:
+        raise ValueError(
+            f"{many(mine.elements, 'element')} cannot be shared out to {many(self.size, 'rank')}"
+        )
+    count = mine.elements // self.size
+    if whole.elements < count:
+        raise ValueError(f"mismatch in receive count {whole.elements} and block count {count}")
+    return _reducing(self, "reduce_scatter", sendbuf, [whole.part(0, count)], op, whole)
+
+
+def Reduce_scatter(
+    self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
+) -> CollectiveCall:
+    """The reduction of all ranks' vectors, a block of given size on each rank."""
+    _apart(sendbuf, recvbuf)
+    whole = simple(recvbuf)
+    mine = whole if in_place(sendbuf) else simple(sendbuf)
+    if recvcounts is None and not in_place(sendbuf):
+        # Each rank gets as much as its receive buffer holds.
+        return _reducing(self, "reduce_scatter", sendbuf, [whole], op, whole)
+    if recvcounts is None:
+        if mine.elements % self.size:
+            raise ValueError(
+                f"{many(mine.elements, 'element')} cannot be shared out to {many(self.size, 'rank')}"
+            )
+        recvcounts = [mine.elements // self.size] * self.size
+    counts = [int(count) for count in recvcounts]
+    if len(counts) != self.size or sum(counts) != mine.elements:
+        raise ValueError(
+            f"receive counts {counts} must be {many(self.size, 'number')} with the sum {mine.elements}"
+        )
+    receive = [whole.part(0, counts[self._rank])]
+    return _reducing(self, "reduce_scatter", sendbuf, receive, op, whole, counts=tuple(counts))
+
+
+# ---------------------------------------------------------------------- lower-case: Python objects
+
+
+def _listed(self: Any, sendobj: Any) -> list[ObjectPayload]:
+    objects = list(sendobj)
+    if len(objects) != self.size:
+        raise ValueError(f"expecting {self.size} items, got {len(objects)}")
+    return [ObjectPayload(one) for one in objects]
+
+
+def barrier(self: Any) -> CollectiveCall:
+    """Wait until all ranks have come."""
+    return CollectiveCall(RULES["barrier"], [], None, {})
+
+
+def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
+    """The root's object to everybody."""
+    root = checked_root(self, root)
+    send = [ObjectPayload(obj)] if self._rank == root else []
+    call = CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
+    call.value = obj
+    return call
+
+
+def gather(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
+    """Everybody's object to the root, as a list."""
+    root = checked_root(self, root)
+    send = [ObjectPayload(sendobj)]
+    return CollectiveCall(RULES["gather"], send, None, {"root": root}, root, listed=True)
+
+
+def scatter(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
+    """One object of the root's list to each rank."""
+    root = checked_root(self, root)
+    send = _listed(self, sendobj) if self._rank == root else []
+    return CollectiveCall(RULES["scatter"], list(send), None, {"root": root}, root)
+
+
+def allgather(self: Any, sendobj: Any) -> CollectiveCall:
+    """Everybody's object to everybody, as a list."""
+    return CollectiveCall(RULES["all_gather"], [ObjectPayload(sendobj)], None, {}, listed=True)
+
+
+def alltoall(self: Any, sendobj: Any) -> CollectiveCall:
+    """The i-th object of everybody's list to rank i."""
+    return CollectiveCall(RULES["all_to_all"], list(_listed(self, sendobj)), None, {}, listed=True)
+
+
+def _folding(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall:
+    op = as_op(op)
+    facts = ({"root": root} if root >= 0 else {}) | {"op": op.identity()}
+    return CollectiveCall(RULES[rule], [ObjectPayload(sendobj)], None, facts, root, op)
+
+
+def reduce(self: Any, sendobj: Any, op: Any = SUM, root: int = 0) -> CollectiveCall:
+    """The reduction of all ranks' objects, on the root."""
+    return _folding("reduce", sendobj, op, checked_root(self, root))
+
+
+def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
+    """The reduction of all ranks' objects, on everybody."""
+    return _folding("all_reduce", sendobj, op)
+
+
+def scan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
+    """The reduction of the objects of the ranks up to and including this one."""
+    return _folding("scan", sendobj, op)
+
+
+def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
+    """The reduction of the objects of the ranks before this one; None on rank 0."""
+    return _folding("exscan", sendobj, op)
 
 
 def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
@@ -72,8 +379,9 @@ class CollectiveMethods:
 
 
 def _install() -> None:
-    for name, prepare in vars(call_arguments).items():
-        if name.startswith("_") or getattr(prepare, "__annotations__", {}).get("return") != "CollectiveCall":
+    for name, prepare in [*globals().items()]:
+        own = getattr(prepare, "__module__", None) == __name__ and not name.startswith("_")
+        if not own or prepare.__annotations__.get("return") != "CollectiveCall":
             continue
         ways = {name: _blocking}
         if not name.islower():  # of buffers
