@@ -27,8 +27,8 @@ from spmdsim import (
     search,
     simulate,
 )
+from spmdsim.auto_parallel.frontier import frontier
 from spmdsim.auto_parallel.matmul_grid import best_grid
-from spmdsim.auto_parallel.search import frontier
 from spmdsim.collectives import schedule_of
 from spmdsim.core import bind
 

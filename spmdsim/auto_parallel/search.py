@@ -1,23 +1,21 @@
-"""The public search: a program in, strategies for all its operators out, on one mesh or time against memory."""
+"""The public search: a program in, strategies for all its operators out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
 from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, solve
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
-from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution
-from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
+from spmdsim.auto_parallel.solvers.choice_problem import Solution
+from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
 from spmdsim.auto_parallel.strategy_choice import (
-    StrategyChoice,
     binary_mesh,
     configured_strategy,
     device_matrices,
@@ -27,9 +25,6 @@ from spmdsim.core import Mesh, Strategy
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.notation.layouts import MOST_RANKS
-from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.plan_table import text_table
-from spmdsim.trace.event_table import nbytes_text
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {
@@ -260,87 +255,3 @@ def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel | Input
     except InputError as error:
         return error
     return model
-
-
-Either = TypeVar("Either", "TradeOff", Solution)
-
-
-def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (first, second) pairs that no other pair beats in both: sorted by the first, the second falling.
-
-    MindSpore keeps an operator's candidates this way, by computation and communication.
-
-    >>> pareto_filter([(100, 20), (200, 10), (300, 50)])
-    [(100, 20), (200, 10)]
-    """
-    kept: list[tuple[float, float]] = []
-    for pair in sorted(costs):
-        if not kept or pair[1] < kept[-1][1]:
-            kept.append(pair)
-    return kept
-
-
-def unbeaten(points: Sequence[Either]) -> list[Either]:
-    """The trade-offs, or solutions, that no other beats in both, fastest first; the first of equal ones."""
-    first = {(point.seconds, point.memory): point for point in reversed(points)}
-    return [first[pair] for pair in pareto_filter(first)]
-
-
-def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9) -> list[Solution]:
-    """The frontier of a problem, fastest first: the limit on memory is lowered until nothing fits."""
-    frontier: list[Solution] = []
-    limit: float | None = None
-    tiny = _tie_break(problem)
-    while len(frontier) < most:
-        try:
-            answer = solve_integer(problem.weighted(tiny), limit, gap=gap)
-        except DoesNotFitError:
-            break
-        answer = Solution.of(problem, answer.states, answer.method, answer.optimal)
-        frontier.append(answer)
-        limit = answer.memory * (1.0 - step) - 0.5
-        if limit <= 0:
-            break
-    return unbeaten(frontier)
-
-
-def _tie_break(problem: ChoiceProblem) -> float:
-    """Seconds per byte, small enough that bytes only decide between equal times."""
-    seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
-    memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
-    return 1e-6 * seconds / memory if seconds else 1e-12
-
-
-@dataclass(frozen=True, repr=False)
-class TradeOff(ShortRepr):
-    """Modelled time of a step against the bytes that a rank holds at its peak."""
-
-    mesh: Mesh
-    seconds: float
-    memory: float
-    choice: StrategyChoice
-
-
-def frontier(
-    graph: Graph, where: int | Mesh | Sequence[Mesh], settings: Settings, most: int = 10
-) -> list[TradeOff]:
-    """All trade-offs of time and memory over the given or searched meshes, fastest first.
-
-    Parameters may be stored in pieces (fully sharded) where that saves memory.
-    """
-    points: list[TradeOff] = []
-    tie = any(operator.layer is not None for operator in graph.operators)
-    open_settings = replace(settings, sharded_parameters=True, tie=tie)
-    for mesh in candidate_meshes(graph, where, 2):
-        model = ChoiceModel(graph, mesh, open_settings)
-        for one in solutions(model.problem, most, step=0.04, gap=1e-3):
-            choice = model.choice(one.states)
-            peak = peak_memory(choice, open_settings, model.moves).peak
-            points.append(TradeOff(mesh, one.seconds, peak, choice))
-    return unbeaten(points)
-
-
-def frontier_table(points: Sequence[TradeOff]) -> str:
-    """The frontier as a table."""
-    rows = [[f"{p.seconds * 1e3:.4g}", nbytes_text(p.memory), str(p.mesh)] for p in points]
-    return text_table(["ms", "peak memory", "mesh"], rows, right=(0, 1))

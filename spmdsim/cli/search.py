@@ -333,7 +333,7 @@ def parse_bytes(text: str) -> float:
 
 
 def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:
-    from spmdsim.auto_parallel.search import frontier, frontier_table
+    from spmdsim.auto_parallel.frontier import frontier, frontier_table
 
     points = frontier(graph, where, settings)
     write_pictures(args, points)

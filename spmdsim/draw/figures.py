@@ -189,7 +189,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.simulation.simulation_report.Report": "timeline_figures.report_figure",
     "spmdsim.auto_parallel.search_result.SearchResult": "search_figures.search_figure",
     "spmdsim.auto_parallel.search_result.WhyNot": "search_figures.why_figure",
-    "spmdsim.auto_parallel.search.TradeOff": "search_figures.trade_off_figure",
+    "spmdsim.auto_parallel.frontier.TradeOff": "search_figures.trade_off_figure",
 }
 
 
@@ -219,7 +219,7 @@ def figure_of(value: object, **options: Any) -> Figure:
 def _together(values: Sequence[Any]) -> Figure:
     """Several values: trade-offs as one plot, others below each other."""
     names = {f"{type(value).__module__}.{type(value).__qualname__}" for value in values}
-    if names == {"spmdsim.auto_parallel.search.TradeOff"}:
+    if names == {"spmdsim.auto_parallel.frontier.TradeOff"}:
         from spmdsim.draw.search_figures import frontier_figure
 
         return frontier_figure(values)

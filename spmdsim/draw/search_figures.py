@@ -14,7 +14,7 @@ from spmdsim.redistribution.plan_table import seconds_text
 from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.search import TradeOff
+    from spmdsim.auto_parallel.frontier import TradeOff
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
 
 MOST_OPERATORS = 48

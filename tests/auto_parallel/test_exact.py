@@ -16,9 +16,10 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.frontier import pareto_filter, solutions
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
-from spmdsim.auto_parallel.search import pareto_filter, search, search_mesh, solutions
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve, reduce_domains
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, lightest, smallest_memory, solve_integer

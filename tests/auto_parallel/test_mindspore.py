@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from mindspore_cuts import cut_strategies, operator_cost, operator_cuts, step_costs, strategy_cost
 
+from spmdsim.auto_parallel.frontier import pareto_filter
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, chain, mlp
-from spmdsim.auto_parallel.search import pareto_filter
 from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.errors import InputError
 from spmdsim.imitations.cost_models import MindSporeModel

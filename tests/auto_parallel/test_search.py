@@ -15,11 +15,12 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import StepMemory, peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.frontier import frontier, frontier_table
 from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, RULES, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers, record_program
-from spmdsim.auto_parallel.search import frontier, frontier_table, search, search_mesh
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
