@@ -67,8 +67,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.redistribution.exchange.exchange_volume import boxes_of, positions_in
-from spmdsim.redistribution.exchange.grid import all_bounds, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
 
 #: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
 MOST_RANKS, FEW = 16, 32

@@ -17,10 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.core import Bounds, Layout, Mesh
-from spmdsim.core.layout import nested_blocks
+from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution.exchange.direct import FEW_RANKS
-from spmdsim.redistribution.exchange.grid import Ends, apart, grids, parts_of, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import (
+    Ends,
+    apart,
+    grids,
+    parts_of,
+    piece_numbers,
+    pieces_of,
+    positions_in,
+)
 
 Axes = tuple[str, ...]
 
@@ -243,34 +250,6 @@ def _boxes(size: int, mesh: Mesh, entry: tuple[str, ...]) -> tuple[list[int], li
     numbers = piece_numbers(mesh, entry).tolist()
     first = [starts[n] if lengths[n] else 0 for n in numbers]
     return first, [start + lengths[n] for start, n in zip(first, numbers)]
-
-
-@lru_cache(maxsize=4096)
-def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Starts and lengths of the pieces of a dim."""
-    count = prod(parts)
-    if size % count == 0:
-        length = size // count
-        return [k * length for k in range(count)], [length] * count
-    blocks = nested_blocks(size, parts)
-    return [start for start, _ in blocks], [length for _, length in blocks]
-
-
-@lru_cache(maxsize=1024)
-def boxes_of(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
-    """The bounds of all ranks by position, in plain numbers."""
-    mesh, sides = layout.mesh, []
-    for size, entry in zip(shape, layout.dims):
-        spans = [(start, start + length) for start, length in zip(*pieces_of(size, parts_of(mesh, entry)))]
-        sides.append([spans[piece] for piece in piece_numbers(mesh, entry).tolist()])
-    return [*zip(*sides)] if sides else [()] * mesh.size
-
-
-@lru_cache(maxsize=512)
-def positions_in(have: Mesh, want: Mesh) -> list[int]:
-    """Per position of the target's mesh its rank's position in the source's mesh, -1 if it is not there."""
-    result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
-    return result
 
 
 class ExchangeVolume:
