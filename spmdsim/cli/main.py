@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
-from spmdsim.cli.output import print_anywhere, saying_unwritten, writable
+from spmdsim.cli.output import print_anywhere, printing, saying_unwritten, writable
 from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError, SpmdError, nearest, right_words
 from spmdsim.launcher import Launched, detect, has_log, is_root
@@ -355,6 +355,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         description="See, run and choose tensor layouts over many ranks.",
         epilog=EXAMPLES,
     )
+    parser.set_defaults(run=lambda _: parser.print_help())
     parser.add_argument("--version", action=_Version, help="versions of everything that matters")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, help_line in COMMANDS.items():
@@ -426,20 +427,18 @@ def _as_rank(command: str | None, argv: Sequence[str], name: str) -> int:
 
 
 def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:
-    parser = build_parser(command)
-    args = parser.parse_args(argv)
-    if args.command is None:
-        parser.print_help()
-        return 0
-    run: Callable[[argparse.Namespace], int] = args.run
+    args: Any = None
     try:
-        return run(args)
+        with printing():
+            args = build_parser(command).parse_args(argv)
+            code: int = args.run(args) or 0
+            return code
     except SpmdError as error:
         if error.wrong_word:
             error.message += f" (try {' '.join(('spmdsim', *spoken_to(argv)))} --help)"
         raise
     except SystemExit as leaving:  # of a program that the command has read: it is no success
-        if leaving.code:
+        if leaving.code or args is None:
             raise
         raise InputError(
             f"the program left with sys.exit({leaving.code}) before the command was done"

@@ -17,11 +17,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from errno import EACCES, EISDIR, ENOENT, ENOTDIR
+from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ENOENT, ENOSPC, ENOTDIR
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
-from spmdsim.ending.stop import describe, leave
+from spmdsim.ending.stop import READER_LEFT, describe, leave
 from spmdsim.errors import InputError
 from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
 
@@ -53,14 +53,17 @@ LIKENESS = {
     },
 }
 
-LIMITS = "--time-limit --memory-limit --output-limit"
-"""Of commands that run somebody's program."""
-
 unwritten: list[InputError] = []
 """What a command could not write, to be said when it has shown what it computed."""
 
 REFUSING = ("strict", "backslashreplace", "surrogateescape")
 """How streams treat what their encoding does not have, where nobody said otherwise."""
+
+NO_ROOM = (ENOSPC, EDQUOT, EFBIG, EIO)
+"""Why a file that was open cannot be written any more."""
+
+LIMITS = "--time-limit --memory-limit --output-limit"
+"""Of commands that run somebody's program."""
 
 
 def _likeness(error: UnicodeError) -> tuple[str, int]:
@@ -74,12 +77,36 @@ codecs.register_error("likeness", _likeness)
 
 
 def print_anywhere() -> None:
-    """Let stdout and stderr write what their encoding does not have as something alike instead of failing."""
+    """Let stdout and stderr write what their encoding does not have as something alike instead of failing.
+
+    A stream that was closed before (``>&-``) goes nowhere: what a command writes besides must not fail for it, nor get
+    its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+            os.set_inheritable(getattr(sys, name).fileno(), True)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         # In the C locale Python lets bytes through that it read, and those alone.
         if reconfigure is not None and getattr(stream, "errors", "") in REFUSING:
             reconfigure(errors="likeness")
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Say in one line that what is printed cannot be written, as on a full disk; that its reader has left is no mistake."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        # What is still held goes nowhere, or Python complains of it in the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"cannot write any more: {error.strerror}") from None
 
 
 def in_encoding_of(stream: IO[str], text: str) -> str:
@@ -102,9 +129,18 @@ def console() -> Console:
     """A rich console: colour only on a terminal, wide enough for tables when there is none."""
     from rich.console import Console
 
+    class Printing(Console):
+        """Leaves with the same code as what prints by itself when who reads it has left: rich's would be that of a verdict."""
+
+        def on_broken_pipe(self) -> None:
+            try:
+                super().on_broken_pipe()
+            except SystemExit:
+                raise SystemExit(READER_LEFT) from None
+
     columns = terminal_columns(sys.stdout)
     width = None if "COLUMNS" in os.environ else columns or NO_TERMINAL_WIDTH
-    return Console(
+    return Printing(
         file=sys.stdout,
         width=width,
         force_terminal=columns is not None,
@@ -378,39 +414,6 @@ def saying_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Na
     code = run(args)
     remark(*[describe(error, args.parser.prog) for error in unwritten])
     return leave(2) if unwritten else code
-
-
-class Progress(Protocol):
-    """Told of each piece of work that is done."""
-
-    def __call__(self, label: str = "") -> None:
-        """One more piece is done; ``label`` names the next one."""
-
-
-@contextmanager
-def progress(total: int, what: str) -> Iterator[Progress]:
-    """Show how far a long command is: on the speaking rank, on a terminal, on stderr, without communication.
-
-    >>> with progress(2, "cases") as step:
-    ...     step("matmul")
-    ...     step()
-    """
-    shown = is_root() and terminal_columns(sys.stderr) is not None
-    done = 0
-
-    def step(label: str = "") -> None:
-        nonlocal done
-        done += 1
-        if shown:
-            sys.stderr.write(f"\r\x1b[2K{what} {done}/{total} {label}")
-            sys.stderr.flush()
-
-    try:
-        yield step
-    finally:
-        if shown:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
 
 
 def chosen(args: argparse.Namespace, flags: str) -> list[str]:

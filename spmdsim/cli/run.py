@@ -19,6 +19,7 @@ from spmdsim.cli.main import (
     written_layout,
 )
 from spmdsim.cli.output import only_with
+from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.launcher import is_root
 from spmdsim.reading import one_line
@@ -228,7 +229,7 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
     from spmdsim.cases.case import run_case
 
     outcomes = []
-    with output.progress(len(cases), "cases") as step:
+    with progress(len(cases), "cases") as step:
         for case in cases:
             outcomes.append(run_case(case, world, args.verbose, args.inject))
             step(f"{case.op} {case.strategy}")
