@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
+from spmdsim.layout.element_type import number_type
 from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
 from spmdsim.notation.layouts import short_dtype
@@ -107,7 +108,7 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: a / psum(a.sum(), "x"))(x).full()
     array([0.1, 0.2, 0.3, 0.4])
     """
-    array = np.asarray(x)
+    array = _numbers("psum", x)
     array = array.astype(np.int64) if array.dtype.kind == "b" else array
     return _reduced("psum", "sum", array, axis_name, axis_index_groups)
 
@@ -131,7 +132,7 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: pmax(a, "x"))(x).full()
     array([3, 4, 3, 4])
     """
-    return _reduced("pmax", "max", np.asarray(x), axis_name, axis_index_groups)
+    return _reduced("pmax", "max", _numbers("pmax", x), axis_name, axis_index_groups)
 
 
 @_collective
@@ -141,7 +142,7 @@ def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: pmin(a, "x"))(x).full()
     array([1, 2, 1, 2])
     """
-    return _reduced("pmin", "min", np.asarray(x), axis_name, axis_index_groups)
+    return _reduced("pmin", "min", _numbers("pmin", x), axis_name, axis_index_groups)
 
 
 @_collective
@@ -161,7 +162,7 @@ def all_gather(
     >>> run(lambda a: all_gather(a, "x", tiled=True)[::2])(x).full()
     array([1, 3, 1, 3])
     """
-    array = np.asarray(x)
+    array = _numbers("all_gather", x)
     place, axes = _at("all_gather", axis_name, axis_index_groups)
     dim = _dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
@@ -194,7 +195,7 @@ def psum_scatter(
     >>> run(lambda a: psum_scatter(a, "x", tiled=True))(x).full()
     array([4, 6])
     """
-    array = np.asarray(x)
+    array = _numbers("psum_scatter", x)
     place, axes = _at("psum_scatter", axis_name, axis_index_groups)
     dim = _dim("psum_scatter", scatter_dimension, array.ndim)
     if not tiled:
@@ -233,7 +234,7 @@ def all_to_all(
     >>> run(lambda a: all_to_all(a, "x", 0, 0, tiled=True))(x).full()
     array([1, 3, 2, 4])
     """
-    array = np.asarray(x)
+    array = _numbers("all_to_all", x)
     place, axes = _at("all_to_all", axis_name, axis_index_groups)
     size = place.mesh.axis_size(*axes)
     split, join = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
@@ -252,7 +253,8 @@ def all_to_all(
     if not tiled:
         return np.ascontiguousarray(np.moveaxis(parts.reshape(size, *_without(array.shape, split)), 0, join))
     parts = np.moveaxis(parts, 0, join)
-    return np.ascontiguousarray(parts.reshape(*parts.shape[:join], -1, *parts.shape[join + 2 :]))
+    joined = (*parts.shape[:join], size * parts.shape[join + 1], *parts.shape[join + 2 :])
+    return np.ascontiguousarray(parts.reshape(joined))
 
 
 @_collective
@@ -270,7 +272,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     >>> run(lambda a: ppermute(a, "x", [(0, 1), (1, 0)]))(x).full()
     array([3, 4, 1, 2])
     """
-    array = np.asarray(x)
+    array = _numbers("ppermute", x)
     place, axes = _at("ppermute", axis_name)
     pairs = tuple((int(source), int(target)) for source, target in perm)
     size = place.mesh.axis_size(*axes)
@@ -285,6 +287,12 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     build = partial(_permutation, axes=axes, pairs=pairs, shape=array.shape)
     arrived = _run(place, build, axes, array[None], f"ppermute({list(pairs)})")
     return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
+
+
+def _numbers(what: str, x: ArrayLike) -> np.ndarray:
+    """An array as ranks exchange it: numbers in this machine's byte order, whoever made them."""
+    array = np.asarray(x)
+    return array.astype(number_type(array.dtype, f"{what} is for numbers, but got"), copy=False)
 
 
 def _at(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:

@@ -352,6 +352,59 @@ def test_groups_are_all_ranks_each_once(groups, text):
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.parametrize("kind", [">f8", ">i4", ">f2", ">c8"])
+def test_arrays_of_another_byte_order_arrive_in_this_machines(kind, world):
+    mesh, values = Mesh((4,), ("x",)), np.arange(16).reshape(4, 4)
+    wanted, seen = values.astype(np.dtype(kind).newbyteorder("=")), {}
+
+    def exchange(a):
+        rank, mine = axis_rank("x"), values[axis_rank("x")].astype(kind)
+        seen[rank] = {
+            "psum": (psum(mine, "x"), wanted.sum(0, dtype=wanted.dtype)),
+            "all_gather": (all_gather(mine, "x"), wanted),
+            "psum_scatter": (psum_scatter(mine, "x"), wanted.sum(0, dtype=wanted.dtype)[rank]),
+            "all_to_all": (all_to_all(mine, "x", 0, 0), wanted[:, rank]),
+            "ppermute": (ppermute(mine, "x", [(0, 1)]), wanted[0] * (rank == 1)),
+        }
+        if wanted.dtype.kind != "c":
+            seen[rank] |= {"pmax": (pmax(mine, "x"), wanted[3]), "pmin": (pmin(mine, "x"), wanted[0])}
+        return a
+
+    local_map(exchange, out_layouts=mesh("x"))(Tensor.from_global(np.zeros(4), mesh("x"), world=world))
+    assert sorted(seen) == sorted(world.ranks)
+    for calls in seen.values():
+        for name, (result, expected) in calls.items():
+            assert result.dtype == wanted.dtype, name
+            np.testing.assert_array_equal(result, expected, name)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "shape, split, join", [((0,), 0, 0), ((0, 8), 1, 0), ((8, 0, 2), 0, 2), ((0, 4), 1, 1)]
+)
+def test_parts_of_an_empty_array_change_places(shape, split, join, world):
+    mesh, seen = Mesh((4,), ("x",)), []
+
+    def exchange(a):
+        seen.append(all_to_all(np.zeros(shape, "f4"), "x", split, join, tiled=True).shape)
+        return a
+
+    local_map(exchange, out_layouts=mesh("x"))(Tensor.from_global(np.zeros(4), mesh("x"), world=world))
+    pieces = np.split(np.zeros(shape), 4, split)
+    assert seen == [np.concatenate(pieces, join).shape] * len(world.ranks)
+
+
+def test_what_is_no_number_is_not_exchanged():
+    mesh = Mesh((2,), ("x",))
+    x = Tensor.from_global(np.zeros(2), mesh("x"))
+    for name in (psum, pmax, all_gather, psum_scatter):
+        with pytest.raises(
+            SpmdError, match=f"{name.__name__} is for numbers, but got elements of type object"
+        ):
+            local_map(lambda a, f=name: f(np.array([1, None]), "x"), out_layouts=mesh("x"))(x)
+
+
+@pytest.mark.ranks(4)
 def test_the_order_of_what_ranks_do_is_always_the_same_and_threads_end(world):
     mesh, seen, before = Mesh((4,), ("x",)), [], threading.active_count()
 
