@@ -98,4 +98,4 @@ def _meant(body: str, mesh: Mesh) -> str:
         near = None if word in mesh.axes else nearest(word, mesh.axes)
         if near is not None:
             return f"did you mean {near!r} by {word!r}?"
-    return f"such as {mesh.axes[0] if mesh.axes else 'None'}, or None"
+    return f"such as {mesh.axes[0]}, or None" if mesh.axes else "which has none"

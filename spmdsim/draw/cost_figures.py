@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import cos, pi, sin
 from typing import TYPE_CHECKING
 
@@ -107,7 +107,7 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
             label = f"{name} {size_words(point.nbytes)}" if several else name
             if x > 0 and seconds > 0:
                 lines.setdefault(label, []).append((float(x), seconds))
-    fastest = sorted(lines, key=lambda name: min(y for _, y in lines[name]))[:most]
+    drawn = _fastest(lines, most)
     where = f"{prediction.collective} on {prediction.machine.name}"
     where += f", {prediction.topology}" if prediction.topology else ""
     if not over_ranks:
@@ -117,9 +117,20 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
         where,
         "ranks" if over_ranks else "bytes",
         TIME,
-        tuple(Line(name, tuple(points)) for name, points in lines.items() if name in fastest),
+        tuple(Line(name, tuple(points)) for name, points in lines.items() if name in drawn),
         marks,
+        tuple(name for name in lines if name not in drawn),
     )
+
+
+def _fastest(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
+    """The names of so many lines, all for None: first those that are the lowest somewhere."""
+    least: dict[float, tuple[float, str]] = {}
+    for name, points in lines.items():
+        for x, y in points:
+            least[x] = min(least.get(x, (y, name)), (y, name))
+    winners = {name for _, name in least.values()}
+    return sorted(lines, key=lambda name: (name not in winners, min(y for _, y in lines[name])))[:most]
 
 
 SIZES = tuple(4.0**k for k in range(2, 13))
@@ -160,7 +171,11 @@ def prediction_figure(prediction: Prediction) -> Figure:
     table = FactTable(columns, tuple(rows), "microseconds by ranks x bytes; * is fastest", right)
     plot = prediction_plot(prediction, 8)
     drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
-    return Figure(plot.title, (*drawn, table))
+    notes = [plot.undrawn_words] if drawn and plot.undrawn else []
+    if len(prediction.points) > len(points):
+        notes.append(f"the table has the first {len(points)} of {len(prediction.points)} points")
+    notes += [f"left out: {name} {why}" for name, why in prediction.left_out.items()]
+    return Figure(plot.title, (*drawn, table), tuple(notes))
 
 
 # ---------------------------------------------------------------- topologies: ranks, switches and links where a person would draw them

@@ -45,6 +45,13 @@ class Plot:
     y_label: str
     lines: tuple[Line, ...]
     x_marks: tuple[tuple[float, str], ...] = ()  # vertical, such as crossovers
+    undrawn: tuple[str, ...] = ()  # names of lines for which there is no room
+
+    @property
+    def undrawn_words(self) -> str:
+        """What to say of lines that are missing."""
+        drawn = f"drawn are the {len(self.lines)} fastest; not drawn:"
+        return f"{drawn} {', '.join(self.undrawn)}" if self.undrawn else ""
 
     def ranges(self) -> tuple[float, float, float, float]:
         """Smallest and largest x and y, as powers of ten."""
@@ -104,7 +111,7 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | 
     text.append(" " * (side + 2) + plot.x_label + f"   (up: {plot.y_label})")
     text += [f"  {mark} {line.name}" for line, mark in zip(plot.lines, MARKS * len(plot.lines))]
     text += [f"  : {say_x(x)}  {label}" for x, label in plot.x_marks]
-    return text
+    return text + [f"  {plot.undrawn_words}"] * bool(plot.undrawn)
 
 
 def _words(label: str) -> Callable[[float], str]:

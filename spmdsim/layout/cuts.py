@@ -17,6 +17,7 @@ from spmdsim.core.operator import Op
 from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError, many
+from spmdsim.notation.layouts import numbered_ranks
 from spmdsim.pictured import ShortRepr
 
 T = TypeVar("T", bound=Tensor)
@@ -88,7 +89,7 @@ def strategy_from_factors(
     bound: BoundRule, pieces: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
     """The strategy that cuts factors into so many pieces, on a device matrix of an axis for each that is named."""
-    members = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
+    members = numbered_ranks(ranks)
     names = [f for f in bound.sizes if f in pieces]
     sizes = [pieces[f] for f in names]
     used = math.prod(sizes)

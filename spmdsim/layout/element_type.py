@@ -108,7 +108,7 @@ def element_type(dtype: Any) -> np.dtype:
     try:
         resolved: np.dtype = np.dtype(dtype)
         return resolved
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):  # numpy reads a text with a comma as Python does
         kept = _of_package("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
     if kept is None:
         raise unknown(f"no element type is called {dtype!r}", str(dtype), COMMON, listed="some are")
@@ -122,7 +122,8 @@ def _of_package(name: str) -> Any:
     except ImportError:
         return None
     kind = getattr(ml_dtypes, name, None)
-    return kind if isinstance(kind, type) else None
+    # Its limits of types are classes, too, and numpy makes objects of them.
+    return kind if isinstance(kind, type) and issubclass(kind, np.generic) else None
 
 
 def is_float(dtype: np.dtype) -> bool:

@@ -21,7 +21,7 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError, many
 from spmdsim.imitated import imitation
-from spmdsim.layout.element_type import element_type, held_type
+from spmdsim.layout.element_type import element_type, held_type, number_type
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.notation.layouts import integers
 from spmdsim.pictured import ShortRepr
@@ -306,6 +306,8 @@ def plan(
     target_shape = None if to_shape is None else integers(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
     kind = element_type(dtype)
+    if kind.type is not np.void or kind.names or kind.subdtype:  # bytes of any size may be planned
+        kind = number_type(kind, "a plan would move")
     ours = _plan(src, dst, integers(shape), kind, model, target_shape, partial_target, more_memory)
     return ours if style is None else _styled(ours, style)
 

@@ -33,6 +33,24 @@ WRONG = [
     ((*OPERATOR, "--rank", "99", "--svg", "PICTURE"), "99"),
     ((*SPLIT, "--rank", "99", "--svg", "PICTURE"), "99"),
     ((*LAYOUT[:3], "--dims", "dp", "-n", "0", "--shape", "4"), "-n: must be a whole number from 1 on"),
+    ((*OPERATOR, "-n", "9" * 20), "ranks are too many: at most 16,777,216"),
+    ((*OPERATOR[:2], "ReduceSum", "--shapes", "(4,4)", "-n", "9" * 20), "ranks are too many: at most 16,777,216"),
+    (
+        (*OPERATOR[:2], "ReduceSum", "--shard", "((2,2),)", "--shapes", "(4,4)", "-n", "9" * 20),
+        "ranks are too many: at most 16,777,216",
+    ),
+    *(
+        ((*PLAN, "--dtype", name), said)
+        for name, said in (
+            ("object", "a plan would move elements of type object; tensors hold numbers"),
+            ("U", "a plan would move elements of type <U0; tensors hold numbers"),
+            ("f4,f4", "a plan would move elements of type [('f0', '<f4'), ('f1', '<f4')]; tensors hold numbers"),
+            ("datetime64[s]", "a plan would move elements of type datetime64[s]; tensors hold numbers"),
+            (",", "no element type is called ','"),
+            ("finfo", "no element type is called 'finfo'"),
+        )
+    ),
+    ((*PLAN, "--dst-mesh", "(", "--partial", "dp"), "names no axes of the mesh one rank (which has none)"),
     ((*OPERATOR, "-n", "-1"), "-n: must be a whole number from 1 on"),
     ((*OPERATOR[:3], "--shard", "1e3", *OPERATOR[5:]), "--shard should be tuples of integers"),
     ((*OPERATOR[:5], "--shapes", "None"), "--shapes should be tuples of integers"),

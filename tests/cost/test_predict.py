@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,9 +15,12 @@ from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.cost import Link, Machine, Measurement, Piece, parse_topology, save_machine
 from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
+from spmdsim.cost.machine_file import load_machine
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
 from spmdsim.draw.cost_figures import prediction_plot
+from spmdsim.draw.figures import figure_of
+from spmdsim.draw.plot import terminal_plot
 from spmdsim.errors import InputError
 from spmdsim.redistribution import plan
 
@@ -208,6 +212,29 @@ def test_the_plot_has_the_points() -> None:
     assert [x for x, _ in plot.lines[0].points] == [64, 4096]
     over_ranks = prediction_plot(predict("all_reduce", MACHINE, [2, 4, 8], [64], ["ring"]))
     assert [x for x, _ in over_ranks.lines[0].points] == [2, 4, 8] and over_ranks.x_label == "ranks"
+
+
+def test_who_is_the_fastest_somewhere_is_drawn_and_who_is_not_drawn_is_named() -> None:
+    sizes = [1024 * 4**k for k in range(9)]
+    prediction = predict("reduce", load_machine("laptop"), [6], sizes)
+    fastest = {min(point.seconds, key=point.seconds.__getitem__) for point in prediction.points}
+    assert len(prediction.algorithms) > 8 and "pipelined_chain" in fastest
+    plot = prediction_plot(prediction, 8)
+    drawn = {line.name for line in plot.lines}
+    assert fastest <= drawn and len(drawn) == 8
+    assert set(plot.undrawn) == {*prediction.algorithms} - drawn
+    words = f"drawn are the 8 fastest; not drawn: {', '.join(plot.undrawn)}"
+    assert words in terminal_plot(plot)[-1]
+    assert words in figure_of(prediction).svg() and words in figure_of(prediction).html()
+    assert not prediction_plot(prediction).undrawn
+
+
+def test_a_picture_says_what_is_left_out() -> None:
+    long = predict("broadcast", MACHINE, [6], [64 * 2**k for k in range(12)])
+    assert "the table has the first 10 of 12 points" in figure_of(long).notes
+    few = replace(long, left_out={"linear": "too many messages"})
+    assert "left out: linear too many messages" in figure_of(few).svg()
+    assert not figure_of(predict("all_reduce", MACHINE, [8], [64, 128], ["ring"])).notes
 
 
 def test_command_prints_table_crossovers_and_plot(capsys) -> None:

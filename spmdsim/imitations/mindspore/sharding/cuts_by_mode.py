@@ -42,6 +42,7 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     sourced,
 )
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
+from spmdsim.notation.layouts import numbered_ranks
 from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.ops.lookup import LOOKED_UP
 
@@ -161,9 +162,7 @@ def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) ->
 
 def device_ranks(devices: Devices, otherwise: int) -> tuple[int, ...]:
     """The ranks meant by a number of devices or a list of them."""
-    if devices is None:
-        return tuple(range(otherwise))
-    return tuple(range(devices)) if isinstance(devices, int) else tuple(devices)
+    return numbered_ranks(otherwise if devices is None else devices)
 
 
 NORMAL = "NORMAL"
