@@ -9,6 +9,7 @@ operator, its rule, the layouts and shapes. The context is added once, at the pu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -202,3 +203,13 @@ def unknown(
     raised = error(f"{sentence}; {right_words(word, names, listed)}")
     raised.wrong_word = True
     return raised
+
+
+def working_folder() -> str:
+    """The path of the folder that this process works in; an InputError if somebody has removed it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise InputError(
+            "the folder in which this was started is not there any more: go to another one"
+        ) from None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from spmdsim.ending.stop import READER_LEFT, describe, leave
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, working_folder
 from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
 
 if TYPE_CHECKING:
@@ -95,13 +95,18 @@ def print_anywhere() -> None:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Say in one line that what is printed cannot be written, as on a full disk; that its reader has left is no mistake."""
+    """Say in one line that what is printed cannot be written, as on a full disk, or that the folder is gone.
+
+    That who reads it has left is no mistake, and passes.
+    """
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except OSError as error:
+        if error.errno == ENOENT and error.filename is None:
+            working_folder()
         if error.errno not in NO_ROOM or error.filename is not None:
             raise
         # What is still held goes nowhere, or Python complains of it in the end.

@@ -160,7 +160,7 @@ def _be_child(
             sys.stdout.flush()
             sys.stderr.flush()
         if os.getpid() == me:  # what the user's code has forked has nothing to say
-            os.write(report[0], f"{report[1]} {said}\n".encode())
+            os.write(report[0], f"{report[1]} {said}\n".encode(errors="surrogateescape"))
         leave(0)
 
 
@@ -235,7 +235,7 @@ def _limit(limits: Limits, report: int, word: str) -> None:
         place = next(filter(None, (one.where() for one in where_else)), "") or users_place(frame)
         with suppress(RuntimeError):  # it may be printing just now
             sys.stdout.flush()
-        os.write(report, f"{word} at {place}\n".encode())
+        os.write(report, f"{word} at {place}\n".encode(errors="surrogateescape"))
         leave(1)
 
     signal.signal(OVER, over)
@@ -395,7 +395,7 @@ class _Watch:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
 
     def _verdict(self) -> int:
-        secret, _, said = self.said.decode(errors="replace").strip().partition(" ")
+        secret, _, said = self.said.decode(errors="surrogateescape").strip().partition(" ")
         word, _, rest = said.partition(" ") if secret == self.secret else ("", "", "")
         at = f"{rest}: " if word == "at" and rest else ""
         if self.why == "interrupted":

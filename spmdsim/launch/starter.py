@@ -19,7 +19,7 @@ from types import FrameType
 
 from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, Failure, began, failures, note_begin
 from spmdsim.ending.stop import BEFORE_MPI
-from spmdsim.errors import InputError, WorldError, many
+from spmdsim.errors import InputError, WorldError, many, working_folder
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
@@ -103,6 +103,7 @@ def start_command(
         raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
+    working_folder()  # some launchers say no more than that there is none
     launcher = None if lockstep else find_launcher()
     if launcher is not None and n > MOST_STARTED:
         raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")

@@ -57,3 +57,30 @@ def test_a_full_disk_is_one_line(command: str, buffered: bool, tmp_path: Path) -
     assert re.fullmatch(r"spmdsim[a-z ]*: error: cannot write any more: No space left on device\n", said), (
         said
     )
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("greenlet")
+    program = tmp_path / "program.py"
+    program.write_text("print('here')\n")
+    for command in (f"simulate '{program}'", "labs copy x", f"launch -n 2 --world lockstep '{program}'"):
+        line = f'mkdir gone; cd gone; rmdir ../gone; "{sys.executable}" -m spmdsim {command}'
+        ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+        said = f"the folder in which this was started is not there any more: go to another one{chr(10)}"
+        assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.endswith(f": error: {said}"), command
+        assert ran.stderr.count(chr(10)) == 1
+
+
+@pytest.mark.parametrize("command", ["simulate", "search", "collective check"])
+def test_names_that_the_locale_cannot_write_are_still_one_line(command: str, tmp_path: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [
+        sys.executable,
+        "-m",
+        "spmdsim",
+        *command.split(),
+        "n\u00f6.py:f" if " " in command else "n\u00f6.py",
+    ]
+    ran = subprocess.run(words, capture_output=True, cwd=tmp_path, env={**os.environ, **locale})
+    said = rb"spmdsim %b: error: [^\n]*n\?+\.py[^\n]*\n" % command.encode()
+    assert ran.returncode == 2 and re.fullmatch(said, ran.stderr), ran.stderr

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
+from spmdsim.errors import working_folder
 from spmdsim.simulation.engine.ownership import Ownership, Variables, find
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 
@@ -84,7 +85,7 @@ class Process:
             own: whether a module is every rank's own; what shared ones do at the end is the process's.
         """
         self._chdir, register, unregister = os.chdir, atexit.register, atexit.unregister
-        start = os.getcwd()
+        start = working_folder()
         for view in self._views:
             view._data = _RunningRanks(self)
 
