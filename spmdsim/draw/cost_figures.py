@@ -96,6 +96,22 @@ def crossover_words(one: Crossover) -> str:
     return f"on {many(one.ranks, 'rank')}: {one.after} is faster than {one.before} from {bytes_text(one.nbytes)} on"
 
 
+def measured_words(prediction: Prediction) -> list[str]:
+    """A line about times of the library's own call that stand for sizes beyond those that were measured."""
+    ranks = {point.ranks for point in prediction.points if "native" in point.seconds}
+    largest = max(
+        (
+            one.nbytes
+            for one in prediction.machine.measured
+            if (one.collective, one.algorithm) == (prediction.collective, "native")
+            and one.group_size in ranks
+        ),
+        default=0,
+    )
+    beyond = largest and any(point.nbytes > largest for point in prediction.points if point.ranks in ranks)
+    return [f"native was measured up to {bytes_text(largest)}: beyond, its times are a guess"] * bool(beyond)
+
+
 def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     """The prediction as lines over sizes, or over rank counts if there are several."""
     over_ranks = len({point.ranks for point in prediction.points}) > 1
@@ -174,6 +190,7 @@ def prediction_figure(prediction: Prediction) -> Figure:
     notes = [plot.undrawn_words] if drawn and plot.undrawn else []
     if len(prediction.points) > len(points):
         notes.append(f"the table has the first {len(points)} of {len(prediction.points)} points")
+    notes += measured_words(prediction)
     notes += [f"left out: {name} {why}" for name, why in prediction.left_out.items()]
     return Figure(plot.title, (*drawn, table), tuple(notes))
 

@@ -229,6 +229,22 @@ def test_who_is_the_fastest_somewhere_is_drawn_and_who_is_not_drawn_is_named() -
     assert not prediction_plot(prediction).undrawn
 
 
+def test_times_beyond_the_measured_sizes_are_called_a_guess(tmp_path, capsys) -> None:
+    rows = tuple(Measurement("all_reduce", "native", 4, size, size * 1e-9) for size in (1024, 65_536))
+    machine, words = (
+        Machine("measured", 1e-6, 1e-9, measured=rows),
+        "native was measured up to 64 KiB: beyond",
+    )
+    save_machine(machine, tmp_path / "m.json")
+    for largest, said in (("64K", 0), ("256K", 1)):
+        command = f"collective predict all_reduce -n 4 -e {largest} --no-plot --machine {tmp_path / 'm.json'}"
+        assert main(command.split()) == 0
+        assert capsys.readouterr().out.count(words) == said
+    beyond = predict("all_reduce", machine, [4], [1024, 262_144])
+    assert words in figure_of(beyond).svg()
+    assert words not in figure_of(predict("all_reduce", machine, [4], [1024, 262_144], ["ring"])).svg()
+
+
 def test_a_picture_says_what_is_left_out() -> None:
     long = predict("broadcast", MACHINE, [6], [64 * 2**k for k in range(12)])
     assert "the table has the first 10 of 12 points" in figure_of(long).notes

@@ -101,7 +101,12 @@ def main(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
-    from spmdsim.draw.cost_figures import crossover_words, prediction_plot, prediction_tables
+    from spmdsim.draw.cost_figures import (
+        crossover_words,
+        measured_words,
+        prediction_plot,
+        prediction_tables,
+    )
 
     _only_where_shown(args)
     machine = _machine_of(args.machine, args.what_if)
@@ -144,7 +149,7 @@ def main(args: argparse.Namespace) -> int:
     say(machine.certainty)
     if args.topology and events is None:
         _say_bound(ranks[-1])
-    say(*(crossover_words(one) for one in prediction.crossovers))
+    say(*(crossover_words(one) for one in prediction.crossovers), *measured_words(prediction))
     if not args.no_plot and len(prediction.points) > 1:
         from spmdsim.draw.plot import terminal_plot
 

@@ -70,7 +70,7 @@ class Pace:
             self.tell(f"{what}: pass {number + 1} of {TIMES_THROUGH}")
             for case in cases:
                 if number and not self.comm.bcast(self.clock() < end):
-                    self.tell(f"{what}: the {self.seconds:g} s for more of them are over")
+                    self.tell(f"{what}: the {self.seconds:.3g} s for more of them are over")
                     return
                 yield case
 
