@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import SpmdError, many
 from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
+from spmdsim.launch.leftovers import leftovers, remove
 from spmdsim.launch.mpi import package_version
-from spmdsim.launch.nurse import leftovers, remove
 from spmdsim.launcher import Launched, detect, is_root
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, Failure, began, fail
 from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError, many, working_folder
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
+from spmdsim.launch.leftovers import sweep, sweep_session
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent, sweep, sweep_session
+from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent
 from spmdsim.launcher import LOG_DIR, launched
 from spmdsim.worlds.current import RANKS_VARIABLE
 

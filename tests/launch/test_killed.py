@@ -15,7 +15,7 @@ import pytest
 from processes import hear_ctrl_c, parent_of, waited_for
 
 from spmdsim.ending.notes import FAILED_DIR
-from spmdsim.launch import diagnosis, nurse
+from spmdsim.launch import diagnosis, leftovers
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -54,7 +54,7 @@ def segments(word: str) -> set[Path]:
     paths = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-        paths |= {Path(line.split()[-1]) for line in lines if f" {nurse.SHARED}/" in line}
+        paths |= {Path(line.split()[-1]) for line in lines if f" {leftovers.SHARED}/" in line}
     return {path for path in paths if path.exists()}
 
 
@@ -157,12 +157,12 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
     for folder in (stale, *others):
         folder.mkdir()
         (folder / "contact").write_text("")
-    monkeypatch.setattr(nurse, "SHARED", tmp_path)
+    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(nurse, "_birth", lambda path: math.inf if "young" in path.name else 1.0)
+    monkeypatch.setattr(leftovers, "_birth", lambda path: math.inf if "young" in path.name else 1.0)
     for path in segments:
         path.write_bytes(b"1" * 100)
-    assert set(nurse.leftovers()) == {stale, *segments[:2]}
+    assert set(leftovers.leftovers()) == {stale, *segments[:2]}
     (told,) = diagnosis._left_behind()
     assert told.state == "note" and told.observed.startswith("3 files of jobs that were killed")
     assert diagnosis.clean().observed == "3 files of jobs that were killed removed"
