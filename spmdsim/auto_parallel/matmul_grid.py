@@ -15,6 +15,7 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError, many
+from spmdsim.notation.layouts import check_world_size
 from spmdsim.pictured import Pictured
 
 
@@ -166,6 +167,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
         raise InputError(
             f"a product needs sizes and ranks of at least 1, but got {m}, {k}, {n} on {many(ranks, 'rank')}"
         )
+    check_world_size(ranks)
     least = max(1, math.ceil(ranks * (1 - idle)))
     for allowed in (range(ranks, least - 1, -1), range(least - 1, 0, -1)):
         best: tuple[float, tuple[int, int, int]] | None = None

@@ -17,7 +17,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ENOENT, ENOSPC, ENOTDIR
+from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -107,6 +107,8 @@ def printing() -> Iterator[None]:
     except OSError as error:
         if error.errno == ENOENT and error.filename is None:
             working_folder()
+        if error.errno == ENAMETOOLONG:
+            raise InputError(f"{error.filename!r:.60} is no file: {error.strerror}") from None
         if error.errno not in NO_ROOM or error.filename is not None:
             raise
         # What is still held goes nowhere, or Python complains of it in the end.
@@ -416,7 +418,8 @@ def writing(path: str | Path) -> Iterator[None]:
 def saying_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
     """Run a command, and say in the end what it could not write; then its exit code is 2."""
     unwritten.clear()
-    code = run(args)
+    with printing():  # in a process of its own, too
+        code = run(args)
     remark(*[describe(error, args.parser.prog) for error in unwritten])
     return leave(2) if unwritten else code
 

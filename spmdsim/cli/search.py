@@ -101,7 +101,7 @@ _OF_PROGRAMS = (
 def main(args: argparse.Namespace) -> int:
     """Search and print."""
     _only_what_counts(args)
-    if args.matmul:
+    if args.matmul is not None:
         return _matmul(args)
     from dataclasses import replace
 
@@ -158,7 +158,7 @@ def _only_what_counts(args: argparse.Namespace) -> None:
     """Refuse what changes nothing of what is asked for."""
     if [args.file, args.program, args.matmul].count(None) != 2:
         raise InputError("search takes a program file or --program NAME (or --matmul M,K,N), one of them")
-    if args.matmul:
+    if args.matmul is not None:
         only_with(args, _OF_PROGRAMS, "--program or a program file, not with --matmul")
     if not args.file:
         only_with(args, LIMITS, "a program file")

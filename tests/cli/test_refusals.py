@@ -51,6 +51,11 @@ WRONG = [
         )
     ),
     ((*PLAN, "--dst-mesh", "(", "--partial", "dp"), "names no axes of the mesh one rank (which has none)"),
+    (("search", "--matmul", "64,64,64", "-n", "9" * 20), "ranks is too large: at most 16,777,216"),
+    (("search", "--matmul", "", "-n", "4"), "--matmul takes three sizes M,K,N, but got ''"),
+    (("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--x", "x" * 300), "is no file: File name too long"),
+    (("search", "x" * 300, "-n", "2"), "is no file: File name too long"),
+    ((*TRAIN, "--data", "x" * 300), "is no file: File name too long"),
     ((*OPERATOR, "-n", "-1"), "-n: must be a whole number from 1 on"),
     ((*OPERATOR[:3], "--shard", "1e3", *OPERATOR[5:]), "--shard should be tuples of integers"),
     ((*OPERATOR[:5], "--shapes", "None"), "--shapes should be tuples of integers"),
