@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -24,6 +25,10 @@ MOST_LIMITS = 6
 FEW_ASSIGNMENTS = 1000
 #: So many peaks are looked at to lower one that is above its limit.
 MOST_PEAKS = 1000
+#: And so many of them from where no change of one variable lowers it, or from another start.
+FURTHER_PEAKS = 100
+#: From so many starts, those with the lowest peaks.
+MOST_STARTS = 3
 #: More operators than this have their repeated layers tied.
 TIE_ABOVE = 400
 
@@ -90,9 +95,8 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     """
     if math.prod(map(len, _free_states(model))) <= FEW_ASSIGNMENTS:
         return _cheapest_of_few(model, memory)
-    peak, least = _lowest(model, memory)
-    if peak > memory:
-        peak, least = _lowered(model, least, peak, memory)
+    starts = _lowest(model, memory)
+    peak, least = starts[0] if starts[0][0] <= memory else _lowered(model, starts, memory)
     if peak > memory:
         raise DoesNotFitError.none_found(memory, peak)
     limit = memory
@@ -133,22 +137,60 @@ def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
     raise DoesNotFitError.below(memory, lowest)
 
 
-def _lowered(model: ChoiceModel, solution: Solution, peak: int, memory: float) -> tuple[int, Solution]:
-    """An assignment with a lower peak, by changing one variable after the other until it is below a limit."""
-    free, looked, before = _free_states(model), 0, peak + 1
-    while memory < peak < before and looked < MOST_PEAKS:
+def _lowered(
+    model: ChoiceModel, starts: Sequence[tuple[int, Solution]], memory: float
+) -> tuple[int, Solution]:
+    """An assignment with a lower peak than those, whichever of them it is reached from, until it is below a limit."""
+    looked: set[tuple[int, ...]] = set()
+    lowest = starts[0]
+    for peak, solution in starts[:MOST_STARTS]:
+        most = min(MOST_PEAKS, len(looked) + FURTHER_PEAKS) if looked else MOST_PEAKS
+        reached = _descended(model, solution, peak, memory, looked, most)
+        lowest = min(lowest, reached, key=lambda one: one[0])
+        if lowest[0] <= memory:
+            break
+    return lowest
+
+
+def _descended(
+    model: ChoiceModel,
+    solution: Solution,
+    peak: int,
+    memory: float,
+    looked: set[tuple[int, ...]],
+    most: int,
+) -> tuple[int, Solution]:
+    """One with a lower peak, by changing one variable after the other, and where none of them helps two at a time."""
+    together = 1
+    while together <= 2:
         before = peak
-        for v, state in ((v, state) for v, states in enumerate(free) for state in states):
-            if peak <= memory or looked >= MOST_PEAKS:
+        for change in _changes(model, together):
+            if peak <= memory or len(looked) >= most or (together == 2 and peak < before):
                 break
-            states = model.problem.with_best_hubs([*solution.states[:v], state, *solution.states[v + 1 :]])
-            other = Solution.of(model.problem, states, solution.method, False)
-            if other.seconds < IMPOSSIBLE / 2 and state != solution.states[v]:
-                looked += 1
+            states = [*solution.states]
+            for v, state in change:
+                states[v] = state
+            every = model.problem.with_best_hubs(states)
+            other = Solution.of(model.problem, every, solution.method, False)
+            if other.seconds < IMPOSSIBLE / 2 and other.states not in looked:
+                looked.add(other.states)
                 lower = _peak(model, other)
                 if lower < peak:
                     peak, solution = lower, other
+        together = 1 if peak < before and len(looked) < most else together + 1
+        if together == 2:
+            most = min(most, len(looked) + FURTHER_PEAKS)
     return peak, solution
+
+
+def _changes(model: ChoiceModel, together: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Other states of one variable, or of two that have a price together, as readers of a tensor and its writer."""
+    free, hubs = _free_states(model), {*model.problem.hubs}
+    pairs = [pair for pair in sorted(model.problem.pairs) if hubs.isdisjoint(pair)]
+    for variables in pairs if together == 2 else [(v,) for v in range(len(free))]:
+        yield from (
+            tuple(zip(variables, states)) for states in itertools.product(*[free[v] for v in variables])
+        )
 
 
 def _proven(model: ChoiceModel, solution: Solution, memory: float) -> bool:
@@ -157,22 +199,20 @@ def _proven(model: ChoiceModel, solution: Solution, memory: float) -> bool:
     return bound.optimal and bound.seconds >= solution.seconds * (1 - 1e-9)
 
 
-def _lowest(model: ChoiceModel, memory: float) -> tuple[int, Solution]:
-    """The lowest peak of assignments that keep (nearly) least; if that is above a limit, also of those that keep more.
+def _lowest(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
+    """Assignments that keep (nearly) least, the lowest peak first; if that is above a limit, also some that keep more.
 
     Who keeps least may gather most at once, so the peak may be lower where more is kept.
     """
     kept = smallest_memory(model.problem)
-    lowest: tuple[int, Solution] | None = None
+    peaks: dict[tuple[int, ...], tuple[int, Solution]] = {}
     for slack in SLACKS:
         solution = solve_integer(model.problem, slack * kept if slack < math.inf else None)
-        peak = _peak(model, solution)
-        if lowest is None or peak < lowest[0]:
-            lowest = peak, solution
-        if slack >= SLACKS[1] and lowest[0] <= memory:
+        if solution.states not in peaks:
+            peaks[solution.states] = _peak(model, solution), solution
+        if slack >= SLACKS[1] and min(peak for peak, _ in peaks.values()) <= memory:
             break
-    assert lowest is not None
-    return lowest
+    return sorted(peaks.values(), key=lambda one: one[0])
 
 
 def _eliminate(model: ChoiceModel) -> Solution | None:

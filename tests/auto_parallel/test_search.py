@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 from every_layout import every_layout
 
-from spmdsim import ops
+from spmdsim import Tensor, ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import StepMemory, peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.frontier import frontier, frontier_table
 from spmdsim.auto_parallel.heuristics import propagate
+from spmdsim.auto_parallel.optimum import solve
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, RULES, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers, record_program
@@ -234,6 +236,30 @@ def test_memory_limit_is_met_or_named() -> None:
     assert result.seconds >= free.seconds
     with pytest.raises(DoesNotFitError):
         search(graph, mesh, memory=least - 1)
+
+
+def test_the_lowest_peak_named_is_that_of_all_assignments() -> None:
+    """Where one change after the other ended 11 % above it."""
+    mesh, rows, widths = Mesh((2, 2), ("a", "b")), 64, (64, 16, 8)
+
+    def program(x: Tensor, **weights: Tensor) -> Tensor:
+        for weight in weights.values():
+            x = x @ weight
+        return ops.sum(x)
+
+    sizes = {f"w{k}": pair for k, pair in enumerate(itertools.pairwise(widths))}
+    graph = record_program(program, mesh, {"x": (rows, widths[0])}, sizes)
+    model, peaks = ChoiceModel(graph, mesh, Settings()), []
+    problem = model.problem
+    free = [1 if v in {*problem.hubs} else size for v, size in enumerate(problem.sizes)]
+    assert math.prod(free) > 1000
+    for states in itertools.product(*map(range, free)):
+        states = problem.with_best_hubs(states)
+        if problem.price(states) < IMPOSSIBLE / 2:
+            peaks.append(peak_memory(model.choice(states), model.settings, model.moves).peak)
+    with pytest.raises(DoesNotFitError, match=f"can be met is {min(peaks):,}"):
+        solve(model, min(peaks) - 1)
+    assert solve(model, min(peaks)).seconds < IMPOSSIBLE / 2
 
 
 def test_frontier_falls_and_starts_at_the_optimum() -> None:
