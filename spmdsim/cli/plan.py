@@ -116,8 +116,7 @@ def _mesh(text: str | None) -> Mesh | None:
 def _shape(text: str) -> tuple[int, ...]:
     from spmdsim.layout.written import parse_ints
 
-    stripped = text.strip("()[] ")
-    return parse_ints(text, "a shape") if stripped else ()
+    return parse_ints(text, "a shape")
 
 
 def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:

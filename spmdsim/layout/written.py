@@ -93,11 +93,29 @@ def parse_ints(text: str, what: str) -> tuple[int, ...]:
     >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
     ((2, 4), (32, 784), ())
     """
-    words = [word for word in re.split(r"[\s,]+|(?<=\d)\s*[x×]\s*(?=\d)", text.strip().strip("()[]")) if word]
+    body = unbracketed(text).removesuffix(",")
+    words = re.split(r"\s*,\s*|\s*(?<=\d)\s*[x×]\s*(?=\d)|\s+", body.strip()) if body.strip() else []
     try:
         return tuple(int(word) for word in words)
     except ValueError:
         raise InputError(f"{what} should be integers such as 2,4, but got {text!r}") from None
+
+
+def unbracketed(text: str) -> str:
+    """What stands in one pair of brackets, or the text itself if it has none.
+
+    >>> unbracketed("(2, 4)"), unbracketed("2,4")
+    ('2, 4', '2,4')
+
+    Raises:
+        InputError: there are other brackets.
+    """
+    body = text.strip()
+    if len(body) > 1 and body[0] + body[-1] in ("()", "[]", "{}"):
+        body = body[1:-1].strip()
+    if set(body) & set("()[]{}"):
+        raise InputError(f"one pair of brackets at most may stand around numbers or names, but got {text!r}")
+    return body
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -106,7 +124,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     >>> parse_names("('dp', 'mp')")
     ('dp', 'mp')
     """
-    return tuple(name.strip().strip("'\"") for name in text.strip().strip("()[]").split(",") if name.strip())
+    return tuple(name.strip().strip("'\"") for name in unbracketed(text).split(",") if name.strip())
 
 
 def parse_nested(text: str, what: str) -> Any:
@@ -170,7 +188,7 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
         shape = parse_ints(where, "a mesh")
         return Mesh(shape, numbered(len(shape)), ranks)
     axes, sizes = [], []
-    for part in filter(None, re.split(r"[\s,]+", where.strip("()[]{}"))):
+    for part in filter(None, re.split(r"[\s,]+", unbracketed(where))):
         name, equals, size = part.partition("=")
         if not equals or not size.isdigit():
             raise InputError(f"a mesh is written like dp=2,tp=4, but got {part!r} in {text!r}")

@@ -28,6 +28,9 @@ NOWHERE = "cannot write '/no/such/folder/x': No such file or directory"
 #: What is asked for, and a part of what is said of it.
 WRONG = [
     ((*PLAN, "--rank", "99"), "rank 99 is in neither mesh"),
+    ((*PLAN[:-1], "(4,4"), "one pair of brackets at most may stand around numbers or names, but got '(4,4'"),
+    ((*PLAN[:-1], "4,,4"), "a shape should be integers such as 2,4, but got '4,,4'"),
+    ((*LAYOUT[:2], "dp=2,tp=2)", *LAYOUT[3:]), "one pair of brackets at most"),
     ((*PLAN, "--rank", "-1", "--json"), "rank -1 is in neither mesh"),
     ((*LAYOUT, "--rank", "99", "--svg", "PICTURE"), "99"),
     ((*OPERATOR, "--rank", "99", "--svg", "PICTURE"), "99"),
@@ -50,7 +53,7 @@ WRONG = [
             ("finfo", "no element type is called 'finfo'"),
         )
     ),
-    ((*PLAN, "--dst-mesh", "(", "--partial", "dp"), "names no axes of the mesh one rank (which has none)"),
+    ((*PLAN, "--dst-mesh", "()", "--partial", "dp"), "names no axes of the mesh one rank (which has none)"),
     (("search", "--matmul", "64,64,64", "-n", "9" * 20), "ranks is too large: at most 16,777,216"),
     (("search", "--matmul", "", "-n", "4"), "--matmul takes three sizes M,K,N, but got ''"),
     (("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--x", "x" * 300), "is no file: File name too long"),

@@ -60,7 +60,8 @@ MOST_LINES = 12
 
 @command(
     "Predict times of collective algorithms. The best of each row is marked *, the bound is what "
-    "no algorithm can beat on a flat network, (plans) what plans and searches count.",
+    "no algorithm can beat whose messages take what the machine says, on a flat network; native, the library's own "
+    "call, was measured and may use other means; (plans) is what plans and searches count.",
     EXAMPLES,
     "collective",
     value("-n --ranks", "", "rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)", default="8"),
