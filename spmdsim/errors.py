@@ -206,7 +206,14 @@ def unknown(
 
 
 def working_folder() -> str:
-    """The path of the folder that this process works in; an InputError if somebody has removed it."""
+    """The path of the folder that this process works in.
+
+    >>> working_folder() == os.path.realpath(".")
+    True
+
+    Raises:
+        InputError: somebody has removed it.
+    """
     try:
         return os.getcwd()
     except FileNotFoundError:

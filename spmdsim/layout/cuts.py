@@ -7,7 +7,7 @@ the rule's order, and one for repeated calculation where the product is smaller 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,8 +16,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.operator import Op
 from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.tensor import Tensor
-from spmdsim.errors import RuleError, many
-from spmdsim.notation.layouts import numbered_ranks
+from spmdsim.errors import LayoutError, RuleError, many
+from spmdsim.notation.layouts import MOST_RANKS
 from spmdsim.pictured import ShortRepr
 
 T = TypeVar("T", bound=Tensor)
@@ -226,3 +226,16 @@ class ShardedOp(ShortRepr):
 def sharded(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
     """What ``op.shard`` gives."""
     return ShardedOp(op, frozen(in_strategy), frozen(out_strategy), repeat)
+
+
+def numbered_ranks(ranks: int | Iterable[int]) -> tuple[int, ...]:
+    """Ranks that stand in a list, or the first so many.
+
+    >>> numbered_ranks(3), numbered_ranks([2, 0])
+    ((0, 1, 2), (2, 0))
+    """
+    if not isinstance(ranks, int):
+        return tuple(ranks)
+    if ranks > MOST_RANKS:
+        raise LayoutError(f"{ranks:,} ranks are too many: at most {MOST_RANKS:,}")
+    return tuple(range(ranks))

@@ -86,19 +86,6 @@ def check_world_size(size: object) -> None:
         raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
 
 
-def numbered_ranks(ranks: int | Iterable[int]) -> tuple[int, ...]:
-    """Ranks that stand in a list, or the first so many.
-
-    >>> numbered_ranks(3), numbered_ranks([2, 0])
-    ((0, 1, 2), (2, 0))
-    """
-    if not isinstance(ranks, int):
-        return tuple(ranks)
-    if ranks > MOST_RANKS:
-        raise LayoutError(f"{ranks:,} ranks are too many: at most {MOST_RANKS:,}")
-    return tuple(range(ranks))
-
-
 # -- meshes -----------------------------------------------------------------------------------------
 
 

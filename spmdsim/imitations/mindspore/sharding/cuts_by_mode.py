@@ -41,8 +41,7 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     scattered,
     sourced,
 )
-from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
-from spmdsim.notation.layouts import numbered_ranks
+from spmdsim.layout.cuts import factor_cuts, numbered_ranks, strategy_from_factors
 from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.ops.lookup import LOOKED_UP
 
