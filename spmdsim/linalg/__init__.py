@@ -9,6 +9,7 @@ split itself is brought together, which the plan says and a warning tells with i
 from spmdsim.linalg.by_panels import *
 from spmdsim.linalg.norms import *
 from spmdsim.linalg.tall import *
+from spmdsim.linalg.vector_products import *
 from spmdsim.linalg.whole import *
 from spmdsim.ops import matmul as matmul
 from spmdsim.ops import matrix_transpose as matrix_transpose
