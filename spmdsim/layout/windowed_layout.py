@@ -29,6 +29,8 @@ class Window:
         spread: so many positions apart elements are read, one each: position ``i`` reads ``(i + first) / spread`` where
             that is whole, and nothing elsewhere; ``width`` and ``stride`` are 1 then.
         padded: whether what is not there gets values beside what is read: room is left for them then.
+        mirror: "reflect" or "symmetric", as numpy.pad has them, if elements that are not there are filled with mirrored
+            ones: a piece then reads these, too, though they may lie further in than its own windows. Empty if not.
     """
 
     size: int
@@ -38,10 +40,11 @@ class Window:
     wrap: bool = False
     spread: int = 1
     padded: bool = False
+    mirror: str = ""
 
     def __str__(self) -> str:
         by = f" by {self.stride}" if self.stride > 1 else f" by 1/{self.spread}" if self.spread > 1 else ""
-        return f"{many(self.size, 'window')} of {self.width} from {self.first}{by}{', wrapped' if self.wrap else ''}"
+        return f"{many(self.size, 'window')} of {self.width} from {self.first}{by}{', wrapped' if self.wrap else ', mirrored' if self.mirror else ''}"
 
     @property
     def step(self) -> int:
@@ -55,6 +58,8 @@ class Window:
         (range(0, 4), range(2, 4), range(-1, 2))
         >>> Window(7, -1, spread=2).reads(0, 4, 3)  # positions 1 and 3
         range(0, 2)
+        >>> Window(5, 0, 3, mirror="reflect").reads(4, 5, 5)  # what is beyond 4 mirrors 3 and 2
+        range(2, 5)
         """
         if start >= stop:
             return range(0)
@@ -65,10 +70,19 @@ class Window:
             return range(start * self.stride + self.first, stop * self.stride + self.first, self.stride)
         low, high, step = start * self.stride + self.first, (stop - 1) * self.stride + self.first, self.step
         high += self.width
+        if self.mirror:
+            low, high = self._mirrored(low, high, n)
         if not self.wrap:
             low += -(-max(-low, 0) // step) * step
             high = min(high, n)
         return range(low, max(low, high), step) if low < high else range(0)
+
+    def _mirrored(self, low: int, high: int, n: int) -> tuple[int, int]:
+        """Extend the elements ``low .. high-1`` by the mirror images of those that are not in ``0 .. n-1``."""
+        edge = int(self.mirror == "reflect")  # the outermost element is the mirror, and is not repeated
+        first = min(low, 2 * n - high - edge) if high > n else low
+        last = max(high, edge - low) if low < 0 else high
+        return first, last
 
     def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
         """How many elements before the first and beyond the last of ``n`` positions ``start .. stop-1`` reach.
@@ -80,7 +94,8 @@ class Window:
             return 0, 0
         low, high = start * self.stride + self.first, (stop - 1) * self.stride + self.first + self.width
         before = min(max(0, -low), high - low)
-        return before, high - low - before - len(self.reads(start, stop, n))
+        read = len(range(max(low, 0), min(high, n))) if self.mirror else len(self.reads(start, stop, n))
+        return before, high - low - before - read
 
     def readers(self, start: int, stop: int) -> tuple[int, int]:
         """The positions, first and last plus one, that read an element of ``start .. stop-1``."""
@@ -88,10 +103,20 @@ class Window:
             start, stop = 1 - stop, 1 - start
             turned = Window(self.size, -self.first, 1, -self.stride)
             return turned.readers(start, stop)
+        if (
+            self.mirror
+        ):  # mirrored elements are no further from a position than the farther of its window's ends
+            reach = max(-self.first, self.first + self.width - 1)
+            return Window(self.size, -reach, 2 * reach + 1).readers(start, stop)
         start, stop = start * self.spread, (stop - 1) * self.spread + 1
         low = -(-(start - self.first - self.width + 1) // self.stride)
         high = (stop - 1 - self.first) // self.stride + 1
         return max(low, 0), max(max(low, 0), min(high, self.size))
+
+
+def _end_blocks(size: int, parts: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where the first and the last of ``parts`` balanced blocks of ``size`` positions start and stop."""
+    return (0, largest_block(size, parts)), (size - size // parts, size)
 
 
 class Windowed(Layout):
@@ -149,7 +174,7 @@ class Windowed(Layout):
         return tuple(
             largest_block(n, parts)
             if window is None
-            else len(window.reads(0, largest_block(window.size, parts), n))
+            else max(len(window.reads(*ends, n)) for ends in _end_blocks(window.size, parts))
             if window.wrap or parts < 3
             else min(n, -(-largest_block(window.size, parts) // window.spread))
             if window.spread > 1

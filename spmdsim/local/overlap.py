@@ -16,7 +16,7 @@ from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.local.turns import failures_of
 from spmdsim.ops.shape import same_dims
-from spmdsim.ops.windowed import Margins, WindowOp, Windows, margins, surrounded
+from spmdsim.ops.windowed import Margins, WindowBound, WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.values import read_only
@@ -40,6 +40,9 @@ MODES = {
     "nearest": "edge",
     "edge": "edge",
 }
+
+#: Modes that fill by mirrored elements.
+MIRRORS = ("reflect", "symmetric")
 
 Depth = int | Sequence[int | tuple[int, int]] | Mapping[int, int | tuple[int, int]]
 
@@ -105,7 +108,7 @@ def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple
     sides = tuple(_sides(one) for one in _per_dim("depth", depth, len(shape), 0))
     modes = tuple(_mode(one, constant) for one in _per_dim("boundary", boundary, len(shape), "none"))
     for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
-        if mode in ("reflect", "symmetric") and n and max(a, b) > n - (mode == "reflect"):
+        if mode in MIRRORS and n and max(a, b) > n - (mode == "reflect"):
             raise RuleError(f"dim {d} of size {n} cannot be continued by {mode} for a depth of {max(a, b)}")
     return sides, modes
 
@@ -152,7 +155,9 @@ def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
 def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
     numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
     each = [
-        Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers) if a or b else None
+        Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers, mirror=mode if mode in MIRRORS else "")
+        if a or b
+        else None
         for n, (a, b), (mode, _) in zip(shapes[0], sides, modes)
     ]
     return dict.fromkeys(range(len(shapes)), each)
@@ -204,7 +209,7 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
                 f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
                 f"{len(blocks)} blocks of shape {extended[0].shape}"
             )
-        return [_folded(np.asarray(p), margins(context), modes) for p in parts]
+        return [_folded(np.asarray(p), frame, margins(context), modes) for p in parts]
 
     return WindowOp(
         name,
@@ -220,12 +225,14 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
 
 class Frame(NamedTuple):
     """What stands around a rank's block, whose shape is ``own``: per dim how many elements are ``added`` before and after, how many
-    of them are ``beyond`` the tensor and get a value, and that value, if it is a number in all dims.
+    of them are ``beyond`` the tensor and get a value, and that value, if it is a number in all dims. ``mirrored`` elements
+    before and after were read only because elements beyond the tensor mirror them; the function does not see them.
     """
 
     own: Shape
     added: Margins
     beyond: Margins
+    mirrored: Margins
     values: tuple[float, ...] | None
 
 
@@ -241,7 +248,28 @@ def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
         for (a, b), (mode, _), (before, after) in zip(sides, modes, reach)
     )
     own, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
-    return Frame(own, added, tuple(filled), values if numbers else None)
+    mirrored = _mirrored(context, bounds, sides, reach)
+    return Frame(own, added, tuple(filled), mirrored, values if numbers else None)
+
+
+def _mirrored(context: Context, bounds: Sequence[tuple[int, int]], sides: Sides, reach: Margins) -> Margins:
+    """Return per dim how many elements a rank reads before and after its extended block.
+
+    Only dims that are continued by mirrored elements have them: those lie further in than the depth reaches if the depths
+    of the two sides differ.
+    """
+    bound = cast(WindowBound, context.bound)
+    windows = dict(bound.windows).get(0) or (None,) * len(sides)
+    counts = []
+    for (start, stop), (a, b), (before, after), window, n in zip(
+        bounds, sides, reach, windows, bound.shapes[0]
+    ):
+        read = window.reads(start, stop, n) if window is not None and window.mirror else None
+        if read:
+            counts.append((start - a + before - read.start, read.stop - (stop + b - after)))
+        else:
+            counts.append((0, 0))
+    return tuple(counts)
 
 
 def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
@@ -253,11 +281,15 @@ def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
             width = [pair if k == d else (0, 0) for k in range(block.ndim)]
             more: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
             block = np.pad(block, width, cast(Any, mode), **more)
+    if any(map(any, frame.mirrored)):
+        return block[tuple([slice(a, n - b) for n, (a, b) in zip(block.shape, frame.mirrored)])]
     return block
 
 
-def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Modes) -> np.ndarray:
+def _folded(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
     """The way back: what was added beyond the ends adds to the elements that it is a copy of."""
+    if any(map(any, frame.mirrored)):
+        gradient = np.pad(gradient, frame.mirrored)
     for d, (pair, (mode, _)) in reversed(list(enumerate(zip(beyond, modes)))):
         if not any(pair) or mode is None:
             continue

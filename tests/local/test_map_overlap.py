@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -49,6 +50,23 @@ def weighted(sides):
     return f, vjp
 
 
+def received_by(rank, layout, shape, sides, boundary):
+    """Return how many elements that a rank's extended block is made of lie in other ranks' blocks."""
+    ids, bounds = np.arange(math.prod(shape)).reshape(shape), layout.bounds(shape, rank)
+    if any(start == stop for start, stop in bounds):
+        return 0
+    needed = []
+    for n, (start, stop), (before, after) in zip(shape, bounds, sides):
+        numbers = {"constant_values": -1} if boundary == "zero" else {}
+        places = np.pad(np.arange(n), (before, after), PADDED[boundary], **numbers)
+        read = places[start : stop + before + after]
+        needed.append(
+            read if boundary == "periodic" else sorted({*read} - {-1})
+        )  # periods are read one by one
+    own = set(ids[layout.slices(shape, rank)].flat)
+    return sum(i not in own for i in ids[np.ix_(*needed)].flat)
+
+
 CASES = [
     ((13,), 1, ("x",)),
     ((13,), ((2, 0),), ("x",)),
@@ -76,22 +94,36 @@ def test_every_boundary(shape, depth, axes, boundary, world):
         y = map_overlap(f, x, depth=tuple(pairs), boundary=boundary, vjp=vjp)
     assert y.layout == layout
     np.testing.assert_array_equal(y.full(), whole(a))
-    ids = np.arange(a.size).reshape(shape)
     for rank in world.ranks:
-        spans = [
-            range(s - before, e + after) for (s, e), (before, after) in zip(layout.bounds(shape, rank), sides)
-        ]
-        if boundary != "periodic":
-            spans = [[i for i in span if 0 <= i < n] for span, n in zip(spans, shape)]
-        empty = any(s == e for s, e in layout.bounds(shape, rank))
-        held = set(ids[layout.slices(shape, rank)].flat)
-        read = [] if empty else ids[np.ix_(*[np.array(span) % n for span, n in zip(spans, shape)])].ravel()
-        assert trace.nbytes(rank) == 8 * sum(i not in held for i in read)
+        assert trace.nbytes(rank) == 8 * received_by(rank, layout, shape, sides, boundary)
     y.backward(tensor_of(dy, layout, world))
     assert x.grad.layout == layout
     assert (x.grad.full() * dx).sum() == (dy * whole(dx)).sum()
     for value in (dy, dx):  # the gradient itself, against two more directions
         assert (x.grad.full() * value).sum() == (dy * whole(value)).sum()
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("boundary", ["reflect", "symmetric"])
+def test_mirrored_elements_may_lie_further_in_than_the_depth(boundary, world):
+    """Every size up to 9 and every pair of depths up to 3: values, gradients and bytes."""
+    layout, cases = Mesh((world.size,), ("x",))("x"), 0
+    sizes = range(1, 10) if len(world.ranks) > 1 else (4, 9)
+    for size, lo, hi in itertools.product(sizes, range(4), range(4)):
+        if max(lo, hi) > size - (boundary == "reflect"):
+            continue
+        (f, vjp), a, dy = weighted([(lo, hi)]), values((size,)), values((size,), 1)
+        x = tensor_of(a, layout, world, requires_grad=True)
+        with record() as trace:
+            y = map_overlap(f, x, depth=[(lo, hi)], boundary=boundary, vjp=vjp)
+        np.testing.assert_array_equal(y.full(), f(np.pad(a, (lo, hi), PADDED[boundary])))
+        for rank in world.ranks:
+            assert trace.nbytes(rank) == 8 * received_by(rank, layout, (size,), [(lo, hi)], boundary)
+        y.backward(tensor_of(dy, layout, world))
+        slopes = [f(np.pad(unit, (lo, hi), PADDED[boundary])) for unit in np.eye(size)]
+        np.testing.assert_array_equal(x.grad.full(), slopes @ dy)
+        cases += 1
+    assert cases >= 2 * 13
 
 
 @pytest.mark.ranks(3)

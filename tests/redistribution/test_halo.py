@@ -452,6 +452,15 @@ def test_the_largest_piece_of_windows_is_some_rank_s(window, ranks):
     assert max(sizes) <= largest <= 6 + 6 * window.wrap
 
 
+@pytest.mark.parametrize("mirror", ["", "reflect", "symmetric"])
+def test_the_largest_piece_of_two_may_be_the_last(mirror):
+    for n, lo, hi in itertools.product(range(4, 9), range(4), range(4)):
+        window = Window(n, -lo, 1 + lo + hi, mirror=mirror)
+        layout = Windowed(Mesh((2,), ("x",))("x"), (window,))
+        sizes = [stop - start for rank in range(2) for start, stop in layout.bounds((n,), rank)]
+        assert layout.largest_shape((n,)) == (max(sizes),)
+
+
 @pytest.mark.parametrize(
     "window",
     [Window(6, 0, 1, 2), Window(6, 0, 2, 2), Window(9, 0, 3), Window(7, 1, 4), Window(24, 0, spread=2)],
