@@ -28,7 +28,7 @@ examples:
   spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
   spmdsim launch -n 8 --world lockstep script.py         all ranks in one process, without MPI
   spmdsim launch -n 8 --record calls.json script.py      if it stops: what all ranks called last
-  spmdsim launch --nproc_per_node 8 script.py            as other systems' launchers are told it
+  spmdsim launch --nproc_per_node 8 script.py            -n in the words of torchrun and OneFlow
 
 The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
 root); BLAS threads are set so that ranks do not fight for cores. When one rank fails, the job ends within seconds,
@@ -56,7 +56,7 @@ OTHERS = group(
     EXAMPLES,
     value("-n", "N", "number of ranks", int),
     value("--log-dir", "DIR", "write worker_N.log per rank there; rank 0 is shown here too"),
-    flag("--blocks", "what a rank prints at once comes out in one piece"),
+    flag("--blocks", "do not mix the lines of one print with other ranks' lines"),
     value(
         "--record",
         "FILE",

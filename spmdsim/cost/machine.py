@@ -142,9 +142,11 @@ class Machine(ShortRepr):
 
     @property
     def certainty(self) -> str:
-        """One sentence on how sure its predictions are."""
+        """The sentence that says how far measured times may be from predicted ones."""
         if self.interval is None:
-            return f"{self.name} is a model that no measurement checked: its times have no interval"
+            return (
+                f"{self.name} is a model whose times were not compared with measurements: no error interval"
+            )
         low, high = self.interval
         return f"interval: a measured time is {low:.2g} to {high:.2g} times its prediction in 9 of 10 checks"
 

@@ -185,7 +185,7 @@ def _steps(plan: Plan, facts: dict[str, list[dict[str, object]]]) -> FactTable:
         moved = (*(bytes_text(float(str(size))) for size in sizes), str(one["messages"]))
         head = (str(number), step.collective, ",".join(step.axes) or "-")
         rows.append((*head, *moved, seconds_text(float(str(one["seconds"])))))
-    columns = ("step", "collective", "over", "received", "sent", "in all", "messages", "time")
+    columns = ("step", "collective", "over", "received", "sent", "total", "messages", "time")
     return FactTable(columns, tuple(rows), "steps; bytes of the busiest rank", (3, 4, 5, 6, 7))
 
 

@@ -100,7 +100,7 @@ def _by_hand(answer: SearchResult) -> Canvas:
         for name, one in _every(answer).items()
         if one.memory.peak > 0 and one.seconds > 0
     )
-    return plot_canvas(Plot(TRADE, "bytes of a rank at most", TIME, lines), height=300)
+    return plot_canvas(Plot(TRADE, "peak bytes of a rank", TIME, lines), height=300)
 
 
 def _compared(answer: SearchResult) -> FactTable:

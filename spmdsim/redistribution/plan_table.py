@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HEAD = (
     *("step", "collective", "over", "local shape"),
-    *("received", "sent", "in all", "messages", "seconds", "buffer"),
+    *("received", "sent", "total", "messages", "seconds", "buffer"),
 )
 
 
@@ -166,7 +166,7 @@ def _layout_dict(layout: Layout) -> dict[str, Any]:
 
 def _verdict(plan: Plan) -> str:
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
-    total = f"in all {bytes_text(plan.total_nbytes)}, at least {bytes_text(plan.total_lower_bound)}"
+    total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"
     if plan.max_nbytes:
         total += f"; busiest sender: {bytes_text(plan.max_sent_nbytes)}"
     if busiest == bound:

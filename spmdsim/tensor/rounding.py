@@ -151,8 +151,8 @@ class Measured:
 
     @property
     def how(self) -> str:
-        """How it was measured, in words."""
-        return f"{FACTOR:g} x what {RUNS} {self.own} runs in one process differ from {self.name}"
+        """The text that says how the tolerance was measured."""
+        return f"{FACTOR:g} x the {self.own} rounding error, measured by {RUNS} runs in one process"
 
 
 def _spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:

@@ -146,7 +146,7 @@ def test_the_interval_is_kept_in_the_file_and_scales_times(tmp_path) -> None:
     assert again.between(2e-6) == pytest.approx((1e-6, 6e-6))
     assert "0.5 to 3 times its prediction" in again.certainty
     assert Machine.laptop().between(1.0) is None
-    assert "no measurement checked" in Machine.laptop().certainty
+    assert "not compared with measurements" in Machine.laptop().certainty
 
 
 @pytest.mark.parametrize(

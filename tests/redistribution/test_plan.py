@@ -446,7 +446,7 @@ def test_units_begin_where_rounding_gives_one_of_them() -> None:
         *("0 s", "500 ns", "1 us", "500 us"),
         *("1 ms", "500 ms", "1 s", "60 s"),
     ]
-    assert "busiest rank: nothing is received; in all 0 B" in str(plan(CUBE(None), CUBE("a"), (8,)))
+    assert "busiest rank: nothing is received; all ranks: 0 B" in str(plan(CUBE(None), CUBE("a"), (8,)))
 
 
 def test_which_gradients_may_share_a_message() -> None:

@@ -64,7 +64,7 @@ def test_attention_of_mixed_types(world):
         return np.einsum("bqk,bkd->bqd", e / e.sum(-1, keepdims=True), v)
 
     verdict = check(y, attention, operands=(q, k, v))
-    assert verdict.word == "ok" and "as far as float32 can tell" in str(verdict)
+    assert verdict.word == "ok" and "equal within float32 rounding" in str(verdict)
     assert check(y, attention(*map(wider, (q, k, v))), depth=8).word != "WRONG"
 
 
@@ -95,6 +95,9 @@ def test_conjugate_gradients(world):
     unproven = check(x, solved, depth=32)
     assert unproven.word == "unproven" and "cancellation could do so" in unproven.compared
     assert check(x, solved, rtol=1e-7, atol=1e-12).word == "ok"
+    strict = check(ops.add(x, 1e-12), conjugate_gradients, operands=(a, b))
+    assert strict.word == "WRONG" and "allow a difference with rtol=" in strict.compared
+    assert "rtol" not in check(ops.add(x, 1.0), conjugate_gradients, operands=(a, b)).compared
     asked = check(x, np.linalg.solve, operands=(a, b), rtol=1e-7, atol=1e-12)
     assert asked.word == "ok" and "equal within what was asked for" in asked.compared
     assert check(x, solved, rtol=1e-16).word == "WRONG"
@@ -422,7 +425,7 @@ def test_spread_is_twice_the_answer_to_a_unit_or_the_rounding_itself():
     np.testing.assert_allclose(some.allowed("f8")[1:], 24 * 2.0**-10, rtol=1e-9)  # 12 times the spread
     assert some.allowed("f8", 16)[0] == pytest.approx(8 * 4 * 2.0**-53) == 4 * some.allowed("f8")[0]
     assert Measured.of(true, linear, "f8", "f4").allowed("f8")[0] == pytest.approx(8 * 2.0**-24)
-    assert some.how == f"12 x what 9 float64 runs in one process differ from {true.dtype.name}"
+    assert some.how == "12 x the float64 rounding error, measured by 9 runs in one process"
 
 
 def test_integers_differ_exactly_at_any_size():
@@ -536,6 +539,6 @@ def test_one_ill_conditioned_piece_is_told_by_all():
     verdict = check(y, lose, operands=(x,))
     assert verdict.word == "ill-conditioned here", str(verdict)
     asked = check(y, lose, operands=(x,), rtol=0.5)
-    assert asked.why == "12 x what 9 float32 runs in one process differ from float64, or rtol 0.5"
+    assert asked.why == "12 x the float32 rounding error, measured by 9 runs in one process, or rtol 0.5"
     whole_numbers = check(whole(LockStep(1), np.arange(4)), np.add, operands=(np.arange(4), 0))
     assert whole_numbers.compared == "compared on 1 rank with the reference run in one process: equal"
