@@ -2,6 +2,8 @@
 
 spmdsim launch -n 8 --log-dir advanced_log_output examples/documents/advanced_operator_parallel.py
 python examples/documents/advanced_operator_parallel.py --lockstep
+
+A training step is eight times the single process's, as in operator_parallel.py.
 """
 
 import sys
@@ -11,12 +13,12 @@ from spmdsim.dialects.mindspore import Layout, nn, ops
 from spmdsim.dialects.mindspore.common.initializer import initializer
 
 try:
-    from operator_parallel import train
+    from operator_parallel import run
 except ModuleNotFoundError:  # started from another folder
     from pathlib import Path
 
     sys.path.insert(0, str(Path(__file__).parent))
-    from operator_parallel import train
+    from operator_parallel import run
 
 
 class Network(nn.Cell):
@@ -52,6 +54,6 @@ if __name__ == "__main__":
         from spmdsim.dialects.session import use_world
 
         with use_world(LockStep(8)):
-            train(Network)
+            run(Network)
     else:
-        train(Network)
+        run(Network)

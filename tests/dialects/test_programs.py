@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -28,11 +29,11 @@ def examples_on_path(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def single_process_losses(steps: int) -> list[float]:
+def single_process_losses(steps: int, factor: int = 8) -> list[float]:
     """The tutorial's network in one process with plain numpy, from the same first values.
 
-    Every rank is given the same rows and the gradients of eight are added up: one process takes steps of eight times the
-    rate. (The rank's own slice of a weight is as it would be of the whole: no rule but the sum is used here.)
+    Every rank is given the same rows and the gradients of eight are added up: one process takes steps of ``factor`` times
+    the rate. (The rank's own slice of a weight is as it would be of the whole: no rule but the sum is used here.)
     """
     import spmdsim.dialects.mindspore as ms
     from spmdsim import LockStep
@@ -45,7 +46,7 @@ def single_process_losses(steps: int) -> list[float]:
         for i, shape in enumerate([(784, 512), (512, 512), (512, 10)], 1):
             setattr(cell, f"fc{i}_weight", ms.Parameter(ms.initializer("normal", shape, ms.float32)))
         weights = [p.place(Mesh((1,), ("one",))(None, None)).full() for p in cell.get_parameters()]
-    reference = Reference(weights, 8e-2)
+    reference = Reference(weights, factor * 1e-2)
     import operator_parallel
 
     ms.set_seed(1)
@@ -70,6 +71,27 @@ def test_operator_parallel_trains_like_one_process(world, capsys):
     np.testing.assert_allclose(advanced, expected, rtol=2e-6)
     printed = capsys.readouterr().out
     assert "epoch: 0, step: 10, loss is " + str(np.float32(simple[10])) in printed
+
+
+@pytest.mark.ranks(8)
+def test_the_programs_say_how_large_a_step_is(world, capsys):
+    """The number that they print is the one with which a single process takes the same steps."""
+    import advanced_operator_parallel
+    import operator_parallel
+
+    from spmdsim.dialects.mindspore import AutoParallel
+
+    with use_world(world):
+        losses = operator_parallel.run(steps=3)
+        assert advanced_operator_parallel.run is operator_parallel.run
+    printed = capsys.readouterr().out
+    if 0 in world.ranks:
+        factor = int(re.search(r"a step is (\d+) times the single process's \(docs/losses.md\)", printed)[1])
+        np.testing.assert_allclose(losses, single_process_losses(3, factor), rtol=2e-6)
+        assert losses[2] != pytest.approx(single_process_losses(3, 1)[2], rel=1e-3)
+    else:
+        assert "single process" not in printed
+    assert "times the single process's" in " ".join(AutoParallel.__doc__.split())
 
 
 @pytest.mark.ranks(8)

@@ -40,6 +40,10 @@ class AutoParallel(Worded):
     ``"semi_auto"``: configured operators use their strategies, all others are data parallel. ``"sharding_propagation"``
     spreads the strategies of configured operators, and ``"recursive_programming"`` finds all by the double recursion: the
     first call runs replicated and is recorded, later calls run with what was found.
+
+    With MindSpore's defaults, a training step on n ranks is n times the single process's if all ranks read the same rows and
+    the loss is a mean over a rank's rows (``CrossEntropyLoss``): the n gradients are summed. To repeat it in one process,
+    multiply the learning rate by n. ``docs/losses.md`` derives the factor; :meth:`enable_gradients_mean` changes it.
     """
 
     ORIGINAL = "mindspore.AutoParallel"
