@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, group, positive, several, value, written_layout
@@ -11,7 +12,7 @@ from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
-    from spmdsim.core import Layout
+    from spmdsim.core import Layout, Mesh
     from spmdsim.dialects.paddle.splitting import SplitLayout
 
 Shape = tuple[int, ...]
@@ -107,14 +108,50 @@ def main(args: argparse.Namespace) -> int:
     if args.op:
         from spmdsim.cli.layout_operator import derive
 
-        return layout_show.show_operator(derive(args), args)
+        derived = derive(args)
+        return layout_show.show_operator(
+            derived, args, _nesting_remark(args, [layout for _, layout in derived.operands])
+        )
     shape = None if args.shape is None else _shape(args.shape)
     layout = _tensor(args, shape)
     if args.n not in (None, layout.mesh.size):
         raise InputError(f"-n {args.n} was given, but {layout.mesh} has {many(layout.mesh.size, 'rank')}")
     # What was written in cuts has axes without names of their own.
     names = {axis: axis[1:] for axis in layout.mesh.axes} if args.shard else {}
-    return layout_show.show_layout(layout, shape, args, names)
+    remark = _repeat_remark(_cuts(args), layout.mesh) if args.shard else _nesting_remark(args, [layout])
+    return layout_show.show_layout(layout, shape, args, names, remark)
+
+
+def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
+    """Return the lines that say which table of MindSpore's documents nests a tuple otherwise; none if no tuple does."""
+    if not args.device_matrix or args.tuple_order == "mesh":
+        return []
+    for layout in layouts:
+        for axes in layout.dims:
+            if (in_mesh_order := tuple(axis for axis in layout.mesh.axes if axis in axes)) != axes:
+                return [
+                    f"remark: ({','.join(axes)}) nests as written, {axes[0]} major, as MindSpore's code nests it.",
+                    f"The slice table that MindSpore's tutorial prints has {in_mesh_order[0]} major: --tuple-order mesh",
+                ]
+    return []
+
+
+def _repeat_remark(cuts: Sequence[int], mesh: Mesh) -> list[str]:
+    """Return the lines that explain a device matrix with more numbers than there are cuts; none if it has as many."""
+    if len(mesh.shape) == len(cuts):
+        return []
+    on_the_right = mesh.shape[: len(cuts)] == tuple(cuts)
+    times, side = (mesh.shape[-1], "right") if on_the_right else (mesh.shape[0], "left")
+    numbers = f"({', '.join(map(str, reversed(range(len(cuts)))))})"
+    shift = (
+        f"without it the tensor map is {numbers}, with equal strides"
+        if on_the_right
+        else f"the tensor map stays {numbers}"
+    )
+    return [
+        f"remark: the cuts make {many(math.prod(cuts), 'shard')} for {many(mesh.size, 'rank')}, so an axis of {times} for copies is added on the {side}.",
+        f"A tensor map counts axes from the right: {shift}.",
+    ]
 
 
 #: What says where a tensor lives, the first one given, and the options that count beside it.
@@ -196,8 +233,8 @@ def _tensor(args: argparse.Namespace, shape: Shape | None) -> Layout:
     return layout
 
 
-def _from_cuts(args: argparse.Namespace) -> Layout:
-    from spmdsim.dialects.mindspore import from_cuts
+def _cuts(args: argparse.Namespace) -> tuple[int, ...]:
+    """Return the cuts of the one tensor that ``--shard`` describes without ``--op``."""
     from spmdsim.layout.written import parse_tuples
 
     cuts = parse_tuples(args.shard, "--shard")
@@ -205,7 +242,14 @@ def _from_cuts(args: argparse.Namespace) -> Layout:
         raise InputError(
             f"--shard without --op takes the cuts of one tensor, but got {cuts}; name the operator"
         )
-    layout: Layout = from_cuts(cuts[0], args.n or math.prod(cuts[0]), args.repeat or "right")
+    return cuts[0]
+
+
+def _from_cuts(args: argparse.Namespace) -> Layout:
+    from spmdsim.dialects.mindspore import from_cuts
+
+    cuts = _cuts(args)
+    layout: Layout = from_cuts(cuts, args.n or math.prod(cuts), args.repeat or "right")
     return layout
 
 

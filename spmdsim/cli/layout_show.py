@@ -121,9 +121,13 @@ def _parameters(split: SplitLayout) -> list[Named]:
 
 
 def show_layout(
-    layout: Layout, shape: Shape | None, args: argparse.Namespace, names: Mapping[str, str] | None = None
+    layout: Layout,
+    shape: Shape | None,
+    args: argparse.Namespace,
+    names: Mapping[str, str] | None = None,
+    remark: Sequence[str] = (),
 ) -> int:
-    """Print one layout."""
+    """Print one layout; the lines of a remark stand above the derivation."""
     ranks = _chosen(layout, args)
     _write_pictures(args, [("", layout, shape)])
     if args.json:
@@ -138,6 +142,7 @@ def show_layout(
         say(
             f"{many(_devices(layout), 'device')} play{'s' * (_devices(layout) == 1)} {times} of these (virtual) ranks each: rank = device * {times} + i"
         )
+    say(*remark)
     _show_derivation(layout, rows, names)
     _show_slices([("", layout, shape)], rows)
     say(*left_out)
@@ -145,8 +150,8 @@ def show_layout(
     return 0
 
 
-def show_operator(derived: Derived, args: argparse.Namespace) -> int:
-    """Print the layouts of an operator."""
+def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
+    """Print the layouts of an operator; the lines of a remark stand above the tensors."""
     tensors = [*derived.inputs, *derived.outputs]
     first = tensors[0][1]
     ranks = _chosen(first, args)
@@ -157,6 +162,7 @@ def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     rows, left_out = _rows(first, ranks, args.all)
     say(f"{derived.op}: {derived.rule}")
     say(f"device matrix {first.mesh.shape}, axes {', '.join(first.mesh.axes)}")
+    say(*remark)
     cells = [
         (name, str(shape), str(layout.to_dict()["tensor_map"]), layout.short())
         for name, layout, shape in (*derived.inputs, *derived.computed)

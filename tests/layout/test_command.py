@@ -80,6 +80,35 @@ def test_tuples_rank_order_and_tuple_order(capsys):
     assert by_rank[5]["slice"] == [[0, 16], [392, 588]] and by_rank[5]["coords"] == [0, 1, 0]
 
 
+MINDSPORE_MESH = ["--device-matrix", "2,2,2", "--alias", "dp,sp,mp"]
+
+
+def test_a_tuple_out_of_mesh_order_is_remarked(capsys):
+    """The slice table printed in MindSpore's tutorial nests by the device matrix, which another option shows."""
+    call = [*MINDSPORE_MESH, "--tensor-map", "mp,(sp,dp)", "--shape", "32,784"]
+    printed = " ".join(text(capsys, *call).split())
+    assert "remark: (sp,dp) nests as written, sp major" in printed
+    assert "tutorial prints has dp major: --tuple-order mesh" in printed
+    as_operator = text(capsys, *MATMUL, *MINDSPORE_MESH, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
+    assert as_operator.count("remark: (sp,dp) nests as written") == 1
+    meshed = text(capsys, *call, "--tuple-order", "mesh")
+    assert "remark" not in meshed and "[0:16, 196:392]" in meshed
+    assert "remark" not in text(capsys, *MINDSPORE_MESH, "--tensor-map", "mp,(dp,sp)", "--shape", "32,784")
+    assert "remark" not in text(capsys, "--mesh", "a=2,b=2", "--dims", "(b,a)", "--shape", "8")
+
+
+def test_a_repeated_axis_is_remarked(capsys):
+    """The document's device matrix for ((2, 1, 1, 2, 1),) has five numbers and the map (4, 3, 2, 1, 0)."""
+    call = ["--shard", "((2,1,1,2,1),)"]
+    right = text(capsys, *call, "-n", "8")
+    assert "tensor map (5, 4, 3, 2, 1)" in right
+    assert "the cuts make 4 shards for 8 ranks, so an axis of 2 for copies is added on the right" in right
+    assert "without it the tensor map is (4, 3, 2, 1, 0)" in right
+    left = text(capsys, *call, "-n", "8", "--repeat", "left")
+    assert "tensor map (4, 3, 2, 1, 0)" in left and "the tensor map stays (4, 3, 2, 1, 0)" in left
+    assert "remark" not in text(capsys, *call, "-n", "4")
+
+
 @pytest.mark.parametrize("repeat", ["right", "left"])
 def test_operator_json(capsys, repeat):
     report = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "16", "--repeat", repeat)
