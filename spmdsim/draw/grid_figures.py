@@ -58,13 +58,13 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
 
 def tensor_figure(tensor: Tensor) -> Figure:
     """The layout of a tensor: which rank holds which box. Values are not looked at."""
-    figure = layout_figure(tensor.layout, tensor.shape)
+    figure = layout_figure(tensor.layout, tensor.meta.shape)
     itemsize = tensor.dtype.itemsize
-    held = math.prod(tensor.layout.local_shape(tensor.shape, tensor.layout.mesh.rank_at(0))) * itemsize
+    held = math.prod(tensor.layout.local_shape(tensor.meta.shape, tensor.layout.mesh.rank_at(0))) * itemsize
     facts = (
-        ("shape", "x".join(map(str, tensor.shape)) or "scalar"),
+        ("shape", "x".join(map(str, tensor.meta.shape)) or "scalar"),
         ("dtype", str(tensor.dtype)),
-        ("in all", f"{many(math.prod(tensor.shape) * itemsize, 'byte')}"),
+        ("in all", f"{many(math.prod(tensor.meta.shape) * itemsize, 'byte')}"),
         ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", many(held, "byte")),
         ("world", repr(tensor.world)),
     )

@@ -92,12 +92,12 @@ def check(
         raise WorldError("a ShapeOnly world holds no data to check")
     tensor = tensor.detach().to(tensor.layout.reduced)
     expected = _Expected(tensor, reference, operands)
-    if magnitude is not None and np.shape(magnitude) not in ((), tensor.shape):
+    if magnitude is not None and np.shape(magnitude) not in ((), tensor.meta.shape):
         raise InputError(
-            f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.shape}"
+            f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.meta.shape}"
         )
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
-    pieces, surveys = Pieces(tensor.layout, tensor.shape), []
+    pieces, surveys = Pieces(tensor.layout, tensor.meta.shape), []
     for rank, shard in zip(world.ranks, tensor.shards):
         surveys.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
     held = [piece for piece in surveys if isinstance(piece, _Piece)]
@@ -156,8 +156,8 @@ class _Expected:
             if not isinstance(self.whole, Measured):
                 self.whole = np.asarray(self.whole)
             shape = (self.whole.truth if isinstance(self.whole, Measured) else self.whole).shape
-            if shape != tensor.shape:
-                raise InputError(f"the reference has shape {shape}, but the tensor {tensor.shape}")
+            if shape != tensor.meta.shape:
+                raise InputError(f"the reference has shape {shape}, but the tensor {tensor.meta.shape}")
 
     def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
         """The block at these bounds: an array, or a measured one."""
@@ -184,7 +184,7 @@ def _survey(
     """A shard beside its reference, or what is wrong with where it lies."""
     bounds = pieces.bounds(rank)
     sizes = tuple(stop - start for start, stop in bounds)
-    problem = misplaced(tensor.layout, tensor.shape, [rank], pieces)
+    problem = misplaced(tensor.layout, tensor.meta.shape, [rank], pieces)
     if problem is None and shard.shape != sizes and (shard.size or math.prod(sizes)):
         problem = (
             f"rank {rank} holds a piece of shape {shard.shape}, but by the layout's definition it is {sizes}"

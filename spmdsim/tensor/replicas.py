@@ -109,7 +109,7 @@ def _copies(tensor: Tensor) -> list[tuple[int, ...]]:
 
 def _text(what: str, tensor: Tensor, flat: int, held: Sequence[tuple[Sequence[int], Any]]) -> str:
     rank = held[0][0][0]
-    bounds = tensor.layout.bounds(tensor.shape, rank)
+    bounds = tensor.layout.bounds(tensor.meta.shape, rank)
     local = np.unravel_index(flat, [stop - start for start, stop in bounds])
     at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
     meta = repr(tensor.meta)
@@ -238,7 +238,7 @@ def refuse_unlike(
             )
     difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
     if difference is not None:
-        low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.shape, rank)]
+        low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.meta.shape, rank)]
         at = tuple(int(i) + start for i, start in zip(np.unravel_index(difference[0], array.shape), low))
         raise WorldError(
             f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(difference[1], 'make', world.job)}{where}"

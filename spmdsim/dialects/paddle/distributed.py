@@ -179,7 +179,10 @@ def split(
         operation: ``"embedding"`` or ``"linear"``.
         axis: the weight dim that is split.
         num_partitions: into how many parts; several groups of ranks may do the same.
-        gather_out: a row-parallel linear without it gives the partial products, without bias, as Paddle does.
+        gather_out: whether the result is whole on every rank. Without it the result is the rank's own shard, as in Paddle:
+            ``shape`` and ``numpy()`` are the shard's (in lock step the first rank's), of a column-parallel linear
+            ``M / num_partitions`` columns, of a row-parallel one the partial products without bias. What would need other
+            ranks' shards is refused, but for a row-parallel linear; ``full()`` and layouts are the global tensor's.
         weight_attr: the weight's ``ParamAttr``, an initializer, or an array. A name that the default program has a
             parameter of is that parameter, used again.
         bias_attr: the bias's; False for none.

@@ -52,7 +52,7 @@ class Executor:
         }, WorldError)  # fmt: skip
         values = chosen.run({name: _fed(chosen, name, array) for name, array in (feed or {}).items()})
         results = [read(values) for read in readers]
-        return [x.full() if isinstance(x, CoreTensor) else x for x in results] if return_numpy else results
+        return [x.numpy() if isinstance(x, CoreTensor) else x for x in results] if return_numpy else results
 
     def close(self) -> None:
         """Nothing is left to be closed."""

@@ -15,6 +15,7 @@ from spmdsim.dialects.missing import each
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.paddle.parameters import INITIALIZERS, create, create_parameter, layer_names
+from spmdsim.dialects.paddle.rank_shards import rank_shard
 from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static import in_static_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
@@ -184,6 +185,8 @@ class Split(Layer):
         self.bias: Any = at and create(where.size[1:], at, bias_attr, ours.zeros, names, "b", keep=keep)
 
     extra_repr = said("")
+    #: A row-parallel layer sums the products of ranks' shards, as Paddle does.
+    takes_rank_shards = True
 
     def __call__(self, x: Any) -> Any:
         """Compute."""
@@ -206,9 +209,11 @@ class Split(Layer):
         where = self.where
         y = self.products(everywhere(x, where.mesh))
         if where.stays_partial:
-            return y
+            return rank_shard(y)
         gathered = where.axis == 1 and where.gather_out
-        return y.to(Layout.replicated(where.mesh, y.ndim) if gathered else y.layout.reduced)
+        if gathered:
+            return y.to(Layout.replicated(where.mesh, y.ndim))
+        return rank_shard(y.to(y.layout.reduced))
 
 
 def with_padding_rows(table: Any, where: SplitLayout) -> Any:
@@ -248,6 +253,13 @@ class ParallelCrossEntropy(Layer):
     def __init__(self, mp_group: Any = None, name: str | None = None, ignore_index: int = -100) -> None:
         _check_no_group(mp_group)
         self.ignore_index = ignore_index
+
+    #: The sum over all classes is the layer's purpose.
+    takes_rank_shards = True
+
+    def __call__(self, input: Any, label: Any) -> Any:
+        """Compute."""
+        return recorded(self.forward, input, label)
 
     def forward(self, input: Any, label: Any) -> Any:
         """``[..., classes]``, ``[...]`` or ``[..., 1]`` -> the labels' shape."""

@@ -23,6 +23,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import NotCovered, Worded, each, find_words, refuse
+from spmdsim.dialects.paddle.rank_shards import compute_from_shards
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
 from spmdsim.dialects.table import by_part
@@ -307,7 +308,10 @@ def _without_data(x: Any, world: World) -> Any:
 def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
     _running[0] += 1
     try:
-        result = function(*args, **options)
+        if any(x.is_rank_shard for x in parts_of((args, options), Tensor)):
+            result = compute_from_shards(function, args, options)
+        else:
+            result = function(*args, **options)
     finally:
         _running[0] -= 1
     return result if tracking() else by_part(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)

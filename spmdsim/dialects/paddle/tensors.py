@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,21 @@ CPUPlace = CUDAPlace = CUDAPinnedPlace = Place
 
 
 class Tensor(ours.Tensor):
-    """A tensor with Paddle's words; maybe a recorded program's value with a ``key``, or that of a parameter, its ``owner``."""
+    """A tensor with Paddle's words; maybe a recorded program's value with a ``key``, or that of a parameter, its ``owner``.
 
-    __slots__ = ("key", "owner")
+    Attributes:
+        is_rank_shard: whether Paddle's program sees the rank's own shard alone, as after ``split(..., gather_out=False)``.
+            ``shape``, ``size``, ``numpy()`` and ``tolist()`` are then the shard's (in lock step the first rank's). Layouts,
+            ``full()`` and operators are the global tensor's.
+    """
+
+    __slots__ = ("is_rank_shard", "key", "owner")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.key: int | None = None
         self.owner: Any = None
+        self.is_rank_shard = False
 
     @property
     def stop_gradient(self) -> bool:
@@ -87,7 +95,20 @@ class Tensor(ours.Tensor):
         if self.owner is not None:
             self.owner.trainable = not value
 
-    shape = property(lambda self: Shape(self.meta.shape), doc="Global shape.")
+    @property
+    def shape(self) -> Shape:
+        """Global shape; of a rank's shard the local one."""
+        meta = self.meta
+        return Shape(
+            meta.layout.local_shape(meta.shape, self.world.ranks[0]) if self.is_rank_shard else meta.shape
+        )
+
+    size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
+
+    def numpy(self) -> np.ndarray:
+        """The whole tensor as an array of the caller's own, which all ranks must ask for; of a rank's shard that shard."""
+        return np.array(self.shards[0]) if self.is_rank_shard else self.full()
+
     is_leaf = property(lambda self: self.node is None, doc="Whether nothing with a gradient made it.")
     place = property(lambda self: Place(), doc="``Place(cpu)``.")
     persistable = property(lambda self: False, doc="It is no parameter.")
@@ -112,12 +133,14 @@ class Tensor(ours.Tensor):
 
     def detach(self) -> Tensor:
         """The same values without a history."""
-        return dressed(super().detach(), fresh=True)
+        detached = dressed(super().detach(), fresh=True)
+        detached.is_rank_shard = self.is_rank_shard
+        return detached
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """An array, where every rank holds all of it: nothing is communicated."""
         text = "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
-        refuse({text: _is_split(self.layout)}, UsageTypeError)
+        refuse({text: has_shards(self.layout)}, UsageTypeError)
         return np.array(self.full(), dtype)
 
     @property
@@ -147,7 +170,7 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys(("is_contiguous", "is_dist"), lambda self: True),
     "dim": lambda self: self.ndim,
     "element_size": lambda self: int(self.dtype.itemsize),
-    "tolist": lambda self: self.full().tolist(),
+    "tolist": lambda self: self.numpy().tolist(),
     "_local_value": lambda self: host(self.shards[0]),
 }
 for _name, _word in _WORDS.items():
@@ -182,15 +205,18 @@ def dressed(x: Any, *, fresh: bool = False) -> Tensor:
 def shape_only(x: ours.Tensor, world: World) -> Tensor:
     """The same tensor without its data."""
     shards = [world.empty(x.layout.local_shape(x.shape, rank), x.meta.held) for rank in world.ranks]
-    return Tensor(world, x.meta, shards, x.requires_grad, x.name)
+    shapes = Tensor(world, x.meta, shards, x.requires_grad, x.name)
+    shapes.is_rank_shard = getattr(x, "is_rank_shard", False)
+    return shapes
 
 
-def _is_split(layout: Layout) -> bool:
+def has_shards(layout: Layout) -> bool:
+    """Return True if ranks own shards of the tensor or addends of it, not all of it each."""
     return bool(layout.partial) or any(parts > 1 for parts in layout.cuts)
 
 
 def _is_whole(x: ours.Tensor) -> bool:
-    return x.layout.mesh.size == x.world.size and not _is_split(x.layout)
+    return x.layout.mesh.size == x.world.size and not has_shards(x.layout)
 
 
 def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
@@ -235,7 +261,9 @@ def _shown(x: Any) -> str:
     place = f"Place(cpu), stop_gradient={x.stop_gradient}"
     told = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place},"
     values, which = known_values(x)
-    if _is_split(x.layout):
+    if x.is_rank_shard:
+        values, told = x.shards[0], f"{told} shard of rank {x.world.ranks[0]} of {list(x.meta.shape)},"
+    elif has_shards(x.layout):
         mesh = x.layout.mesh
         names, kinds = ", ".join(mesh.axes), ", ".join(map(_placement, x.layout.placements))
         told += f" process_mesh={{shape: {list(mesh.shape)}, process_ids: {list(mesh.rank_list)}, dim_names: [{names}]}},"
