@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "scripts" / "bench"
 
 #: The benches that take seconds in their shortest run, and on how many ranks; the others take up to minutes.
 RANKS = {
-    "agreement": 2, "collectives": 2, "embedding": 2, "operators": 2, "peak": 2, "planner": 1, "redistribution": 2,
+    "agreement": 2, "collectives": 2, "embedding": 2, "operators": 2, "peak": 2, "peers": 2, "planner": 1, "redistribution": 2,
     "training": 2,
 }  # fmt: skip
 

@@ -33,10 +33,7 @@ COMMANDS = [(path, block, *one) for path, block in ALL for one in block.commands
 ELSEWHERE = {
     "scripts/run.sh": "makes the environment that these tests run in",
     "scripts/test.sh": "runs these tests",
-    "pip install '.[all]'": "installs",
-    ". .venv-openmpi/bin/activate": "enters the environment that these tests run in",
     "spmdsim explore": "writes a file, for some seconds: explore/test_page.py",
-    "mpirun -n 8 python -m spmdsim run": "the main job: cli/test_run.py",
     "spmdsim launch -n 2 -m spmdsim collective calibrate -o machine.json": "measures a minute: cost/test_calibrate.py",
     "spmdsim tune -n 2 -n 4 -o here.json": "tries steps for some seconds: worlds/test_trials.py",
 }
@@ -148,19 +145,19 @@ def program(path: Path, start: str) -> str:
     return text
 
 
-def test_the_readmes_program_runs_as_it_stands() -> None:
-    """Pasted into a notebook, without MPI and without saying how many ranks; in scripts: worlds/test_current.py."""
-    text = program(ROOT / "README.md", "import numpy")
-    names: dict[str, object] = {}
-    exec(text, names)
-    assert names["z"].world.size == 8 and names["trace"].counts() == {"all_reduce": 1}  # type: ignore[attr-defined]
-    example = (ROOT / "examples" / "first_steps.py").read_text(encoding="utf-8")
-    missing = [
-        line
-        for line in text.splitlines()
-        if plain(line) and plain(line) not in map(plain, example.splitlines())
+def test_the_readmes_session_runs_as_it_stands() -> None:
+    """Pasted into a notebook, without MPI and without a number of ranks; in scripts: worlds/test_current.py."""
+    (session,) = [
+        block.text for path, block in ALL if path == ROOT / "README.md" and block.language == "pycon"
     ]
-    assert not [line for line in missing if "import" not in line], "the example is the same program"
+    names: dict[str, object] = {}
+    test = doctest.DocTestParser().get_doctest(session, names, "README", "README.md", 0)
+    test.globs = names
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False).failed == 0
+    assert names["z"].world.size == 8  # type: ignore[attr-defined]
+    example = [*map(plain, (ROOT / "examples" / "first_steps.py").read_text(encoding="utf-8").splitlines())]
+    lines = [plain(one.source) for one in test.examples if re.match("mesh|[xwyz] = ", one.source)]
+    assert len(lines) == 5 and not {*lines} - {*example}, "the example is the same program"
 
 
 def plain(line: str) -> str:
@@ -238,17 +235,20 @@ def test_every_command_and_file_that_is_named_is_there() -> None:
             )
 
 
-def test_the_first_command_installs_what_all_others_need() -> None:
+def test_the_readme_is_short_and_starts_with_two_commands() -> None:
+    """Whoever reads it for the first time sees a picture, a program and what to type."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     start = (ROOT / "scripts" / "run.sh").read_text(encoding="utf-8")
-    first = next(block for path, block in ALL if path == ROOT / "README.md")
+    assert len(readme.splitlines()) <= 150
+    first = next(block for path, block in ALL if path == ROOT / "README.md" and block.language == "sh")
     commands = [line.partition("#")[0].strip() for line in first.text.splitlines()]
-    assert commands[:2] == ["scripts/run.sh", ". .venv-openmpi/bin/activate"]
-    assert "prepare_environment all" in start and "/activate" in start.splitlines()[-2]
-    options = (ROOT / "setup.cfg").read_text(encoding="utf-8").partition("[options.extras_require]")[2]
-    everything = re.search(r"^all =\n    spmdsim\[(.*)\]", options, re.MULTILINE)
-    named = re.findall(r"`(\w+)` \(", readme.partition("The extras are optional")[2].partition("\n\n")[0])
-    assert everything is not None and set(named) == set(everything[1].split(","))
+    assert commands == ["scripts/run.sh", "scripts/test.sh"] and first.line < 40
+    assert "prepare_environment all" in start and "/activate" in start
+
+
+def test_every_link_of_the_readme_is_a_file() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) > 10 and not [link for link in links if not (ROOT / link).is_file()]
 
 
 # ---------------------------------------------------------------------- the comparison itself

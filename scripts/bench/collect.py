@@ -51,6 +51,7 @@ BENCHES = (
     Bench("redistribution", MANY),
     Bench("collectives", MANY),
     Bench("arrays", (2, 8), quick=("--shrink", "4"), kernels=True),
+    Bench("peers", (2,), quick=("--seconds", "0.5")),
     Bench("overlap", (2,), quick=("--layers", "6", "--seconds", "6"), kernels=True),
     Bench("embedding", (2, 8), quick=None),
     Bench("agreement", (2,)),
@@ -94,7 +95,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench.sh", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="a few minutes, small sizes; README stays as it is"
+        "--quick", action="store_true", help="a few minutes, small sizes; docs/speed.md stays as it is"
     )
     parser.add_argument("--mpi", help="openmpi,mpich or one of them")
     parser.add_argument("--ranks", help="numbers of ranks, such as 2,4,8")
@@ -106,7 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--machine", help="name of the file in docs/speed/; made of the processor's if left out"
     )
-    parser.add_argument("--readme", action="store_true", help="only make README's table anew")
+    parser.add_argument("--readme", action="store_true", help="only make the table in docs/speed.md anew")
     parser.add_argument("--pythons", nargs="*", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.ranks = [
@@ -304,12 +305,12 @@ def _markdown(record: dict[str, Any]) -> str:
 
 
 def _write_readme() -> int:
-    """Put the table of all machines into the README, between its two marks."""
+    """Put the table of all machines into docs/speed.md, between its two marks."""
     machines = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SPEED.glob("*.json"))]
     if not machines:
-        print(f"{_shown(SPEED)} has no results yet: README stays as it is")
+        print(f"{_shown(SPEED)} has no results yet: docs/speed.md stays as it is")
         return 0
-    path = ROOT / "README.md"
+    path = ROOT / "docs" / "speed.md"
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
     path.write_text(f"{before}{BEGIN}\n{_readme(machines)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     return 0

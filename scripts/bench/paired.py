@@ -203,7 +203,7 @@ def row(
     """Say what came out of a case: a line of text, and one of JSON for ``scripts/bench.sh``. Rank 0 speaks.
 
     Args:
-        group: what is compared with what; cases of a group have one line in the README.
+        group: what is compared with what; cases of a group have one line in docs/speed.md.
         case: which of them.
         measurement: the value, with its interval if it has one.
         unit: of the value; ``x`` for a ratio.
