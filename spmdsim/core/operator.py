@@ -25,7 +25,7 @@ from spmdsim.core import elements
 from spmdsim.core.layout import Layout
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.step import Route
-from spmdsim.core.tape import MoveNode, OpNode, Params
+from spmdsim.core.tape import OpNode, Params
 from spmdsim.core.tensor import Meta, T, Tensor, follow
 from spmdsim.core.world import World, performed
 from spmdsim.errors import RuleError, UsageTypeError, context
@@ -138,17 +138,11 @@ class Recipe:
         return cls(op, bound, strategy, plans, inputs, outputs, active, op.forward, op.vjp)
 
     def bring(self, operand: int, tensor: T) -> T:
-        """An operand in the layout that the local function wants."""
-        route, wanted = self.plans[operand], self.inputs[operand]
-        if route is not None:
-            return follow(tensor, route)
-        if tensor.meta is wanted:
+        """Return an operand in the layout that the local function wants: itself if it lies so, under whatever name."""
+        route = self.plans[operand]  # the tape has the same nodes on all ranks, in the mesh or not
+        if route is None or lies_so(route, tensor.meta, self.inputs[operand]):
             return tensor
-        # The same distribution under another name: only axes of size one differ.
-        facts = tensor.held, tensor._tracked, tensor.name, tensor.origin
-        renamed = type(tensor)(tensor.world, wanted, *facts)
-        renamed.node = MoveNode(tensor) if tensor._tracked else None
-        return renamed
+        return follow(tensor, route)
 
     def on_ranks(self, world: World, function: Local, *lists: Arrays) -> list[Any]:
         """What a function makes of every owned rank's arrays; ranks outside of the mesh have None."""
@@ -194,6 +188,11 @@ class Recipe:
         """Metas of the operands' gradients as the local gradient function leaves them."""
         layouts = (self.bound.gradient_layout(self.strategy, i) for i in range(len(self.inputs)))
         return tuple(map(Meta.with_layout, self.inputs, layouts))
+
+
+def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
+    """Return True if shards stay what they are on the way from one layout to another."""
+    return route is None or (not route.steps and before.held is after.held)
 
 
 def routed(meta: Meta, layout: Layout, world: World) -> Route | None:

@@ -17,7 +17,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.core.elements import each
 from spmdsim.core.layout import Layout
-from spmdsim.core.operator import Recipe, routed, run, track
+from spmdsim.core.operator import Recipe, lies_so, routed, run, track
 from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, Tensor, follow
@@ -25,7 +25,7 @@ from spmdsim.errors import WorldError, context
 from spmdsim.layout.cuts import ShardedOp, applied
 from spmdsim.redistribution.guard import guards
 from spmdsim.tensor.operands import operands
-from spmdsim.tensor.program_operator import Context, Op, lies_so
+from spmdsim.tensor.program_operator import Context, Op
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
 from spmdsim.trace.recorder import open_traces
@@ -92,8 +92,7 @@ class CallRecipe(Recipe):
             for meta in recipe.outputs
         )
         forward, ways = recipe.forward, [*zip(recipe.plans, metas, recipe.inputs)]
-        # What only gets another name is not brought: of one operand, so that the tape's order stays what it is.
-        recipe.moves = not all(lies_so(*way) for way in ways) or sum(map(bool, recipe.plans)) > 1
+        recipe.moves = not all(lies_so(*way) for way in ways)
         if isinstance(world, World):  # those of core know nothing of this
             recipe.compares = world.compares
             recipe.number = world.number(op.name, *[p for p in params.items() if p[0] not in op.varying])

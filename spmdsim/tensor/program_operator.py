@@ -11,9 +11,8 @@ import numpy as np
 
 from spmdsim.core import operator
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.operator import Local, routed
+from spmdsim.core.operator import Local, lies_so, routed
 from spmdsim.core.rule import BoundRule, Strategy, laid_out
-from spmdsim.core.step import Route
 from spmdsim.core.tape import Gradients, OpNode, Params, like
 from spmdsim.core.tensor import Meta, Tensor
 from spmdsim.errors import RuleError
@@ -131,11 +130,6 @@ def alone_gradients(recipe: Any, wanted: Sequence[bool], head: Sequence[Any]) ->
         return [None if kind is None or one is None else like(one, kind) for one, kind in zip(parts, kinds)]
 
     return gradients
-
-
-def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
-    """Whether arrays stay what they are on the way from one layout to another."""
-    return route is None or (not route.steps and before.held is after.held)
 
 
 def specialised_vjp(
