@@ -33,7 +33,7 @@ from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.trace import recorder, source_lines
-from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.provenance import computed_origin
 
 
 def _shared(outside: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -309,7 +309,8 @@ class Replay(Pictured):
             self._sole = {k for k in self.overwritten if is_sole(leaves, k)}
         if world.compares:
             numbers = [number for optimiser in self.optimisers for number in optimiser.numbers()]
-            base = hash((self.number, *[leaf.origin for leaf in leaves], *numbers)) & ORIGINS
+            origins = tuple([leaf.origin for leaf in leaves])
+            base = computed_origin(world, self.name, origins, (self.number, *numbers), numbers)
         try:
             after = (self._run_told if recorder.recording() else self._program)(leaves, base)
         except BaseException as error:
@@ -319,9 +320,13 @@ class Replay(Pictured):
             world.about = 0
             self._before.clear()
         for k, meta, n in self.gradients:
-            leaves[k].grad = None if meta is None else Tensor(world, meta, after[n], origin=origin(base, n))
+            leaves[k].grad = (
+                None if meta is None else Tensor(world, meta, after[n], origin=origin(self.world, base, n))
+            )
         self._assign(leaves, base, after)
-        tensors = [Tensor(world, meta, after[n], origin=origin(base, n)) for n, meta in self._results]
+        tensors = [
+            Tensor(world, meta, after[n], origin=origin(self.world, base, n)) for n, meta in self._results
+        ]
         return self._result(tensors)
 
     def _assign(self, leaves: Sequence[Tensor], base: int, after: dict[int, list[Any]]) -> None:
@@ -330,7 +335,7 @@ class Replay(Pictured):
             held = after.get(n)
             if held is None:
                 continue
-            tensor, new = leaves[k], origin(base, n)
+            tensor, new = leaves[k], origin(self.world, base, n)
             if k in self._sole and tensor.held[0] is held[0]:  # nobody sees whether it is another one
                 tensor.grad, tensor.origin = None, new
             else:
@@ -388,7 +393,7 @@ class Replay(Pictured):
 
     def _step(self, one: NumberedCall, values: list[Any], base: int) -> None:
         if base:
-            self.world.about = origin(base, one.outputs if one.several else one.outputs[0])
+            self.world.about = origin(self.world, base, one.outputs if one.several else one.outputs[0])
         for number, value in one.results(values):
             values[number] = value
         for number in one.over:

@@ -23,9 +23,9 @@ from spmdsim.nn.optimisers import Optimiser
 from spmdsim.ops.declare import specialised, specialised_pair
 from spmdsim.tensor import Op
 from spmdsim.tensor.program_operator import alone_gradients, specialised_vjp
-from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import SMALLEST
 from spmdsim.worlds.programs import StepProgram
+from spmdsim.worlds.provenance import computed_origin
 
 #: The file that its frames are said to be in: like all of the package's, they are not the user's.
 _FILE = os.path.join(os.path.dirname(__file__), "<program>")
@@ -63,9 +63,13 @@ class NumberedCall:
                 yield number, value
 
 
-def origin(base: int, what: Any) -> int:
-    """The number of a tensor that a program makes: which one, and of what; 0 if nobody compares."""
-    return hash((base, what)) & ORIGINS if base else 0
+def origin(world: Any, base: int, what: int | Sequence[int | None] | None) -> int:
+    """Return the provenance number of a value of a program, or of several together; 0 if nobody compares."""
+    several = what if isinstance(what, Sequence) else (what,)
+    numbers = tuple(
+        [-1 if number is None else number for number in several]
+    )  # None has another hash in each process
+    return computed_origin(world, "a compiled function", (base,), numbers) if base else 0
 
 
 def written(
@@ -120,7 +124,7 @@ def _lines(k: int, one: NumberedCall, names: dict[str, Any], compares: bool) -> 
     operands = ", ".join(f"v{number}" for number in one.inputs)
     if one.tells and compares:
         what = one.outputs if one.several else one.outputs[0]
-        yield f"world.about = origin(base, {what!r})"
+        yield f"world.about = origin(world, base, {what!r})"
     targets = ["_" if number is None else f"v{number}" for number in one.outputs]
     if one.program is not None:
         names[f"p{k}"] = one.program

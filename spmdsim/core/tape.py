@@ -99,7 +99,7 @@ class OpNode(Node):
         arrived: list[Gradients] = [[] for _ in computed]
         for k, one in enumerate(computed):
             if one is not None and wanted[k] and not isinstance(one, Tensor):
-                origin = world.derived_origin(recipe, present, self.origin + k + 1)
+                origin = world.derived_origin(recipe, present, k, forward=self.origin)
                 one = type(present[0])(world, recipe.gradients[k], one, origin=origin)
             arrived[k] += [one] if one is not None and wanted[k] else []
         return arrived

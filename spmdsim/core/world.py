@@ -133,8 +133,10 @@ class World(Pictured, ABC):
 
     # -- agreement: in one process there is nobody to disagree with ----------------------------------
 
-    def derived_origin(self, recipe: Any, of: Sequence[Tensor], k: int = 0, params: Any = None) -> int:
-        """The number of what an operator makes of tensors; of the sum of gradients where the recipe is None."""
+    def derived_origin(
+        self, recipe: Any, of: Sequence[Tensor], k: int = 0, params: Any = None, forward: int = 0
+    ) -> int:
+        """Return the number of what an operator makes of tensors, see ``OpNode.pull``; of their sum if the recipe is None."""
         return 0
 
     def settle(self) -> None:

@@ -24,8 +24,8 @@ from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
-from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty
+from spmdsim.worlds.provenance import computed_origin
 
 __all__ = ["SGD", "Adam", "Optimiser", "sharded_over"]
 
@@ -205,7 +205,8 @@ class Optimiser(Pictured):
             shards = performed(partial(self.advanced, parameter), value.held, slope.held)
         finally:
             self.overwrites = self.spends = False
-        origin = hash((value.origin, slope.origin, *self.numbers())) & ORIGINS if world.compares else 0
+        facts = tuple(self.numbers()) if world.compares else ()
+        origin = computed_origin(world, type(self).__name__, (value.origin, slope.origin), facts, facts)
         if overwrites and shards[0] is value.held[0]:  # nobody sees whether it is another one
             value.grad, value.origin = None, origin
             return value

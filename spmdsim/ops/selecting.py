@@ -59,7 +59,7 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
 
     pieces = [p if p.ndim == 1 + len(dims) else p.reshape(0, *[0] * len(dims)) for p in pieces]
     layout = Layout(x.layout.mesh, [x.layout.dims[0], *dims])
-    return joined(x, layout, pieces, x.shape[mask.ndim :], put)
+    return joined("select", (x, mask), layout, pieces, x.shape[mask.ndim :], put)
 
 
 def flattened(x: Tensor) -> Tensor:
@@ -88,7 +88,8 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
         local_places = np.stack(np.nonzero(shard), -1)
         local_places[:, 0] += x.layout.bounds(x.shape, rank)[0][0]
         pieces.append(local_places.astype(np.int64))
-    places = joined(x, Layout(x.layout.mesh, [x.layout.dims[0], None]), pieces, (x.ndim,))
+    layout = Layout(x.layout.mesh, [x.layout.dims[0], None])
+    places = joined("nonzero", (x,), layout, pieces, (x.ndim,))
     return tuple(_column_op(places, column=d) for d in range(x.ndim))
 
 

@@ -19,6 +19,7 @@ from spmdsim.errors import WorldError
 from spmdsim.redistribution.group_steps import Parts, PartsStep, parts_step
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.trace import recorder
+from spmdsim.worlds.provenance import computed_origin
 
 
 class JoinedPieces:
@@ -41,8 +42,8 @@ class JoinedPieces:
         ends = [*(start for start, _ in blocks), self.shape[0]]
         return members.index(rank), [0, *accumulate(self.lengths)], ends
 
-    def move(self, arrays: Sequence[Any], dtype: np.dtype, back: bool = False) -> list[Any]:
-        """Rows of pieces to blocks, or of blocks to pieces, on every owned rank."""
+    def move(self, arrays: Sequence[Any], dtype: np.dtype, origin: int, back: bool = False) -> list[Any]:
+        """Move rows of pieces to blocks, or of blocks to pieces, on every owned rank; ``origin``: the tensor's."""
         ranks = self.world.ranks
         mesh = self.layout.mesh
         if not self.axes or all(a == b for a, b in zip(*self._edges(mesh.rank_at(0))[1:])):
@@ -59,7 +60,11 @@ class JoinedPieces:
             came = [_common(have[k], have[k + 1], want[me], want[me + 1]) for k in range(len(self.lengths))]
             parts = [array[a - have[me] : b - have[me]].ravel() for a, b in cut]
             outgoing.append(Parts(parts, [(b - a) * width for a, b in came]))
-        landed = self.world.run_parts(self.step, dtype, outgoing)
+        self.world.about = origin
+        try:
+            landed = self.world.run_parts(self.step, dtype, outgoing)
+        finally:
+            self.world.about = 0
         return [
             array
             if parts is None
@@ -85,28 +90,33 @@ class JoinedNode(Node):
     ``put`` makes of a piece's gradient, by the number of an owned rank, that of its shard.
     """
 
-    __slots__ = ("pieces", "put")
+    __slots__ = ("origin", "pieces", "put")
 
     def __init__(
-        self, operand: Tensor, pieces: JoinedPieces, put: Callable[[int, np.ndarray], np.ndarray]
+        self,
+        operand: Tensor,
+        pieces: JoinedPieces,
+        put: Callable[[int, np.ndarray], np.ndarray],
+        origin: int,
     ) -> None:
         super().__init__(operand)
-        self.pieces, self.put = pieces, put
+        self.pieces, self.put, self.origin = pieces, put, origin
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """The gradient of the operand."""
         operand = self.meta
         with recorder.operator("select.backward"):
             dy = settle(gradients[0], self.pieces.layout)
-            shards = self.pieces.move(dy.held, dy.dtype, back=True)
+            origin = computed_origin(self.world, "select.backward", (dy.origin, self.origin))
+            shards = self.pieces.move(dy.held, dy.dtype, origin, back=True)
             put_back = [self.put(k, shard) for k, shard in enumerate(shards)]
-        return [[type(dy)(self.world, operand.with_layout(operand.layout.reduced), put_back)]]
+        return [[type(dy)(self.world, operand.with_layout(operand.layout.reduced), put_back, origin=origin)]]
 
 
-def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[int]:
-    """How many rows each piece along a layout's first dim has, known to all ranks of the world after one small gathering.
+def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int], origin: int) -> list[int]:
+    """Return the number of rows of each shard along a layout's first dim, on all ranks, by one small all_gather.
 
-    ``lengths`` are those of the owned ranks, 0 outside of the mesh.
+    ``lengths`` are those of the owned ranks, 0 outside of the mesh; ``origin`` is the number of the tensor that has the rows.
     """
     axes = layout.canonical.dims[0]
     line = Layout(layout.mesh, [axes])
@@ -116,30 +126,39 @@ def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[in
         np.full(line.local_shape((number,), rank), length, np.int64)
         for rank, length in zip(world.ranks, lengths)
     ]
-    counts: list[int] = Tensor(world, meta, shards, origin=world.origin(meta)).full().tolist()
+    counts: list[int] = Tensor(world, meta, shards, origin=origin).full().tolist()
     return counts
 
 
 def joined(
-    like: Tensor,
+    name: str,
+    operands: Sequence[Tensor],
     layout: Layout,
     pieces: Sequence[np.ndarray],
     width: Sequence[int] = (),
     put: Callable[[int, np.ndarray], np.ndarray] | None = None,
 ) -> Tensor:
-    """A tensor of the rows that each rank has, in the order of the ranks that its first dim is split over.
+    """Return a tensor of the rows that each rank has, in the order of the ranks that its first dim is split over.
 
-    It is laid out in balanced blocks, whatever the lengths of the owned ranks' pieces are; a row has the global shape
-    ``width``. Gradients go to ``like``, a tensor of the same world, if ``put`` is given: see :class:`JoinedNode`.
+    It is laid out in balanced blocks, whatever the lengths of the owned ranks' pieces are.
+
+    Args:
+        name: of the operator, where ranks disagree.
+        operands: the tensors that the pieces were computed from.
+        layout: of the result.
+        pieces: the rows of each owned rank.
+        width: the global shape of a row.
+        put: if given, gradients go to the first operand by it: see :class:`JoinedNode`.
     """
-    world, dtype = like.world, pieces[0].dtype
-    lengths = counts_agreed(world, layout, [len(piece) for piece in pieces])
+    like, dtype = operands[0], pieces[0].dtype
+    world = like.world
+    origin = computed_origin(world, name, tuple(operand.origin for operand in operands))
+    lengths = counts_agreed(world, layout, [len(piece) for piece in pieces], origin)
     where = JoinedPieces(world, layout, lengths, width)
-    shards = where.move(pieces, dtype)
-    meta = Meta.of(layout, where.shape, dtype)
-    result = Tensor(world, meta, shards, origin=world.origin(meta) if world.compares else 0)
+    shards = where.move(pieces, dtype, origin)
+    result = Tensor(world, Meta.of(layout, where.shape, dtype), shards, origin=origin)
     if put is not None and like.requires_grad:
-        result.requires_grad, result.node = True, JoinedNode(like, where, put)
+        result.requires_grad, result.node = True, JoinedNode(like, where, put, origin)
     return result
 
 

@@ -16,6 +16,7 @@ from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.provenance import NUMBER
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -72,6 +73,8 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
         if not world.has_data:
             held = world.empty((), meta.dtype)
         origin = number if world.compares else 0
+        if origin:
+            world.provenance.note(origin, NUMBER, parameters=value)
         constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
         if programs:
             programs[-1].created(constant)

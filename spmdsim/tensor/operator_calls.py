@@ -29,7 +29,7 @@ from spmdsim.tensor.program_operator import Context, Op
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
 from spmdsim.trace.recorder import open_traces
-from spmdsim.worlds.base import ORIGINS, World
+from spmdsim.worlds.base import World
 
 T = TypeVar("T", bound=Tensor)
 _meta = attrgetter("meta")
@@ -235,14 +235,7 @@ def apply(
         first, last = tensors[0], tensors[-1]
     else:
         return _run(recipe, tensors, params)
-    if not recipe.compares:
-        origin = 0
-    elif count > 2 or op.varying:
-        origin = world.derived_origin(recipe, tensors, 0, params)
-    elif count == 2:  # what the world would say, without asking it
-        origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS
-    else:
-        origin = hash((recipe.number, first.origin)) & ORIGINS
+    origin = world.derived_origin(recipe, tensors, 0, params) if recipe.compares else 0
     result = type(first)(world, meta, shards, False, "", origin)
     if first._tracked or last._tracked or (count > 2 and any(tensor._tracked for tensor in tensors)):
         track(recipe, tensors, [result], params)

@@ -14,7 +14,7 @@ from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.operator import Local, lies_so, routed
 from spmdsim.core.rule import BoundRule, Strategy, laid_out
 from spmdsim.core.tape import Gradients, OpNode, Params, like
-from spmdsim.core.tensor import Meta, Tensor
+from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import ShardedOp, applied, sharded
 from spmdsim.layout.element_type import computed_widely
@@ -98,7 +98,7 @@ class CallNode(OpNode):
             some: Gradients = []
             if wanted and array is not None:
                 array = array if array.dtype is meta.held else like(array, meta.held)
-                origin = world.derived_origin(recipe, (dy,), self.origin + k + 1) if recipe.compares else 0
+                origin = world.derived_origin(recipe, (dy,), k, None, self.origin)
                 some.append(kind(world, meta, [array], False, "", origin))
             arrived.append(some)
         return arrived

@@ -18,8 +18,9 @@ from spmdsim.tensor.sources import along, assemble, blocks, check_layout, move, 
 from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace.recorder import open_traces
-from spmdsim.worlds.base import ORIGINS, World
+from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current
+from spmdsim.worlds.provenance import computed_origin
 
 if TYPE_CHECKING:
     from types import EllipsisType, ModuleType
@@ -43,9 +44,9 @@ VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def origin_of(tensors: Sequence[Tensor]) -> int:
-    """The number of what is moved in one call: a tensor, or several together."""
-    origins = [tensor.origin for tensor in tensors]
-    return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
+    """Return the provenance number of what one call moves: that of a tensor, or of several together."""
+    origins = tuple([tensor.origin for tensor in tensors])
+    return origins[0] if len(origins) == 1 else computed_origin(tensors[0].world, "a bucket", origins, ())
 
 
 _numpy_protocols = cache(partial(import_module, "spmdsim.numpy_names.protocols"))  # loading it takes a while

@@ -29,7 +29,6 @@ from spmdsim.notation.rules import Shape
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
 from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.program_operator import Op
-from spmdsim.worlds.programs import derived_origin
 
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]
@@ -109,7 +108,7 @@ class SteppedOp(Op):
         """The arrays of the results on every owned rank."""
         assert isinstance(recipe, CallRecipe)
         world: Any = tensors[0].world
-        world.about = derived_origin(world, recipe, tensors)
+        world.about = world.derived_origin(recipe, tensors, 0, params)
         run = partial(_through, recipe, world, params)
         try:
             results: list[list[Any]] = performed(run, *[tensor.held for tensor in tensors])
@@ -231,7 +230,7 @@ class RowLookup(Op):
         if programs:
             programs[-1].refuse(f"{self.name} exchanges rows that the ids decide about in every call")
         world: Any = tensors[0].world
-        world.about = derived_origin(world, recipe, tensors)
+        world.about = world.derived_origin(recipe, tensors, 0, params)
         try:
             return [world.run_rows(self.prepared(), tensors[0].held, tensors[1].held)]
         finally:

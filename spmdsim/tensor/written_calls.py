@@ -14,18 +14,17 @@ from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.program_operator import Op
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace.recorder import open_traces
-from spmdsim.worlds.base import ORIGINS
 
 #: What some arrays become, one after the other.
 Functions = list[Callable[[Any], Any]]
 
 
 class WrittenCall(NamedTuple):
-    """What a call does with the array of a process's only rank, the result's meta, and the operators' numbers."""
+    """What a call does with the array of a process's only rank, the result's meta, and the operators with their parameters."""
 
     run: Callable[[Any], Any]
     meta: Meta
-    numbers: Sequence[int]
+    calls: Sequence[tuple[CallRecipe, dict[str, Any]]]
 
 
 def again(x: Tensor, what: str, written: Any) -> Any:
@@ -39,13 +38,11 @@ def again(x: Tensor, what: str, written: Any) -> Any:
         return None
     if call is None:
         return None
-    run, meta, numbers = call
-    origin = 0
-    if world.compares:
-        origin = x.origin
-        for number in numbers:
-            origin = hash((number, origin)) & ORIGINS
-    return type(x)(world, meta, [run(x.held[0])], False, "", origin)
+    run, meta, calls = call
+    result = type(x)(world, meta, [run(x.held[0])], False, "", x.origin)
+    for recipe, params in calls if world.compares else ():
+        result.origin = world.derived_origin(recipe, (result,), 0, params)
+    return result
 
 
 def remembered(x: Tensor, what: str, written: Any, calls: Sequence[tuple[Op, dict[str, Any]]]) -> None:
@@ -54,7 +51,7 @@ def remembered(x: Tensor, what: str, written: Any, calls: Sequence[tuple[Op, dic
     if len(world.ranks) != 1 or not world.has_data or x._tracked or watchers or open_traces or guards:
         return
     functions: Functions = []
-    meta, numbers = x.meta, []
+    meta, recipes = x.meta, []
     for op, params in calls:
         recipe: CallRecipe | None = world.cache.get((op, None, meta, *params.items()))
         local = None if recipe is None else _local(recipe, world, params)
@@ -62,8 +59,8 @@ def remembered(x: Tensor, what: str, written: Any, calls: Sequence[tuple[Op, dic
             return
         functions += local
         meta = recipe.outputs[0]
-        numbers.append(recipe.number)
-    world.cache[x.meta, world.variant, what, written] = WrittenCall(_composed(functions), meta, numbers)
+        recipes.append((recipe, params))
+    world.cache[x.meta, world.variant, what, written] = WrittenCall(_composed(functions), meta, recipes)
 
 
 def _local(recipe: CallRecipe, world: Any, params: dict[str, Any]) -> Functions | None:

@@ -20,10 +20,10 @@ from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder, source_lines
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
-from spmdsim.worlds import programs
+from spmdsim.worlds import programs, provenance
 from spmdsim.worlds.current import entered, leave
-from spmdsim.worlds.programs import ORIGINS as ORIGINS
 from spmdsim.worlds.programs import Moved, Posted, Stages, StepProgram
+from spmdsim.worlds.provenance import ORIGINS as ORIGINS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +49,7 @@ class World(world.World):
         job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         about: the origin of the tensor that the next steps move.
+        provenance: how the tensors of these numbers were computed, where ranks compare what they call.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
         variant: what :meth:`use` says, as a value: fast paths are looked up by it.
         cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
@@ -62,8 +63,8 @@ class World(world.World):
     overlap: bool | None = None
     #: Whether ranks compare what they call, by the tensors' origins; whether the copies that operators read.
     compares = watches_values = False
-    number, check_step = staticmethod(programs.number_of), programs.check_step
-    derived_origin, walk = programs.compared_origin, programs.walk
+    number, check_step = staticmethod(provenance.number_of), programs.check_step
+    derived_origin, walk = provenance.derived_origin, programs.walk
     named = staticmethod(recorder.named)
 
     def __init__(self, *args: Any) -> None:
@@ -72,6 +73,7 @@ class World(world.World):
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self.about = 0
+        self.provenance = provenance.Provenance()
         self._machine: CostModel | None = None
         self.variant: tuple[object, ...] = ()
         self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)

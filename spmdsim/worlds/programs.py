@@ -6,9 +6,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
@@ -28,11 +26,6 @@ if TYPE_CHECKING:
 
 #: From a rank's shard before a step to the one after.
 Run = Callable[[np.ndarray], np.ndarray]
-
-
-#: The bits of an origin; the hash of integers is the same in all processes.
-ORIGINS = (1 << 61) - 1
-_origin = attrgetter("origin")
 
 
 class StepProgram:
@@ -86,25 +79,6 @@ def forget(entry: Any) -> None:
         entry.free()
 
 
-def number_of(*facts: Any) -> int:
-    """The number of some facts, the same in all processes."""
-    return crc32(repr(alike(facts)).encode())
-
-
-def derived_origin(world: Any, recipe: Any, tensors: Sequence[Any], what: int = 0, params: Any = None) -> int:
-    """Where values come from: the operator with its parameters, applied to these tensors; or these added up."""
-    if recipe is None:
-        return hash((*map(_origin, tensors),)) & ORIGINS
-    if params and recipe.op.varying:  # nothing else is derived from those: the recipe does not know them
-        what += world.number(*[params.get(name) for name in recipe.op.varying])
-    return hash((recipe.number + what, *map(_origin, tensors))) & ORIGINS
-
-
-def compared_origin(world: Any, recipe: Any, of: Sequence[Any], k: int = 0, params: Any = None) -> int:
-    """That number where ranks compare what they call, 0 elsewhere."""
-    return derived_origin(world, recipe, of, k, params) if world.compares else 0
-
-
 def walk(world: Any, steps: Sequence[Step], tensor: Any, held: np.dtype) -> list[Any]:
     """The shards of a tensor after some steps of a world, while all know which tensor is moved."""
     shards: list[Any] = tensor.held
@@ -117,16 +91,6 @@ def walk(world: Any, steps: Sequence[Step], tensor: Any, held: np.dtype) -> list
     finally:
         world.about = 0
     return shards
-
-
-def alike(value: Any) -> Any:
-    """A parameter as all processes print it; of what they may print otherwise, such as functions, the type."""
-    if isinstance(value, (tuple, list)):
-        return [alike(part) for part in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
-    return value if isinstance(value, kinds) else type(value).__name__
 
 
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct

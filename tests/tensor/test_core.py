@@ -428,7 +428,7 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
         back[len(back) - chosen[rank] :] = rows
         return back
 
-    result = joined(like, mesh("x", None), pieces, (2,), put)
+    result = joined("rows", [like], mesh("x", None), pieces, (2,), put)
     rows = [k for part, n in enumerate(lengths) for k in range(6 * part + 6 - n, 6 * part + 6)]
     assert result.shape == (len(rows), 2) and result.layout == mesh("x", None)
     np.testing.assert_array_equal(result.full(), source[rows])
@@ -442,7 +442,7 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
     wanted = np.zeros_like(source)
     wanted[rows] = factor
     np.testing.assert_array_equal(like.grad.full(), wanted)
-    assert not joined(like, mesh("x", None), pieces, (2,)).requires_grad
+    assert not joined("rows", [like], mesh("x", None), pieces, (2,)).requires_grad
 
 
 def test_numbers_beside_tensors_are_told_apart_where_ranks_compare():
@@ -461,6 +461,7 @@ def test_numbers_beside_tensors_are_told_apart_where_ranks_compare():
 def test_the_program_that_was_begun_last_is_told(monkeypatch):
     """Of numbers beside tensors, and of lookups that depend on data."""
     world, mesh = LockStep(2), Mesh((2,), ("a",))
+    world.compares = True
     x = Tensor.from_global(np.ones(2), mesh("a"), world)
     ids = Tensor.from_global(np.array([3, 0, 1, 1]), mesh(None), world)
     table = Tensor.from_global(np.arange(8.0).reshape(4, 2), mesh("a", None), world)
@@ -502,7 +503,9 @@ def test_what_pieces_promise_is_what_comes(monkeypatch):
 
     monkeypatch.setattr(world, "run_parts", compared)
     like = Tensor.from_global(np.arange(24.0).reshape(6, 2, 2), mesh("x", None, None), world)
-    result = joined(like, mesh("x", None, None), [like.held[0], like.held[1][:1], like.held[2][:0]], (2, 2))
+    result = joined(
+        "rows", [like], mesh("x", None, None), [like.held[0], like.held[1][:1], like.held[2][:0]], (2, 2)
+    )
     np.testing.assert_array_equal(result.full(), np.arange(12.0).reshape(3, 2, 2))
     assert sizes and all(said == came for said, came in sizes)
 
@@ -605,6 +608,7 @@ def test_pieces_that_do_not_fit_are_told_by_rank():
 
 def test_calls_of_several_tensors_are_about_all_of_them():
     world = LockStep(2)
+    world.compares = True
     x, y = (Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world) for _ in range(2))
     x.origin, y.origin = 5, 6
     assert origin_of([x]) == 5 and origin_of([x, y]) != origin_of([y, x])

@@ -26,6 +26,7 @@ from spmdsim.worlds.mpi import waiting
 from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board, Record
 from spmdsim.worlds.mpi.noted_calls import EVERY, Calls
 from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
+from spmdsim.worlds.provenance import Provenance
 
 
 class World:
@@ -34,10 +35,7 @@ class World:
     about, deadline = 0, 60.0
 
     def __init__(self):
-        self.world = self
-
-    def tensor(self, origin):
-        return f"tensor number {origin}"
+        self.world, self.provenance = self, Provenance()
 
 
 @pytest.fixture
@@ -46,10 +44,12 @@ def ranks():
     areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
     pairs = []
     for me in range(3):
-        one = Board(areas, (0, 1, 2), me)
+        one, world = Board(areas, (0, 1, 2), me), World()
         for number, words in ((7, "all_gather"), (8, "all_reduce")):
             one.tell(number, Record(words, source_layout="a", target_layout="b").packed())
-        pairs.append((Calls(one, "world", (0, 1, 2), (0, 1, 2), World(), False), one))
+        calls = Calls(one, "world", (0, 1, 2), (0, 1, 2), world, False)
+        calls.world = world
+        pairs.append((calls, one))
     return [calls for calls, _ in pairs]
 
 
@@ -159,21 +159,25 @@ def test_who_sees_that_all_called_the_same_compares_no_more_until_somebody_did_n
     assert ranks[0].differs() == ranks[2].differs() == 3
 
 
-def test_another_tensor_is_another_call(ranks):
+def test_another_tensor_is_another_call_and_both_are_said(ranks):
     for rank, calls in enumerate(ranks):
+        world = calls.world
         call(calls)
-        calls._tensor_words.__self__.about = 100 + (rank == 1)
+        world.about = 100 + (rank == 1)
+        world.provenance.note(world.about, "relu" if rank == 1 else "tanh", (7,))
         call(calls)
+        assert not ranks[0].said(1)
         calls.tell_tensor(1)
-    assert [calls.differs() for calls in ranks] == [1] * 3
+    assert ranks[0].said(1) and [calls.differs() for calls in ranks] == [1] * 3
     text = ranks[0].disagreement(1)
-    assert "in its tensor" in text and "tensor number 100" in text and "tensor number 101" in text
+    assert "in its tensor" in text
+    assert "computed by tanh at test_calls.py:" in text and "computed by relu at test_calls.py:" in text
 
 
 def test_what_an_operator_is_given_beside_tensors_is_the_same_number_in_all_processes():
     text = """
 import numpy as np
-from spmdsim.worlds.programs import alike
+from spmdsim.worlds.provenance import alike
 print(alike((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)], np.dtype("f4"), print, {"a"})))
 """
     outputs = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in "12"}

@@ -36,6 +36,7 @@ from spmdsim.worlds.mpi.board import (
 )
 from spmdsim.worlds.mpi.boards import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.noted_calls import Calls
+from spmdsim.worlds.provenance import Provenance
 
 WORD = b"w" * 16
 
@@ -44,10 +45,7 @@ class World:
     about, deadline = 0, 60.0
 
     def __init__(self):
-        self.world = self
-
-    def tensor(self, origin):
-        return f"tensor number {origin}"
+        self.world, self.provenance = self, Provenance()
 
 
 def area():

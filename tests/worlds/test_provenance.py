@@ -8,9 +8,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, matmul, ops, record
-
-pytest.importorskip("mpi4py")
+from spmdsim import LockStep, Mesh, Tensor, matmul, ops, record
+from spmdsim.worlds.provenance import differing_ancestors
 
 #: Functions of two square tensors.
 PAIRS = (
@@ -56,3 +55,89 @@ def test_values_and_gradients_have_one_provenance_on_all_ranks(world):
         x.grad.full()
         outside += mesh.size < world.size
     assert outside >= 10
+
+
+class Comparing(LockStep):
+    """Lock step whose tensors have provenance numbers, as those of real ranks have."""
+
+    compares = True
+
+
+def numbered(value: float = 0.0):
+    """Return a comparing world, and a tensor in it of the provenance number that all these tensors have."""
+    world = Comparing(2)
+    return world, Tensor.from_global(np.arange(8.0) + value, Mesh((2,), ("a",))("a"), world)
+
+
+SELECTIONS = {
+    "mask": lambda x, t: x[x > t],
+    "nonzero": lambda x, t: ops.nonzero(x > t)[0],
+    "argwhere": lambda x, t: np.argwhere(x > t),
+    "extract": lambda x, t: np.extract(x > t, x),
+    "where": lambda x, t: np.where(x > t)[0],
+    "operand of the mask": lambda x, t: (x * t)[x > 3],
+    "unique": lambda x, t: ops.unique_values(x * t),
+    "gradient": lambda x, t: gradient_of_selection(x, t),
+}
+
+
+def gradient_of_selection(x: Tensor, t: float) -> Tensor:
+    leaf = Tensor(x.world, x.meta, x.held, True, origin=x.origin)
+    ops.sum(leaf[x > t] * 2).backward()
+    return leaf.grad
+
+
+@pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
+def test_chosen_entries_come_from_the_operand_and_the_mask(select):
+    world, x = numbered()
+    world.origin = lambda meta: 17  # else each new tensor has another number
+    first, again, other = select(x, 2.0), select(x, 2.0), select(x, 3.0)
+    assert first.origin == again.origin != 0
+    assert other.origin not in (first.origin, 17)
+
+
+def sides_of(*programs):
+    """Return in words where the tensors of several ranks differ, each rank computing its own in a world of its own."""
+    told, numbers = [], []
+    for program in programs:
+        world, x = numbered()
+        x.origin = 5
+        number = program(x).origin
+        told.append(dict(world.provenance.ancestors(number)))
+        numbers.append(number)
+    return differing_ancestors([*enumerate(numbers)], lambda place, number: told[place].get(number))
+
+
+def test_the_last_operator_that_differs_is_said_with_its_line_on_all_sides():
+    relu, tanh = sides_of(lambda x: ops.relu(x) + 1, lambda x: ops.tanh(x) + 1)
+    assert relu.startswith("from a tensor computed by relu at test_provenance.py:")
+    assert tanh.startswith("from a tensor computed by tanh at test_provenance.py:")
+
+
+def test_a_number_a_parameter_and_a_line_that_differ_are_said():
+    factors = [2.0, 3.0]
+    two, three = sides_of(*[lambda x, factor=factor: ops.exp(x * factor) for factor in factors])
+    assert "computed by multiply at" in two and two.endswith("from the number 2.0")
+    assert three.endswith("from the number 3.0")
+    wide, narrow = sides_of(*[lambda x, axis=axis: ops.sum(ops.reshape(x, (2, 4)), axis) for axis in (0, 1)])
+    assert "sum(dims=[0]" in wide and "sum(dims=[1]" in narrow
+
+
+def test_what_is_not_known_is_told_apart_by_its_number():
+    world, _ = numbered()
+    words = differing_ancestors([(0, 0xABC), (1, 0xDEF)], lambda place, number: "")
+    assert words == ["a tensor computed otherwise (number 0abc)", "a tensor computed otherwise (number 0def)"]
+    assert 0xABC not in world.provenance and [*world.provenance.ancestors(0xABC)] == [(0xABC, "")]
+
+
+def test_of_a_gradient_the_forward_call_is_said_too():
+    def gradient(function):
+        def program(x):
+            leaf = Tensor(x.world, x.meta, x.held, True, origin=x.origin)
+            ops.sum(function(leaf)).backward()
+            return leaf.grad
+
+        return program
+
+    relu, tanh = sides_of(gradient(ops.relu), gradient(ops.tanh))
+    assert "relu.backward at test_provenance.py:" in relu and ", of the call at test_provenance.py:" in tanh

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.bounded import Bounded
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, WorldError, many
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import Board, Record, as_number, digest
+from spmdsim.worlds.mpi.board import Board, Record, digest
 from spmdsim.worlds.mpi.boards import known_board
-from spmdsim.worlds.mpi.noted_calls import KINDS, Calls, this_line
+from spmdsim.worlds.mpi.noted_calls import KINDS, Calls
 from spmdsim.worlds.mpi.waiting import Watch
 from spmdsim.worlds.programs import STEP_COLLECTIVES, Run
+from spmdsim.worlds.provenance import TENSOR
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 60.0
@@ -58,7 +58,7 @@ class Checker:
     """What the checks of a world share; ``what`` tells its calls from others of the same world.
 
     The mode is ``"auto"``, or True to compare every call and its source lines before it runs. The world says which tensor a
-    call is about.
+    call is about, and how it was computed.
     """
 
     def __init__(
@@ -77,7 +77,6 @@ class Checker:
         self.closed = False
         self._calls: dict[tuple[int, ...], Calls] = {}
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
-        self._origins: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
         self.watch = Watch.of(board)
         self.watch.follow(self)
 
@@ -114,15 +113,8 @@ class Checker:
         number = _number_of_kind(kind)
         counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
         origin: int = hash((number, counted)) & (NUMBERS - 1)
-        self._origins[origin] = kind, counted, as_number(this_line(self.board, 2))
+        self.world.provenance.note(origin, TENSOR, parameters=(kind, counted))
         return origin
-
-    def tensor(self, origin: int) -> str | None:
-        """Which tensor has this number, in words, if it was not computed from others."""
-        if origin not in self._origins:
-            return None
-        kind, counted, line = self._origins[origin]
-        return f"tensor {kind}, number {counted} of its kind, made at {self.board.words(self.board.me, line)}"
 
     def event(self, words: str) -> None:
         """Note something that all ranks of the world do, and that moves nothing, so that nothing else holds them back."""

@@ -13,54 +13,23 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.bounded import Bounded
 from spmdsim.core.elements import contiguous
 from spmdsim.errors import DisagreementError
 from spmdsim.sides import NUMBERS, name_ranks, number_of, sides
-from spmdsim.trace.source_lines import source_line, source_lines, threads_in_calls, user_frame
+from spmdsim.trace.source_lines import source_lines, threads_in_calls
 from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, as_number, column, differences
+from spmdsim.worlds.mpi.line_numbers import line_above, this_line
 from spmdsim.worlds.mpi.waiting import NEVER, absence, held_up
 from spmdsim.worlds.mpi.written_steps import IN_ORDER, WrittenRun
 from spmdsim.worlds.programs import Run
+from spmdsim.worlds.provenance import differing_ancestors
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Check, Checker
-
-
-def this_line(board: Board, depth: int = 1) -> float:
-    """The number of the user's line that called, the same on all ranks, to be written; 0 if there is none."""
-    frame, function = user_frame(sys._getframe(depth))
-    if frame is None:
-        return 0.0
-    lines = board.lines_of(function)
-    return lines.get(frame.f_lasti) or name(frame, lines, board)
-
-
-def line_above(
-    board: Board, under: FrameType
-) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:
-    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee."""
-    frame, function = user_frame(under)
-    lines, above = board.lines_of(function), 1
-    if frame is None:
-        return 0.0, None, lines.get, above
-    line = lines.get(frame.f_lasti) or name(frame, lines, board)
-    while under is not frame and under.f_back is not None:
-        under, above = under.f_back, above + 1
-    return line, frame.f_code, lines.get, above
-
-
-def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:
-    """The number of a frame's line, told in words and kept among its function's lines."""
-    words = source_line(frame) or "an unknown place"
-    number = number_of(words)
-    board.tell(number, words)
-    line = lines[frame.f_lasti] = as_float(number)
-    return line
 
 
 #: Seconds for which a rank that waits does not sleep, between two looks of one that does, and between two longer looks.
@@ -114,7 +83,7 @@ class Calls:
         self._begins: dict[int, int] = {}
         self.peers: tuple[tuple[memoryview, int], ...] = ()
         self._lock = Lock()  # the thread of ``waiting`` compares, too
-        self._tensor_words, self.deadline = checker.tensor, checker.deadline
+        self._provenance, self.deadline = checker.world.provenance, checker.deadline
         self.begin, self.end, self.noted = _noting(self, checker.world, strict)
 
     def new(self, kind: int) -> bool:
@@ -223,10 +192,10 @@ class Calls:
         if number is not None:
             self.tell_tensor(number)
             end = time.monotonic() + min(GRACE, self.deadline)
-            while not self.came(number, self.others) and time.monotonic() < end:
+            while not self.said(number) and time.monotonic() < end:
                 time.sleep(NAP)
                 self.board.refresh()
-            time.sleep(SHORT)  # the others tell theirs
+            time.sleep(SHORT)  # the others say the rest
             self.board.refresh()
             self.told = True
             self.board.speak()
@@ -298,10 +267,16 @@ class Calls:
         return f"call {number} of {name_ranks(self.members)}"
 
     def tell_tensor(self, number: int) -> None:
-        """Let the others know which tensor a call of this rank is about."""
+        """Let the others know which tensor a call of this rank is about, and how it was computed."""
         call = self.record(self.board.me, number)
-        if call is not None and (words := self._tensor_words(call.about)) is not None:
-            self.board.tell(call.about, words)
+        if call is not None and call.about:
+            for ancestor, words in self._provenance.ancestors(call.about):
+                self.board.tell(ancestor, words)
+
+    def said(self, number: int) -> bool:
+        """Return True if all members have begun a call, and said which tensor it is about."""
+        calls = [(place, self.record(place, number)) for place in self.places]
+        return all(c and (not c.about or self.board.words(p, c.about) is not None) for p, c in calls)
 
     def disagreement(self, number: int) -> str:
         """One sentence: who made which call otherwise than the others, and what all had called before."""
@@ -313,11 +288,14 @@ class Calls:
         names = differences([call.record for call in firsts])
         if not names:
             names = ["tensor"] if len({call.about for call in firsts}) > 1 else ["source"]
-        told = []
-        for ranks, call in [*zip(groups, firsts)][:4]:
-            of = f", {self._tensor(call.about)}" if names == ["tensor"] else ""
-            lines = dict.fromkeys(calls[rank].line for rank in ranks)
-            told.append(f"{name_ranks(ranks)}: {call.record}{of}, at {' and '.join(lines)}")
+        told, tensors = [], [""] * len(groups)
+        if names == ["tensor"]:
+            place_of = dict(zip(self.members, self.places))
+            one_of_each = [(place_of[ranks[0]], call.about) for ranks, call in zip(groups, firsts)]
+            tensors = differing_ancestors(one_of_each, self.board.words)
+        for ranks, call, tensor in [*zip(groups, firsts, tensors)][:4]:
+            lines = " and ".join(dict.fromkeys(calls[rank].line for rank in ranks))
+            told.append(f"{name_ranks(ranks)}: {call.record}{tensor and ', '}{tensor}, at {lines}")
         late = f"; {name_ranks(absent)} did not come there" if absent else ""
         if len(threads := threads_in_calls()) > 1:
             late += f"; the threads {' and '.join(threads)} call at once, each rank's in an order of its own"
@@ -339,15 +317,9 @@ class Calls:
                 return f"; the calls are from other lines since call {number}: {told}"
         return ""
 
-    def _tensor(self, tensor: int) -> str:
-        words = (self.board.words(place, tensor) for place in self.board.places())
-        return (
-            next(filter(None, words), None) or f"a tensor computed otherwise (number {tensor % 0xFFFF:04x})"
-        )
-
     def _before(self, number: int) -> str:
-        some = range(max(0, number - BEFORE), number)
-        calls = [call for k in some if (call := self.record(self.board.me, k)) is not None]
+        kept = [self.record(self.board.me, k) for k in range(max(0, number - BEFORE), number)]
+        calls = [call for call in kept if call is not None]
         told = ", ".join(f"{call.record.call} at {call.line}" for call in calls)
         return f" (before that, all: {told})" if calls else ""
 

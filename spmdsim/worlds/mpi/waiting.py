@@ -192,6 +192,9 @@ class Watch:
     def _leave(self, calls: Calls, last: bool) -> None:
         number, final = calls.differs(), calls.number - 1
         if number is not None:
+            calls.tell_tensor(number)
+            time.sleep(self._tick)  # the others tell theirs
+            self._board.refresh()
             self.end(calls.disagreement(number))
         if last and calls.number and len(calls.arrived(final)) < len(calls.members):
             self.end(absence(self._board, calls, final))
@@ -204,7 +207,8 @@ class Watch:
             board.refresh()
             followed = {calls.key: calls for calls in self.followed()}
             for calls in followed.values():
-                calls.differs()  # so that others need not wait for this rank's next call
+                if (wrong := calls.differs()) is not None:  # others need not wait for this rank's next call
+                    calls.tell_tensor(wrong)
             now = board.waits(board.me)
             watched = None if now is None else followed.get(now[0])
             if now is None or watched is None or now != before:

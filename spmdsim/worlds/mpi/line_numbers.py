@@ -1,0 +1,43 @@
+"""The user's lines as numbers on the board, each told there once in words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from spmdsim.sides import number_of
+from spmdsim.trace.source_lines import source_line, user_frame
+from spmdsim.worlds.mpi.board import Board, as_float
+
+
+def this_line(board: Board, depth: int = 1) -> float:
+    """The number of the user's line that called, the same on all ranks, to be written; 0 if there is none."""
+    frame, function = user_frame(sys._getframe(depth))
+    if frame is None:
+        return 0.0
+    lines = board.lines_of(function)
+    return lines.get(frame.f_lasti) or name(frame, lines, board)
+
+
+def line_above(
+    board: Board, under: FrameType
+) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:
+    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee."""
+    frame, function = user_frame(under)
+    lines, above = board.lines_of(function), 1
+    if frame is None:
+        return 0.0, None, lines.get, above
+    line = lines.get(frame.f_lasti) or name(frame, lines, board)
+    while under is not frame and under.f_back is not None:
+        under, above = under.f_back, above + 1
+    return line, frame.f_code, lines.get, above
+
+
+def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:
+    """The number of a frame's line, told in words and kept among its function's lines."""
+    words = source_line(frame) or "an unknown place"
+    number = number_of(words)
+    board.tell(number, words)
+    line = lines[frame.f_lasti] = as_float(number)
+    return line

@@ -1,0 +1,229 @@
+"""Where the tensors of this process come from: the operator, its operands and the user's line, by provenance number.
+
+Ranks compare the numbers. Where two of them differ, each rank says in words what its number stands for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from types import CodeType
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from spmdsim.bounded import MOST, Bounded
+from spmdsim.trace.source_lines import in_words, user_frame
+
+#: The bits of an origin; the hash of integers is the same in all processes.
+ORIGINS = (1 << 61) - 1
+_origin = attrgetter("origin")
+#: What the name of a calculation of gradients ends with; its last operand is the number of the operator's result.
+BACKWARD = ".backward"
+#: Ancestors of a tensor that a rank describes where ranks disagree.
+ANCESTORS = 200
+#: The names of what was not computed: tensors made from arrays, and Python numbers beside tensors.
+TENSOR, NUMBER = "tensor", "number"
+#: Characters of an operator's parameters in words.
+LONGEST = 80
+
+
+class Calculation(NamedTuple):
+    """One calculation of a tensor.
+
+    Attributes:
+        name: the operator's name, ``TENSOR`` or ``NUMBER``.
+        operands: the operands' provenance numbers.
+        parameters: the operator's, by name or in a row; a tensor's kind and its number among these; a number's value.
+        code: the user's function that asked for it, None if no user's function runs.
+        instruction: the place in this function.
+    """
+
+    name: str
+    operands: tuple[int, ...]
+    parameters: Any
+    code: CodeType | None
+    instruction: int
+
+    @property
+    def line(self) -> str:
+        """The user's line, such as ``program.py:29``."""
+        if self.code is None:
+            return "an unknown place"
+        lines = (line for first, end, line in self.code.co_lines() if first <= self.instruction < end)
+        return in_words(self.code.co_filename, next(lines, self.code.co_firstlineno))
+
+    def __str__(self) -> str:
+        if self.name == NUMBER:
+            return f"the number {self.parameters}"
+        if self.name == TENSOR:
+            kind, counted = self.parameters
+            return f"tensor {kind}, number {counted} of its kind, made at {self.line}"
+        return f"a tensor computed by {self.name}{_parameters_in_words(self.parameters)} at {self.line}"
+
+
+def _parameters_in_words(parameters: Any) -> str:
+    if not parameters:
+        return ""
+    if isinstance(parameters, Mapping):
+        texts = [f"{name}={alike(value)!r}" for name, value in parameters.items()]
+    else:
+        texts = [repr(alike(value)) for value in parameters]
+    text = ", ".join(texts)
+    return f"({text if len(text) <= LONGEST else text[:LONGEST] + '...'})"
+
+
+def differing_ancestors(
+    sides: Sequence[tuple[int, int]], told: Callable[[int, int], str | None]
+) -> list[str]:
+    """Return in words, for each side of a disagreement, the nearest calculation in which the sides differ.
+
+    The words are those of the tensor itself where they differ already. Where all sides used one operator at one line, the
+    first operand that differs is looked at, and so on.
+
+    Args:
+        sides: the place of a rank and its tensor's number, of each side.
+        told: the calculation of a number, packed, as the rank at a place said it; None if it said nothing.
+    """
+    start, first = "", [number for _, number in sides]
+    while True:
+        texts = [told(place, number) or "" for place, number in sides]
+        words, operands = zip(*map(unpacked, texts))
+        unlike = None
+        if len({*words}) == 1 and len({*map(len, operands)}) == 1:
+            unlike = next((k for k, numbers in enumerate(zip(*operands)) if len({*numbers}) > 1), None)
+        if unlike is None:
+            break
+        following = [(place, numbers[unlike]) for (place, _), numbers in zip(sides, operands)]
+        if not all(told(place, number) for place, number in following):
+            break
+        is_number = all(told(*side).startswith(f"the {NUMBER}") for side in following)  # type: ignore[union-attr]
+        start = f"{words[0]}, from " if is_number else "from "
+        sides = following
+    texts = [text or "a tensor computed otherwise" for text in words]
+    if len({*texts}) == 1:  # the words do not tell them apart
+        texts = [f"{text} (number {number % 0xFFFF:04x})" for text, number in zip(texts, first)]
+    return [start + text for text in texts]
+
+
+class Provenance:
+    """The calculations of one world in this process, the latest ones of all."""
+
+    def __init__(self) -> None:
+        # Sources are kept apart: parameters are made once, before thousands of calculations.
+        self._sources: Bounded[int, Calculation] = Bounded(MOST)
+        self._computed: Bounded[int, Calculation] = Bounded(MOST)
+
+    def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
+        """Remember that the tensor of this number is computed now."""
+        frame, _ = user_frame(sys._getframe(1))
+        place = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        table = self._sources if name in (TENSOR, NUMBER) else self._computed
+        table[number] = Calculation(name, operands, parameters, *place)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._computed or number in self._sources
+
+    def _of(self, number: int) -> Calculation | None:
+        return self._computed.get(number) or self._sources.get(number)
+
+    def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
+        """Yield a tensor's number and those of what it was computed from, nearest first, each with words for :func:`unpacked`."""
+        waiting = [number]
+        for k, ancestor in enumerate(waiting):
+            if k == ANCESTORS:
+                return
+            calculation = self._of(ancestor)
+            yield ancestor, "" if calculation is None else self._packed(calculation)
+            for operand in () if calculation is None else calculation.operands:
+                if operand not in waiting and operand in self:
+                    waiting.append(operand)
+
+    def _packed(self, calculation: Calculation) -> str:
+        """Return a calculation as a text for other ranks: its words, and its operands' numbers."""
+        words = str(calculation)
+        if (
+            calculation.name.endswith(BACKWARD)
+            and (forward := self._of(calculation.operands[-1])) is not None
+        ):
+            words += f", of the call at {forward.line}"
+        return "\t".join([words, *[f"{operand:x}" for operand in calculation.operands]])
+
+
+def unpacked(text: str) -> tuple[str, tuple[int, ...]]:
+    r"""Return the words and the operands' numbers of a packed calculation.
+
+    >>> unpacked("computed by add at program.py:3\tff\t1")
+    ('computed by add at program.py:3', (255, 1))
+    """
+    words, *operands = text.split("\t")
+    return words, tuple(int(operand, 16) for operand in operands)
+
+
+def number_of(*facts: Any) -> int:
+    """The number of some facts, the same in all processes."""
+    return crc32(repr(alike(facts)).encode())
+
+
+def derived_origin(
+    world: Any, recipe: Any, of: Sequence[Any], k: int = 0, params: Any = None, forward: int = 0
+) -> int:
+    """Return the provenance number of result ``k`` of an operator; 0 where nobody compares.
+
+    Args:
+        world: the tensors' world, which remembers the calculation.
+        recipe: the operator with its parameters; None for the sum of the operands, which are gradients.
+        of: the operands.
+        k: which result, or which operand a gradient is for.
+        params: the parameters of the call.
+        forward: for a gradient, the number of the operator's first result.
+    """
+    if not world.compares:
+        return 0
+    operands = (*map(_origin, of),)
+    if recipe is None:
+        return computed_origin(world, "a sum of gradients", operands, ())
+    number, name = recipe.number + k, recipe.op.name
+    if forward:
+        number, name = number + forward + 1, name + BACKWARD
+    elif params and recipe.op.varying:  # nothing else is derived from those: the recipe does not know them
+        number += world.number(*[params.get(name) for name in recipe.op.varying])
+    origin: int = hash((number, *operands)) & ORIGINS
+    world.provenance.note(origin, name, (*operands, forward) if forward else operands, params)
+    return origin
+
+
+def computed_origin(
+    world: Any,
+    name: str,
+    operands: tuple[int, ...],
+    facts: tuple[Any, ...] | None = None,
+    parameters: Any = None,
+) -> int:
+    """Return the provenance number of what a name says was computed; 0 where nobody compares.
+
+    Args:
+        world: the world, which remembers the calculation.
+        name: what computed it.
+        operands: the operands' numbers.
+        facts: numbers that the result depends on besides, the name's if left out.
+        parameters: what to show of these facts in words.
+    """
+    if not world.compares:
+        return 0
+    facts = (world.number(name),) if facts is None else facts
+    origin: int = hash((*facts, *operands)) & ORIGINS
+    world.provenance.note(origin, name, operands, parameters)
+    return origin
+
+
+def alike(value: Any) -> Any:
+    """A parameter as all processes print it; of what they may print otherwise, such as functions, the type."""
+    if isinstance(value, (tuple, list)):
+        return [alike(part) for part in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
+    return value if isinstance(value, kinds) else type(value).__name__
