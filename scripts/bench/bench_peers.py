@@ -2,7 +2,7 @@
 
 Run: mpirun -n 2 python scripts/bench/bench_peers.py [--only rows product embedding mlp stencil] [--shrink 8]
 A row is another system's time over spmdsim's: above 1, spmdsim is faster. All ways of a work run interleaved in one job, on the same
-data, and their results are compared first. ``pip install torch heat jax`` adds the other systems. DTensor runs over gloo, Heat over MPI,
+data, and their results are compared first. ``pip install '.[peers]'`` adds the other systems. DTensor runs over gloo, Heat over MPI,
 JAX in one process that has a CPU device per rank.
 """
 
