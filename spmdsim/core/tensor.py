@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.elements import each, identity, in_type
+from spmdsim.core.elements import each, identity, in_type, without_scalars
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.world import Shards, performed
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
@@ -111,6 +111,8 @@ class Tensor(Pictured):
     ) -> None:
         self.world, self.meta = world, meta
         self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
+        if not meta.shape and type(self.held) is list:
+            self.held = without_scalars(self.held)
         self._tracked = False
         if requires_grad:
             self._track(True)
