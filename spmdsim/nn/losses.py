@@ -42,6 +42,16 @@ def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
     return ops.mean(losses) if reduction == "mean" else ops.sum(losses)
 
 
+def _require_real(loss: str, **operands: object) -> None:
+    """Raise InputError if an operand of a loss is complex, as torch does. Arguments are operands by their names."""
+    for name, operand in operands.items():
+        dtype = getattr(operand, "dtype", None) or np.asarray(operand).dtype
+        if dtype.kind == "c":
+            raise InputError(
+                f"{loss}: {name} must be real, got {dtype}; add the losses of ops.real and ops.imag up, or take l1_loss"
+            )
+
+
 def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     """Squared differences of two tensors of one shape.
 
@@ -55,7 +65,7 @@ def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
         operands' shape.
 
     Raises:
-        InputError: an unknown reduction.
+        InputError: an unknown reduction, or complex numbers.
         RuleError: shapes that do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor
@@ -63,11 +73,12 @@ def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     >>> mse_loss(x, x + 2.0).item()
     4.0
     """
+    _require_real("mse_loss", x=x, y=y)
     return reduced(ops.squared_difference(x, y), reduction)
 
 
 def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
-    """Absolute differences of two tensors, reduced and refused as by :func:`mse_loss`.
+    """Absolute differences of two tensors, complex ones included, reduced as by :func:`mse_loss`.
 
     Args:
         x: numbers of any shape.
@@ -98,6 +109,7 @@ def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float =
     """
     if not beta:
         return l1_loss(x, y, reduction)
+    _require_real("smooth_l1_loss", x=x, y=y)
     far = ops.absolute(ops.subtract(x, y))
     near = ops.divide(ops.square(far), 2 * beta)
     return reduced(ops.where(ops.less(far, beta), near, ops.subtract(far, beta / 2)), reduction)
@@ -149,6 +161,7 @@ def binary_cross_entropy(
     >>> round(binary_cross_entropy(x, 1.0).item(), 4)
     0.6931
     """
+    _require_real("binary_cross_entropy", x=x, target=target, weight=weight)
     return _weighted(_binary_cross_entropy(x, target), weight, reduction)
 
 
@@ -169,6 +182,7 @@ def binary_cross_entropy_with_logits(
     >>> round(binary_cross_entropy_with_logits(x, 1.0).item(), 4)
     0.6931
     """
+    _require_real("binary_cross_entropy_with_logits", x=x, target=target, weight=weight, pos_weight=pos_weight)
     if pos_weight is None:
         losses = ops.subtract(ops.softplus(x), ops.multiply(x, target))
     else:  # (1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))
@@ -245,6 +259,7 @@ def nll_loss(
     >>> nll_loss(x, Tensor.from_global([0, 1], mesh("dp"))).item()
     2.5
     """
+    _require_real("nll_loss", x=x, weight=weight)
     logs = _rows(x, target)
     labels, counts = counted(target, ignore_index, weight, logs)
     return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
@@ -275,6 +290,7 @@ def cross_entropy(
     """
     if not 0 <= label_smoothing <= 1:
         raise InputError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    _require_real("cross_entropy", x=x, target=target, weight=weight)
     axis, share = min(1, x.ndim - 1), label_smoothing
     if target.shape == x.shape:
         rows, targets = classes_last(x, axis), classes_last(target, axis)

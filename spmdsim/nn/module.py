@@ -93,9 +93,14 @@ class Values:
         return f"an array with checksum {checksum:08x}"
 
 
+def _fan_in(shape: tuple[int, ...]) -> int:
+    """Return the number of rows of a parameter, at least 1; 1 for a parameter of shape ()."""
+    return max(1, shape[0]) if shape else 1
+
+
 @dataclass(frozen=True)
 class Normal(Pictured):
-    """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in).
+    """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in), 1 for shape ().
 
     >>> Normal(0.02).std
     0.02
@@ -106,7 +111,7 @@ class Normal(Pictured):
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
         """The block at an index."""
         block = normal_block(index, shape, dtype, seed)
-        block *= dtype.type(shape[0] ** -0.5 if self.std is None else self.std)
+        block *= dtype.type(_fan_in(shape) ** -0.5 if self.std is None else self.std)
         return block
 
 
@@ -122,7 +127,7 @@ class Uniform(Pictured):
 
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
         """The block at an index."""
-        bound = shape[0] ** -0.5 if self.bound is None else self.bound
+        bound = _fan_in(shape) ** -0.5 if self.bound is None else self.bound
         return np.asarray((uniform_block(index, shape, dtype, seed) * 2 - 1) * bound, dtype)
 
 

@@ -262,7 +262,8 @@ class Optimiser(Pictured):
         None where there is something to decide, as for those that are updated in blocks.
         """
         usual = type(self).new_value is Optimiser.new_value and type(self).advanced is Optimiser.advanced
-        if not usual or not self.is_stateless(value) or value.size > CACHED // (2 * value.itemsize):
+        in_blocks = value.size > CACHED // (2 * value.itemsize) or not value.ndim or value.dtype.kind == "c"
+        if not usual or not self.is_stateless(value) or in_blocks:
             return None
 
         def overwritten(parameter: Parameter, value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -295,20 +296,38 @@ class Optimiser(Pictured):
         result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
         states = [empty(value.shape, value.dtype) for _ in state]
         arrays = [value, gradient, *state, *states]
-        block = CACHED // (value.itemsize * (len(arrays) + (result is not value)))
-        if value.size > block and all(array.flags.c_contiguous for array in (result, *arrays)):
-            new, *flat = [array.ravel() for array in (result, *arrays)]
-            for start in range(0, value.size, block):
-                parts = [array[start : start + block] for array in flat]
-                self._block(parts[0] if result is value else new[start : start + block], *parts)
-        else:
-            self._block(result, *arrays)
+        for operands in _update_blocks(result, arrays):
+            self._block(*operands)
         state[:] = states
         return result
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         """The update of some elements into ``out``, which may be the old ones; states, then where each new one goes."""
         raise TypeError(f"{type(self).__name__} defines no new_value()")
+
+
+def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Yield the operands of `Optimiser._block`, block by block: views of `out`, then of each array.
+
+    If `out` is the first array, the first two views are one object.
+    A complex number is updated as two real ones, as torch does. Every view has at least one dim, because numpy's
+    functions return scalars for arrays of shape ().
+    """
+    value = arrays[0]
+    if value.dtype.kind == "c":
+        for part in ("real", "imag"):
+            views = [getattr(array, part) for array in arrays]
+            yield from _update_blocks(views[0] if out is value else getattr(out, part), views)
+        return
+    distinct = [*arrays] if out is value else [out, *arrays]
+    size = CACHED // (value.itemsize * len(distinct))
+    if not value.ndim or (value.size > size and all(array.flags.c_contiguous for array in distinct)):
+        new, *flat = [array.reshape(-1) for array in (out, *arrays)]
+        for start in range(0, value.size, size):
+            parts = [array[start : start + size] for array in flat]
+            yield [parts[0] if out is value else new[start : start + size], *parts]
+    else:
+        yield [out, *arrays]
 
 
 def _with_value(parameter: Parameter) -> Layout:

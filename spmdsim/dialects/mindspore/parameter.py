@@ -83,7 +83,7 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     def block(index: Any, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
         field = math.prod(shape[2:])
         fans = (shape[1] * field, shape[0] * field) if len(shape) > 1 else ((shape or (1,))[0],) * 2
-        return nn.Uniform(math.sqrt(bound(*fans)))(index, shape, dtype, seed)
+        return nn.Uniform(math.sqrt(bound(*[max(1, fan) for fan in fans])))(index, shape, dtype, seed)
 
     return block
 

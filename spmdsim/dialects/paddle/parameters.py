@@ -57,7 +57,14 @@ def _shifted(values: Initialiser, shift: float) -> Initialiser:
 
 
 def _by_fans(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
-    return lambda: lambda index, shape, *more: kind(math.sqrt(most / sum(shape[:2])))(index, shape, *more)
+    """Return a factory of first values whose spread follows from `most` over the sum of fan-in and fan-out, as Paddle counts them."""
+
+    def start(index: Any, shape: tuple[int, ...], *more: Any) -> np.ndarray:
+        fans = shape[:2] if len(shape) > 1 else 2 * (shape or (1,))
+        total = max(1, sum(fans) * math.prod(shape[2:]))
+        return kind(math.sqrt(most / total))(index, shape, *more)
+
+    return lambda: start
 
 
 def Assign(value: Any) -> Initialiser:
