@@ -23,8 +23,18 @@ import numpy as np
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many
-from spmdsim.layout.element_type import safetensors_dtype, safetensors_name
-from spmdsim.tensor.checkpoint_folder import VERSION, Saving, read_manifest, saved_layout, sees, sync_folder
+from spmdsim.layout.element_type import safetensors_name
+from spmdsim.tensor.checkpoint_folder import (
+    COMPLEX,
+    VERSION,
+    Saving,
+    read_manifest,
+    saved_dtype,
+    saved_layout,
+    saved_name,
+    sees,
+    sync_folder,
+)  # fmt: skip
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described, require_equal_source
@@ -44,7 +54,8 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
         tensors: by name, all of one world, the same ones on all ranks. Pending values are reduced first.
 
     Raises:
-        InputError: nothing to save, or a folder that cannot be written or is not the same one on all ranks.
+        InputError: nothing to save, elements of a type that files cannot hold, or a folder that cannot be written or
+            is not the same one on all ranks.
         WorldError: the ranks save different tensors. What was saved before is untouched then, as after any error.
 
     >>> import tempfile
@@ -84,6 +95,12 @@ def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str,
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise UsageTypeError(f"save() takes tensors, but {name!r} is a {type(tensor).__name__}")
+        try:
+            saved_name(tensor.dtype)
+        except InputError as error:
+            raise InputError(
+                f"save() cannot write {name!r}: {error}; convert it with .astype, at {source_line()}"
+            ) from None
     first, *others = tensors.items()
     for name, tensor in others:
         if tensor.world is not first[1].world:
@@ -142,7 +159,7 @@ def _write(
 def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
     """One safetensors file with the shards that this rank is the first to hold."""
     mine = {
-        name: np.asarray(tensor.shards[k], order="C")
+        name: _as_real(np.asarray(tensor.shards[k], order="C"))
         for name, tensor in tensors.items()
         if rank in tensor.layout.mesh and tensor.layout.replica_ranks(rank)[0] == rank
     }
@@ -171,6 +188,16 @@ def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -
     return shards
 
 
+def _as_real(array: np.ndarray) -> np.ndarray:
+    """Return a C-ordered array as it is stored: a complex one as real numbers with a last dim of size 2."""
+    return array.reshape(*array.shape, 1).view(array.real.dtype) if array.dtype.kind == "c" else array
+
+
+def _from_real(stored: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return the array of type `dtype` that :func:`_as_real` stored."""
+    return np.asarray(stored, order="C").view(dtype)[..., 0] if dtype.kind == "c" else stored
+
+
 def _bytes(array: np.ndarray) -> memoryview:
     flat: Any = array.ravel().view(np.uint8)
     return memoryview(flat)
@@ -180,7 +207,7 @@ def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[st
     described = {
         name: {
             "shape": list(t.shape),
-            "dtype": safetensors_name(t.dtype),
+            "dtype": saved_name(t.dtype),
             "layout": {
                 "mesh": list(t.layout.mesh.shape),
                 "axes": list(t.layout.mesh.axes),
@@ -276,7 +303,7 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
         raise WorldError(
             f"{name!r} was saved on {layout.mesh}, but {many(world.size, 'rank is', 'ranks are')} running; load() takes other layouts"
         )
-    dtype = safetensors_dtype(entry["dtype"], files)
+    dtype = saved_dtype(entry["dtype"], files)
     block = Described(
         lambda index: _block(name, entry, files, index, dtype), None
     )  # compared when all have read all
@@ -297,7 +324,8 @@ def _block(
             continue
         source = open_array(files / shard["file"], name)
         place = tuple(slice(a - w, b - w) for (a, b), (w, _) in zip(box, wanted))
-        out[place] = source[tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(box, bounds))]
+        part = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(box, bounds))
+        out[place] = _from_real(source[(*part, slice(0, 2)) if dtype.kind == "c" else part], dtype)
         filled += int(np.prod([b - a for a, b in box], dtype=np.int64))
     if filled != out.size:
         raise InputError(
@@ -319,9 +347,10 @@ def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | N
     except InputError as error:
         return str(error)
     which = f"{name!r} in {str(files / shard['file'])!r}"
-    if tuple(b - a for a, b in shard["bounds"]) != source.shape:
+    dtype, parts = saved_dtype(kind, files), () if kind not in COMPLEX else (2,)
+    if (*[b - a for a, b in shard["bounds"]], *parts) != source.shape:
         return f"{which} has shape {source.shape}, not that of its bounds"
-    if whole.dtype != safetensors_dtype(kind, files):
+    if whole.dtype != np.empty((), dtype).real.dtype:
         return f"{which} has elements of type {whole.dtype}, not {kind}"
     if zlib.crc32(_bytes(whole)) != shard["crc32"]:
         return f"{which} is damaged: its checksum differs from the manifest's"

@@ -20,9 +20,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, many
-from spmdsim.layout.element_type import safetensors_dtype
+from spmdsim.layout.element_type import safetensors_dtype, safetensors_name
 from spmdsim.reading import read_json, readable
 
 try:
@@ -31,6 +33,9 @@ except ImportError:  # no locks here: nothing that others may be writing is remo
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
+#: Names of complex types in a manifest. Safetensors files have no complex128: they hold real numbers with one more dim,
+#: of size 2, for the real and the imaginary part.
+COMPLEX: dict[str, np.dtype] = {"C64": np.dtype(np.complex64), "C128": np.dtype(np.complex128)}
 VERSION = 1
 KIND = "the manifest of a checkpoint"
 #: How the file is called that says of a subfolder that it is being written.
@@ -63,6 +68,16 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def saved_name(dtype: np.dtype) -> str:
+    """Return the name of an element type in a manifest; InputError if no file can hold its elements."""
+    return next((name for name, kind in COMPLEX.items() if kind == dtype), None) or safetensors_name(dtype)
+
+
+def saved_dtype(name: str, path: Any) -> np.dtype:
+    """Return the element type that a manifest calls `name`; InputError, which names `path`, if there is none."""
+    return COMPLEX[name] if isinstance(name, str) and name in COMPLEX else safetensors_dtype(name, path)
+
+
 def saved_layout(entry: dict[str, Any]) -> Layout:
     """The layout a tensor was saved in."""
     saved = entry["layout"]
@@ -79,7 +94,7 @@ def _check_entry(name: str, entry: Any, path: Path) -> None:
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(_count(n) for n in shape):
         raise ValueError(f"{name!r} has the shape {shape!r}")
-    safetensors_dtype(entry["dtype"], name)
+    saved_dtype(entry["dtype"], name)
     if saved_layout(entry).ndim != len(shape):
         raise ValueError(f"{name!r} has shape {shape} and a layout for another number of dims")
     total = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,6 +35,9 @@ def values() -> dict[str, np.ndarray]:
         "count": np.array(3),
         "empty": np.zeros((0, 4)),
         "flags": np.array([True, False, True]),
+        "wave": (rng.normal(size=(6, 5, 2)) @ np.array([1, 1j])).astype(np.complex64),
+        "phase": np.array(0.5 - 2j),
+        "no waves": np.zeros((0, 4), np.complex128),
     }
 
 
@@ -44,6 +48,9 @@ def tensors(world, mesh) -> dict[str, Tensor]:
         "count": mesh(),
         "empty": mesh("a", None),
         "flags": mesh("b"),
+        "wave": mesh("b", "a"),
+        "phase": mesh(),
+        "no waves": mesh("a", None),
     }
     return {name: Tensor.from_global(v, layouts[name], world) for name, v in values().items()}
 
@@ -64,6 +71,38 @@ def test_round_trip_on_another_mesh_and_rank_count(world, shared):
         shared / "c", one, lambda name, shape: three(*[None] * max(0, len(shape) - 1), *["x"] * bool(shape))
     )
     np.testing.assert_array_equal(back["w"].full(), values()["w"])
+    np.testing.assert_array_equal(back["wave"].full(), values()["wave"])
+
+
+@pytest.mark.ranks(2)
+def test_files_hold_complex_numbers_as_pairs_of_real_ones(world, shared):
+    """What every reader of safetensors files knows: the format has no complex128."""
+    mesh = Mesh((2,), ("x",))
+    x = Tensor.from_global(np.array([1 + 2j, 3 - 4j, 5j, -6.0]), mesh("x"), world)
+    checkpoint.save(shared / "c", {"x": x})
+    entry = checkpoint.read_manifest(shared / "c")
+    assert entry["tensors"]["x"]["dtype"] == "C128" and entry["tensors"]["x"]["shape"] == [4]
+    files = [shared / "c" / entry["data"] / shard["file"] for shard in entry["tensors"]["x"]["shards"]]
+    pairs = np.concatenate([open_array(file, "x")[:] for file in files])
+    assert pairs.tolist() == [[1, 2], [3, -4], [0, 5], [-6, 0]]
+    world.barrier()
+    if 0 in world.ranks:
+        files[0].write_bytes(files[0].read_bytes()[:-8] + struct.pack("<d", 7.0))
+    world.barrier()
+    with pytest.raises(InputError, match=r"'x' in .* is damaged: its checksum differs"):
+        checkpoint.load(shared / "c", world)
+
+
+@pytest.mark.ranks(2)
+def test_elements_that_files_cannot_hold_are_refused_by_all_ranks(world, shared):
+    """Each rank knows it from the type, and goes on; nothing was written."""
+    x = Tensor.from_global(np.arange(4).astype(ml_dtypes.float8_e5m2), Mesh((2,), ("x",))("x"), world)
+    with pytest.raises(
+        InputError, match=r"save\(\) cannot write 'x': .*float8_e5m2; convert it with .astype, at "
+    ):
+        checkpoint.save(shared / "c", {"x": x})
+    assert not (shared / "c").exists()
+    assert Tensor.from_global(np.ones(4), Mesh((2,), ("x",))("x"), world).full().sum() == 4
 
 
 @pytest.mark.ranks(8)
