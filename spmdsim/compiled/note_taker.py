@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
-from spmdsim.nn.optimisers import Optimiser
+from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.sources import Described

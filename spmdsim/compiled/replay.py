@@ -27,7 +27,7 @@ from spmdsim.core.tape import OpNode, history, local_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import many
 from spmdsim.nn.holders import is_sole
-from spmdsim.nn.optimisers import Optimiser
+from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor

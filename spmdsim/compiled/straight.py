@@ -19,7 +19,7 @@ from spmdsim.core.elements import each
 from spmdsim.core.operator import calculated
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
-from spmdsim.nn.optimisers import Optimiser
+from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.ops.declare import specialised, specialised_pair
 from spmdsim.tensor import Op
 from spmdsim.tensor.program_operator import alone_gradients, specialised_vjp

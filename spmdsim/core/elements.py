@@ -94,16 +94,6 @@ def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
     return performed(run, arrays)  # type: ignore[no-any-return]
 
 
-def without_scalars(shards: list[Any]) -> list[Any]:
-    """Return the shards of a tensor of shape (), with each numpy scalar as an array.
-
-    Numpy's functions return a scalar instead of an array of shape (). A scalar has no views and cannot be written to.
-    """
-    if not any(isinstance(shard, np.generic) for shard in shards):
-        return shards
-    return performed(partial(each, np.asarray), shards)  # type: ignore[no-any-return]
-
-
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
     """What a function makes of every rank's arrays; ranks that share all of them share the result."""
     results: dict[tuple[int, ...], Any] = {}

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.elements import each, identity, in_type, without_scalars
+from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.world import Shards, performed
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
@@ -50,8 +50,6 @@ class Meta:
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
         """The one Meta with these values; LayoutError if the layout is for another number of dims."""
-        if type(shape) is tuple and isinstance(dtype, np.dtype):
-            return interned(layout, shape, dtype)
         return interned(layout, tuple(shape), np.dtype(dtype))
 
     def with_layout(self, layout: Layout) -> Meta:
@@ -111,8 +109,9 @@ class Tensor(Pictured):
     ) -> None:
         self.world, self.meta = world, meta
         self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
-        if not meta.shape and type(self.held) is list:
-            self.held = without_scalars(self.held)
+        # Numpy's functions return scalars, which have no views, instead of arrays of shape ().
+        if not meta.shape and type(self.held) is list and any(isinstance(x, np.generic) for x in self.held):
+            self.held = performed(partial(each, np.asarray), self.held)
         self._tracked = False
         if requires_grad:
             self._track(True)

@@ -182,7 +182,9 @@ def binary_cross_entropy_with_logits(
     >>> round(binary_cross_entropy_with_logits(x, 1.0).item(), 4)
     0.6931
     """
-    _require_real("binary_cross_entropy_with_logits", x=x, target=target, weight=weight, pos_weight=pos_weight)
+    _require_real(
+        "binary_cross_entropy_with_logits", x=x, target=target, weight=weight, pos_weight=pos_weight
+    )
     if pos_weight is None:
         losses = ops.subtract(ops.softplus(x), ops.multiply(x, target))
     else:  # (1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))

@@ -187,7 +187,7 @@ def test_words_that_are_not_there_name_what_is_near(world):
         assert layer.apply(seen.append) is layer and seen == [layer]
         np.testing.assert_allclose((layer.weight + 1).numpy(), layer.weight.numpy() + 1)
         for wrong, nearest in (
-            (lambda: layer.register_buffer("b", X), "an attribute"), (lambda: layer.to("cpu"), "dtype="), (lambda: rate.state_dict(), "checkpoint"),
+            (lambda: layer.register_buffer("b", X), "an attribute"), (lambda: layer.to("cpu"), "dtype="), (lambda: rate.append_regularization_ops(), "set_lr"),
             (lambda: paddle.static.default_main_program().ops, "list_vars"), (lambda: paddle.histogram(X), "spmdsim.ops.histogram"),
             (lambda: flow.sbp.partial, "partial_sum"),
         ):  # fmt: skip

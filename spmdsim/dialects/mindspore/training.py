@@ -125,10 +125,11 @@ class Optimizer(Worded, nn.Optimiser):
 
     weight_decay: float
 
+    saved_numbers = ("global_step",)  # the rate follows from it
+
     ORIGINAL = "mindspore.nn.Optimizer"
     NEAREST = each({
         "param_groups groups target is_group params group_params group_lr": "parameters, and one optimiser per group",
-        "state_dict load_state_dict": "save_checkpoint",
         "get_weight_decay get_lr_parameter dynamic_lr": "get_lr",
         "clone_state": "Parameter.clone",
         "unique parameters_groups": "parameters",

@@ -14,7 +14,6 @@ class _Gradients(Worded, nn.Optimiser):
     ORIGINAL = "oneflow.optim.Optimizer"
     NEAREST = each({
         "param_groups add_param_group defaults": "optimiser.rate, set before each step",
-        "state_dict load_state_dict": "spmdsim.tensor.checkpoint",
         "clip_grad": "spmdsim.nn.clip",
     })  # fmt: skip
 

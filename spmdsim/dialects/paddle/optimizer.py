@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +94,6 @@ class Optimizer(Worded, nn.Optimiser):
 
     ORIGINAL = "paddle.optimizer.Optimizer"
     NEAREST = each({
-        "state_dict set_state_dict": "spmdsim.tensor.checkpoint",
         "set_lr_scheduler append_regularization_ops": "set_lr before each step",
         "backward apply_gradients apply_optimize": "minimize",
     })  # fmt: skip
@@ -198,6 +197,15 @@ class Optimizer(Worded, nn.Optimiser):
         self.zero_grad()
 
     clear_gradients = clear_grad
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state as tensors by name; see :meth:`spmdsim.nn.Optimiser.state_dict`."""
+        self.parameters = self._trained()
+        return super().state_dict()
+
+    def set_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Take the state that :meth:`state_dict` returned."""
+        self.load_state_dict(state_dict)
 
     def get_lr(self) -> float:
         """The learning rate."""

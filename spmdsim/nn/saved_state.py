@@ -1,0 +1,190 @@
+"""The state of an optimiser as tensors by name, to be saved with the parameters and loaded on any mesh."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.elements import in_type
+from spmdsim.core.tensor import Meta, pieces
+from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
+from spmdsim.layout.element_type import accumulator, is_float
+from spmdsim.nn.module import Parameter
+from spmdsim.tensor import Tensor
+from spmdsim.worlds.base import ORIGINS, World
+
+#: From a parameter to the layout of its optimiser state.
+StateLayout = Callable[[Parameter], Layout]
+
+
+class SavedState:
+    """State of an optimiser that `state_dict` returns and `load_state_dict` takes.
+
+    Attributes:
+        parameters: what is trained.
+        rate: the learning rate.
+        state: the arrays of a parameter's state by its identity, one list per slot, in it one array per owned rank.
+        counts: the number of updates of a parameter by its identity.
+        state_layout: from a parameter to the layout of its state.
+        loaded: a number that stands for the state loaded last, equal on ranks that loaded equal tensors.
+    """
+
+    #: How many state tensors each parameter has, and their names, which are torch's.
+    slots = 0
+    slot_names: tuple[str, ...] = ()
+    #: Attributes that are saved as numbers, because they may change from step to step.
+    saved_numbers: tuple[str, ...] = ("rate",)
+
+    parameters: list[Parameter]
+    rate: float
+    state: dict[int, list[list[Any]]]
+    counts: dict[int, int]
+    state_layout: StateLayout
+    loaded: int | None = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state as tensors by name: what a later run needs to go on as if it had not stopped.
+
+        Each parameter has its moments, named as in torch (``weight.exp_avg``), and its number of updates
+        (``weight.step``); ``rate`` is the learning rate. A parameter that was not updated yet has zeros, so an
+        optimiser that has just been made names the layouts in which its state is to be loaded. Parameters without a
+        name are called by their place, from ``0`` on. Frozen parameters that were never updated have no state.
+
+        Returns:
+            Tensors that :func:`spmdsim.tensor.checkpoint.save` takes. They are in the state's layout, in float32 for
+            parameters of 16-bit floats; numbers are of shape ().
+
+        Raises:
+            WorldError: parameters without values yet.
+
+        >>> from spmdsim import Mesh, Tensor, nn
+        >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
+        >>> optimiser = nn.Adam([weight], rate=0.5)
+        >>> nn.backward((weight * weight).sum())
+        >>> optimiser.step()
+        >>> {name: tensor.full().round(3).tolist() for name, tensor in optimiser.state_dict().items()}
+        {'0.exp_avg': [0.6, 0.8], '0.exp_avg_sq': [0.036, 0.064], '0.step': 1, 'rate': 0.5}
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self._named_parameters():
+            value = parameter.value
+            world, dtype = value.world, accumulator("sum", value.dtype)
+            meta = Meta.of(self.state_layout(parameter), value.shape, dtype)
+            arrays = self.state.get(id(parameter), ())
+            for k in range(self.slots):
+                shards = arrays[k] if k < len(arrays) else _zeros(world, meta)
+                origin = hash((value.origin, k + 1)) & ORIGINS if world.compares else 0
+                tensors[f"{name}.{self._slot_name(k)}"] = Tensor(world, meta, [*shards], origin=origin)
+            tensors[f"{name}.step"] = _number(world, np.int64(self.counts.get(id(parameter), 0)))
+        for name in self.saved_numbers if tensors else ():
+            number = getattr(self, name)
+            tensors[name] = _number(
+                world, np.int64(number) if isinstance(number, int) else np.float64(number)
+            )
+        return tensors
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the state that :meth:`state_dict` of this kind of optimiser returned, for parameters of equal names and shapes.
+
+        Tensors may be in any layout, and are brought into that of the state. Numbers such as ``rate`` take the place
+        of those that the optimiser was made with; set them again afterwards if others are meant. Nothing is changed
+        if something does not fit.
+
+        Raises:
+            InputError: a name that is missing or not known, another shape, or complex numbers for real ones.
+            UsageTypeError: something that is no tensor.
+            WorldError: tensors of another world.
+
+        >>> from spmdsim import Mesh, Tensor, nn
+        >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
+        >>> first, second = nn.Adam([weight], rate=0.5), nn.Adam([weight])
+        >>> nn.backward((weight * weight).sum())
+        >>> first.step()
+        >>> second.load_state_dict(first.state_dict())
+        >>> second.rate, second.state_dict()["0.step"].item()
+        (0.5, 1)
+        """
+        expected = self.state_dict()
+        _check_names(expected, tensors)
+        moved = {name: _fitted(name, tensors[name], like) for name, like in expected.items()}
+        if not all(tensor.world.has_data for tensor in moved.values()):
+            return
+        for name, parameter in self._named_parameters():
+            slots = [moved[f"{name}.{self._slot_name(k)}"].held for k in range(self.slots)]
+            self.counts[id(parameter)] = int(moved[f"{name}.step"].held[0])
+            if slots:
+                self.state[id(parameter)] = slots
+        for name in self.saved_numbers if moved else ():
+            setattr(self, name, moved[name].held[0].item())
+        self.loaded = hash(tuple([tensors[name].origin for name in sorted(expected)]))
+
+    def _slot_name(self, k: int) -> str:
+        """Return the name of a state tensor by its place among those of a parameter."""
+        return self.slot_names[k] if k < len(self.slot_names) else f"state{k}"
+
+    def _named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Yield the parameters that have state, or may get it, with names that no two of them share."""
+        names = [parameter.name or str(k) for k, parameter in enumerate(self.parameters)]
+        uses = Counter(names)
+        for k, (name, parameter) in enumerate(zip(names, self.parameters)):
+            if parameter.value.requires_grad or id(parameter) in self.counts:
+                yield name if uses[name] == 1 else f"{k}.{name}", parameter
+
+
+def _zeros(world: World, meta: Meta) -> list[Any]:
+    """Return the shards of a tensor of zeros; replicas in one process share one array."""
+    if not world.has_data:
+        return world.empties(meta)
+    return pieces(world, meta, lambda index: np.zeros([part.stop - part.start for part in index], meta.dtype))
+
+
+def _number(world: World, number: np.generic) -> Tensor:
+    """Return a number as a tensor of shape () that every rank of the world has."""
+    meta = Meta.of(Mesh((world.size,), ("world",))(), (), number.dtype)
+    shards = [np.asarray(number)] * len(world.ranks) if world.has_data else world.empties(meta)
+    return Tensor(world, meta, shards, origin=hash(number) & ORIGINS if world.compares else 0)
+
+
+def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) -> None:
+    """Raise InputError unless the state of an optimiser has the expected names and no others."""
+    for name in expected:
+        if name not in tensors:
+            near = nearest(name, [other for other in tensors if other not in expected])
+            hint = (
+                f"it has {near!r}" if near else "it may be that of another optimiser or of other parameters"
+            )
+            raise InputError(f"load_state_dict: the state must have {name!r}, got none; {hint}")
+    for name in tensors:
+        if name not in expected:
+            near = nearest(name, expected)
+            hint = (
+                f"nearest: {near!r}"
+                if near
+                else f"this optimiser's state has {', '.join(expected) or 'no names'}"
+            )
+            raise InputError(f"load_state_dict: names must be those of state_dict(), got {name!r}; {hint}")
+
+
+def _fitted(name: str, tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor in the layout and element type of another one, or raise an error if it is not of its kind."""
+    if not isinstance(tensor, Tensor):
+        raise UsageTypeError(f"load_state_dict: {name!r} must be a tensor, got a {type(tensor).__name__}")
+    if tensor.world is not like.world:
+        raise WorldError(
+            f"load_state_dict: {name!r} must be in the parameters' world {like.world}, got one of {tensor.world}"
+        )
+    kinds = [dtype.kind if not is_float(dtype) else "f" for dtype in (tensor.dtype, like.dtype)]
+    if tensor.shape != like.shape or kinds[0] != kinds[1]:
+        raise InputError(
+            f"load_state_dict: {name!r} must be {like.dtype} of shape {like.shape}, got {tensor!r}"
+        )
+    moved = tensor.detach().to(like.layout)
+    return (
+        moved
+        if moved.dtype == like.dtype
+        else Tensor(moved.world, like.meta, in_type(moved.held, like.dtype))
+    )
