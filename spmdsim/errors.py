@@ -10,7 +10,7 @@ operator, its rule, the layouts and shapes. The context is added once, at the pu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -39,6 +39,7 @@ class SpmdError(Exception):
 
 
 Error = TypeVar("Error", bound=SpmdError)
+Value = TypeVar("Value")
 
 MOST_LISTED = 16
 """Where there are more words than this, the nearest one is said alone."""
@@ -139,6 +140,25 @@ def many(count: float, noun: str, several: str = "", written: str = "") -> str:
     '1M bytes'
     """
     return f"{written or f'{count:,}'} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
+    """Return a copy of a list of `count` values; raise UsageTypeError if it is something else, such as one object.
+
+    >>> one_per_rank(["a", "b"], 2)
+    ['a', 'b']
+    >>> one_per_rank("ab", 2)
+    Traceback (most recent call last):
+    ...
+    spmdsim.errors.UsageTypeError: gather_objects: values must be a list with one value per rank that this process owns...
+    """
+    if isinstance(values, (list, tuple)) and len(values) == count:
+        return [*values]
+    kind = f"one of length {len(values)}" if isinstance(values, (list, tuple)) else repr(values)[:60]
+    raise UsageTypeError(
+        f"gather_objects: values must be a list with one value per rank that this process owns, of length {count}, got "
+        f"{kind}; pass [value] * len(world.ranks) to give one object for all of them"
+    )
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:

@@ -190,7 +190,7 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
         from spmdsim.draw.timelines import step_timeline
 
         machine = load_machine(args.machine)
-        traces = world.gather_objects([trace])
+        traces = world.gather_objects([trace]) if len(world.ranks) == 1 else [trace]
         if output.write_file(args.perfetto, json.dumps(step_timeline(traces, machine, repr(world)))):
             output.remark(f"wrote {args.perfetto}")
     if output.wants_pictures(args):

@@ -109,9 +109,8 @@ class Tensor(Pictured):
     ) -> None:
         self.world, self.meta = world, meta
         self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
-        # Numpy's functions return scalars, which have no views, instead of arrays of shape ().
         if not meta.shape and type(self.held) is list and any(isinstance(x, np.generic) for x in self.held):
-            self.held = performed(partial(each, np.asarray), self.held)
+            self.held = performed(partial(each, np.asarray), self.held)  # numpy's scalars have no views
         self._tracked = False
         if requires_grad:
             self._track(True)

@@ -15,7 +15,7 @@ from spmdsim.core.elements import in_type
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import WorldError
+from spmdsim.errors import WorldError, one_per_rank
 from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder, source_lines
@@ -402,11 +402,11 @@ class World(world.World):
         """Wait until all ranks are here."""
 
     def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
-        """All ranks' values, which can be pickled, on every process: one per owned rank in, ``size`` out. Not traced.
+        """Return all ranks' values by rank; take a list of one value per owned rank, else raise UsageTypeError. Not traced.
 
         ``what`` is the call that needs them, which all ranks make at the same time, in words.
         """
-        return list(values)
+        return one_per_rank(values, len(self.ranks))
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
         """Whether these ranks, this process's among them, have the same number; all of them ask, in this call."""

@@ -344,7 +344,7 @@ class ShapeOnly(World):
 
     def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
         """The representative's value in the place of every rank's."""
-        return list(values) * self.size
+        return super().gather_objects(values) * self.size
 
 
 def _expected(step: RowStep | PartsStep) -> Peers:

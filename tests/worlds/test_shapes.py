@@ -55,7 +55,25 @@ def test_values_of_all_ranks():
 
 def test_every_rank_gets_every_value(world):
     assert world.gather_objects([rank * 10 for rank in world.ranks]) == [r * 10 for r in range(world.size)]
+    assert world.gather_objects([["loss", 3]] * len(world.ranks)) == [["loss", 3]] * world.size
     world.barrier()
+
+
+@pytest.mark.ranks(2, 3)
+def test_one_object_is_no_list_of_one_per_rank(world):
+    """Each of them was taken apart: a text of three letters was three values in lock step, its first letter under MPI."""
+    count = len(world.ranks)
+    for values, kind in (
+        ("abc", "'abc'"), (7, "7"), (None, "None"), ({0: 1, 1: 2, 2: 3}, "{0: 1, 1: 2, 2: 3}"), (["loss"] * (count + 1), f"one of length {count + 1}"),
+        ([], "one of length 0"), (np.ones(count), "array"),
+    ):  # fmt: skip
+        with pytest.raises(
+            UsageTypeError, match=f"^gather_objects: values must be a list .*of length {count}, got {kind}"
+        ):
+            world.gather_objects(values)
+    assert world.gather_objects(tuple(world.ranks)) == [*range(world.size)]
+    with pytest.raises(UsageTypeError, match=r"pass \[value\] \* len\(world.ranks\)"):
+        ShapeOnly(3).gather_objects(["x"] * 3)
 
 
 @pytest.mark.parametrize("kind", [LockStep, ShapeOnly])

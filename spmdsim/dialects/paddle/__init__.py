@@ -67,7 +67,7 @@ _NO_COLLECTIVES = {
     "new_group get_group destroy_process_group set_mesh get_mesh": "ProcessMesh",
     "parallelize to_static Strategy DistAttr": "shard_tensor per parameter",
     "shard_dataloader": "shard_tensor of each batch",
-    "all_gather_object broadcast_object_list scatter_object_list": "spmdsim's world.gather_objects",
+    "all_gather_object broadcast_object_list scatter_object_list": "spmdsim's world.gather_objects([object] * len(world.ranks))",
     "ReduceOp": "Partial(op)",
     "save_state_dict load_state_dict": _CHECKPOINT,
     "sharding": "spmdsim.nn.sharded_over",

@@ -387,9 +387,10 @@ class MPIWorld(BeginsEarly):
             self._everyone.Barrier()
 
     def gather_objects(self, values: Sequence[Any], what: str = "gather_objects") -> list[Any]:
-        """All ranks' values on every process, pickled; see :meth:`World.gather_objects`. WorldError: as :meth:`barrier`."""
+        """Return all ranks' values, pickled; see :meth:`World.gather_objects`. WorldError: as :meth:`barrier`."""
+        (value,) = super().gather_objects(values)
         with self._together(what):
-            return self._everyone.allgather(values[0])
+            return self._everyone.allgather(value)
 
     def origin(self, meta: Any) -> int:
         """Which one of the tensors of its kind a new one is; see :meth:`World.origin`."""
