@@ -8,7 +8,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests")]
 
 from building import commands, pictures, reference  # noqa: E402
 
-from spmdsim import __version__  # noqa: E402
+from spmdsim._version import REPOSITORY, __version__  # noqa: E402
 
 project = "spmdsim"
 author = "The spmdsim authors"
@@ -66,8 +66,14 @@ def is_numpys(app, what, name, value, skipped, options) -> bool | None:
     return True if (getattr(value, "__module__", None) or "").startswith("numpy") else None
 
 
+def insert_repository(app: object, page: str, source: list[str]) -> None:
+    """Write the repository's address into a page."""
+    source[0] = source[0].replace("REPOSITORY", REPOSITORY)
+
+
 def setup(app) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", insert_repository)
     app.connect("builder-inited", write_pages)
     app.connect("source-read", pictures.draw)
     app.connect("autodoc-skip-member", is_numpys)

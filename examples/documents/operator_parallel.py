@@ -3,7 +3,7 @@
     spmdsim launch -n 8 --log-dir log_output examples/documents/operator_parallel.py
     python examples/documents/operator_parallel.py --lockstep      without MPI
 
-DATA_PATH names a folder with MNIST's IDX files, such as mnist_files.py writes; without it scikit-learn's handwritten digits
+DATA_PATH names a folder with MNIST's IDX files, such as mnist_files.py writes; without it the package's handwritten digits
 are used. loss_column.py prints the losses beside the tutorial's, for several settings.
 
 A training step is eight times the single process's: with MindSpore's defaults each of the eight ranks reads the same 32 rows,

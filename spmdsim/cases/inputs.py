@@ -1,14 +1,11 @@
-"""Where the main job's data comes from: the user's files, real data that packages ship, or whole numbers in their place."""
+"""Where the main job's data comes from: the user's files, data that the package ships, or whole numbers in their place."""
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,38 +67,18 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
 
 
 def digits() -> Source:
-    """Handwritten digits, 1797 images of 8 x 8 pixels from 0 to 1, as scikit-learn ships them.
-
-    The rows are read from the package's file, up to the last one wanted.
-    """
-    path = digits_file()
+    """Return handwritten digits: 1797 images of 8 x 8 pixels, one row each, as float32 from 0 to 1."""
+    records = digit_records()
 
     def read(index: Index) -> np.ndarray:
-        rows, columns = index
-        return _digit_rows(path, rows.start, rows.stop)[:, columns]
+        return records.read(index).astype(np.float32) / np.float32(16)
 
-    return Source("handwritten digits", (1797, 64), np.dtype(np.float32), read)
-
-
-def digits_file() -> Path:
-    """Where scikit-learn keeps its digits: a line per image, 64 pixels from 0 to 16 and the label."""
-    spec = find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError(
-            "the default data are scikit-learn's handwritten digits: pip install 'spmdsim[data]', or give your own"
-        )
-    path = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data" / "digits.csv.gz"
-    if not path.is_file():
-        raise InputError(f"scikit-learn's digits are not where they were: there is no {str(path)!r}")
-    return path
+    return Source("handwritten digits", (records.shape[0], 64), np.dtype(np.float32), read)
 
 
-@lru_cache(maxsize=32)
-def _digit_rows(path: Path, start: int, stop: int) -> np.ndarray:
-    with gzip.open(path, "rt") as lines:
-        wanted = itertools.islice(lines, start, stop)
-        rows = [line.split(",")[:64] for line in wanted]
-    return np.array(rows, np.float32).reshape(-1, 64) / np.float32(16)
+def digit_records() -> FileArray:
+    """Return the bytes ``[1797, 65]`` of the digits that the package ships: per image 64 pixels (0 to 16) and its label."""
+    return open_array(Path(__file__).resolve().parent.parent / "documents" / "digits.npy")
 
 
 def project_text() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import math
 import os
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import spmdsim.ops as ops
-from spmdsim.cases.inputs import Source, digits, digits_file
+from spmdsim.cases.inputs import Source, digit_records, digits
 from spmdsim.core import Layout, Mesh, bind
 from spmdsim.errors import InputError, many
 from spmdsim.layout.cuts import ShardedOp
@@ -26,7 +25,7 @@ from spmdsim.tensor.rounding import Measured, mine, operand, together, wider
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
-# ---------------------------------------------------------------- images: MNIST's IDX files, or the handwritten digits that scikit-learn ships, enlarged
+# ---------------------------------------------------------------- images: MNIST's IDX files, or the handwritten digits of the package, enlarged
 
 
 #: Mean and deviation of MNIST's pixels, as the tutorial normalises them.
@@ -99,10 +98,10 @@ def _pixels(name: str, count: int, images: Rows) -> Source:
 
 
 def enlarged_digits() -> Images:
-    """Scikit-learn's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
+    """Return the package's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
     images, labels_of, count = small_digits()
     labels = Source("labels", (count,), np.dtype(np.int64), lambda index: labels_of(index[0]))
-    name = "scikit-learn's handwritten digits, enlarged to 28 x 28"
+    name = "handwritten digits of 8 x 8 pixels, enlarged to 28 x 28"
     return Images(name, _pixels("digits", count, images), labels)
 
 
@@ -117,9 +116,7 @@ def small_digits() -> tuple[Rows, Rows, int]:
         return array
 
     def labels(rows: slice) -> np.ndarray:
-        with gzip.open(digits_file(), "rt") as lines:
-            wanted = itertools.islice(lines, rows.start, rows.stop)
-            return np.array([int(float(line.rsplit(",", 1)[1])) for line in wanted], np.int64)
+        return digit_records().read((rows, slice(64, 65)))[:, 0].astype(np.int64)
 
     return images, labels, small.shape[0]
 

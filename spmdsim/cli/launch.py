@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import command, flag, group, value, varied
-from spmdsim.cli.output import only_with, require_writable
-from spmdsim.errors import InputError
+from spmdsim.cli.output import only_with, remark, require_writable
+from spmdsim.errors import InputError, many
+from spmdsim.worlds.current import RANKS_VARIABLE
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -20,6 +21,9 @@ ONE_NODE = (
     "spmdsim launch starts ranks on this machine; for several say the hosts to MPI's own launcher: "
     "mpirun -n N --host A,B python script.py"
 )
+
+#: Variables of Slurm, PBS, LSF and Grid Engine with the number of tasks of a job.
+TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 
 EXAMPLES = """\
 examples:
@@ -48,13 +52,14 @@ OTHERS = group(
     value("--logdir --log_dir", "DIR", "the same as --log-dir", dest="log_dir"),
     flag("--redirect_stdout_and_stderr", "logs only; needs --logdir"),
     flag("--no_python", argparse.SUPPRESS),
+    value("--hostfile --machinefile --host --hosts", "HOSTS", argparse.SUPPRESS),
 )
 
 
 @command(
     "Start any script on N ranks.",
     EXAMPLES,
-    value("-n", "N", "number of ranks", int),
+    value("-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", int),
     value("--log-dir", "DIR", "write worker_N.log per rank there; rank 0 is shown here too"),
     flag("--blocks", "do not mix the lines of one print with other ranks' lines"),
     value(
@@ -90,8 +95,14 @@ def main(args: argparse.Namespace) -> int:
 def _understood(args: argparse.Namespace) -> dict[str, str]:
     """Bring ``args.n`` and ``args.blocks`` in order; returns what other launchers put into the environment."""
     said = args.nproc_per_node
+    if args.hostfile is not None:
+        raise InputError(f"--hostfile {args.hostfile}: {ONE_NODE}")
     if args.n is None and said is None:
-        raise InputError("how many ranks? -n N, or --nproc_per_node N")
+        _refuse_number_behind(args)
+        if args.world == "lockstep":  # the program's own world says how many
+            args.n = 1
+            return {RANKS_VARIABLE: os.environ.get(RANKS_VARIABLE, "")}
+        args.n = default_ranks()
     if None not in (args.n, said) and args.n != said:
         raise InputError(f"-n {args.n} and --nproc_per_node {said} say different numbers of ranks")
     if args.nnodes != "1" or args.node_rank != "0":
@@ -107,6 +118,30 @@ def _understood(args: argparse.Namespace) -> dict[str, str]:
         return {}
     args.n, args.blocks = said, True
     return {"WORLD_SIZE": str(said), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
+
+
+def _refuse_number_behind(args: argparse.Namespace) -> None:
+    """Raise InputError if a number of ranks stands behind the script, where it is an argument of the script."""
+    for flag_, number in zip(args.args, args.args[1:]):
+        if flag_ in ("-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node") and number.isdecimal():
+            script = f"{'-m ' * args.module}{args.script}"
+            raise InputError(
+                f"{flag_} {number} must stand before {args.script}, whose own argument it is there: "
+                f"spmdsim launch -n {number} {script}"
+            )
+
+
+def default_ranks() -> int:
+    """Return the number of ranks where the user names none, and print it: the tasks of the batch job, or one per core."""
+    from spmdsim.launch.environment import cores
+
+    for variable in TASKS:
+        if (tasks := os.environ.get(variable, "")).isdecimal() and int(tasks):
+            remark(f"{many(int(tasks), 'rank')}, as {variable} says; -n N chooses another number")
+            return int(tasks)
+    ranks = cores()
+    remark(f"{many(ranks, 'rank')}, one per core; -n N chooses another number")
+    return ranks
 
 
 def _recorded(args: argparse.Namespace) -> dict[str, str]:
@@ -136,7 +171,7 @@ def start_ranks(
 
     if args.world == "lockstep" or launched() or not (args.n or args.world == "mpi"):
         return None
-    ranks = args.n or os.cpu_count() or 1
+    ranks = args.n or default_ranks()
     if check is not None:
         check(ranks)
     return start_self(ranks, sys.argv[1:], log_dir)

@@ -302,7 +302,10 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Take ``-1,0`` and ``-,a`` for what they are: layouts, not options."""
+        """Take ``-1,0`` and ``-,a`` for what they are: layouts, not options. ``-np 8`` and ``--np 8`` are ``-n 8``, as MPI has them."""
+        word, equals, number = arg_string.partition("=")
+        if word in ("-np", "--np") and "-n" in self._option_string_actions:
+            return super()._parse_optional(f"-n{equals}{number}")
         return None if LAYOUT.match(arg_string) else super()._parse_optional(arg_string)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from spmdsim.cli import output
@@ -40,6 +42,9 @@ MOST_ELEMENTS = 1 << 40
 
 SHORT = ("operator", "mesh", "strategy", "collectives", "received", "verdict")
 """Columns of the table, unless all are asked for."""
+
+MOST_ROWS = 24
+"""Cases that the table shows one by one unless all are asked for."""
 
 EXAMPLES = """\
 examples:
@@ -84,6 +89,7 @@ arguments or files, 3 if a fault that changes a result is MISSED
         "break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
         "explains them",
     ),
+    flag("--all", f"a row for each case; without it more than {MOST_ROWS} are summed up"),
     flag("--wide", "all columns: layouts, local shapes, bytes, times, errors"),
     flag("--verbose", "all columns, and every rank's slices"),
     *PICTURES,
@@ -96,18 +102,17 @@ def main(args: argparse.Namespace) -> int:
     if args.inject == "list":
         only_with(
             args,
-            f"-n --world --only --text --wide --verbose --svg --html {_OF_PRODUCTS}",
+            f"-n --world --only --text --all --wide --verbose --svg --html {_OF_PRODUCTS}",
             "a run, not with --inject list",
         )
         return _list_faults(args.json)
     if args.inject is not None:
         fault(args.inject)  # before ranks are started
     _only_what_counts(args)
-    if (code := start_ranks(args)) is not None:
+    if (code := start_ranks(args, check=partial(_prepared, args))) is not None:
         return code
     world = world_of(args)
-    inputs = _inputs(args)
-    cases = _cases(args, world, inputs)
+    cases, inputs = _prepared(args, world.size)
     outcomes = _run_all(cases, world, args)
     ok = all(outcome.ok for outcome in outcomes)
     _report(outcomes, world, args, ok, inputs.text_note)
@@ -128,9 +133,21 @@ def _only_what_counts(args: argparse.Namespace) -> None:
     if only == {"embedding"}:
         only_with(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
     if args.json:
-        only_with(args, "--wide", "text, not with --json")
+        only_with(args, "--all --wide", "text, not with --json")
     elif args.inject:
-        only_with(args, "--wide --verbose", "verdicts, not with --inject")
+        only_with(args, "--all --wide --verbose", "verdicts, not with --inject")
+
+
+def _prepared(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
+    """Return the cases for ``size`` ranks and what they read, or raise what is wrong with an argument or a file."""
+    inputs = _inputs(args)
+    cases = _cases(args, size, inputs)
+    operators = {case.op for case in cases}
+    if operators - {"embedding"}:
+        _ = inputs.w  # opens the files of both operands, and compares their shapes
+    if "embedding" in operators:
+        _ = inputs.ids
+    return cases, inputs
 
 
 def _list_faults(as_json: bool) -> int:
@@ -169,17 +186,20 @@ def _mesh(text: str, size: int) -> Mesh:
     from spmdsim.core import Mesh
     from spmdsim.layout.written import parse_ints, parse_mesh
 
-    if "=" in text or "[" in text:
+    if not re.fullmatch(r"[\d,\s]+", text):
         mesh = parse_mesh(text)
     else:
         shape = parse_ints(text, "--mesh")
         mesh = Mesh(shape, AXES.get(len(shape), tuple(f"axis{i}" for i in range(len(shape)))))
     if mesh.size != size:
-        raise InputError(f"mesh {mesh} has {many(mesh.size, 'rank')}, but {many(size, 'is', 'are')} running")
+        raise InputError(
+            f"--mesh {one_line(text, 60)} has {many(mesh.size, 'rank')}, but the job has {size}: "
+            f"choose a mesh of {many(size, 'rank')}, or run with -n {mesh.size}"
+        )
     return mesh
 
 
-def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]:
+def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     from spmdsim.cases.catalogue import OPERATORS, catalogue, layout_case, matmul_case, meshes, parse_strategy
 
     only = tuple(word for item in args.only for word in item.split(","))
@@ -190,7 +210,7 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
         raise InputError("--layout and --strategy both say how a product is laid out; give one")
     if (args.layout or args.strategy) and set(only) - {"matmul"}:
         raise InputError(f"--layout and --strategy are for matmul, but --only names {', '.join(only)}")
-    candidates = [_mesh(args.mesh, world.size)] if args.mesh else meshes(world.size)
+    candidates = [_mesh(args.mesh, size)] if args.mesh else meshes(size)
     if args.layout:
         layouts = _first_fit(
             candidates, lambda mesh: [written_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
@@ -237,10 +257,10 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
 
 
 def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
-    from spmdsim.worlds import MPIWorld
+    from spmdsim.worlds import LockStep
 
-    crowded = ""
-    if isinstance(world, MPIWorld):
+    crowded, timed = "", args.wide or args.verbose
+    if timed and not isinstance(world, LockStep):
         from spmdsim.cli.collective.measure import noise_note
 
         crowded = noise_note(world.comm)
@@ -255,14 +275,18 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         _report_faults(outcomes, world)
         return
     rows = [_row(outcome) for outcome in outcomes]
-    columns = tuple(rows[0] if args.wide or args.verbose else SHORT) if rows else SHORT
-    output.print_table(columns, [[row[name] for name in columns] for row in rows], right=("ms",))
+    summed_up = len(rows) > MOST_ROWS and not (timed or args.all)
+    if summed_up:
+        rows = _summary(outcomes)
+    columns = tuple(rows[0]) if rows and (timed or summed_up) else SHORT
+    output.print_table(columns, [[row[name] for name in columns] for row in rows], right=("ms", "cases"))
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
     for outcome in outcomes:
         if outcome.verdict.word != "ok":
-            output.say(f"{outcome.case.op}, {outcome.case.strategy}: {outcome.verdict.details}")
+            case = outcome.case
+            output.say(f"{case.op}, {case.strategy} on {case.mesh}: {outcome.verdict.details}")
     if note and any(outcome.case.op == "embedding" for outcome in outcomes):
         output.say(note)
     wrong = sum(not o.ok for o in outcomes)
@@ -271,6 +295,10 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         f"{many(world.size, 'rank')} ({type(world).__name__}); "
         "bytes are those of the rank that sends or receives most"
     )
+    if summed_up:
+        output.say(
+            "one row for each operator and mesh; --all shows each case, --wide its layouts, times and errors, too"
+        )
     if crowded:
         output.say(crowded)
     sys.stdout.flush()
@@ -308,6 +336,25 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
         f"MISSED; {many(without, 'has', 'have')} no effect; {many(world.size, 'rank')} ({type(world).__name__})"
     )
     sys.stdout.flush()
+
+
+def _summary(outcomes: list[Outcome]) -> list[dict[str, str]]:
+    """Return one row for each operator and mesh: its number of cases, their collectives, most bytes and worst verdict."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.case.op, str(outcome.case.mesh)), []).append(outcome)
+    return [
+        {
+            "operator": op,
+            "mesh": mesh,
+            "cases": str(len(cases)),
+            "collectives": ", ".join(sorted({e.collective for one in cases for e in one.collectives}))
+            or "none",
+            "most received": f"{max(max(one.counted) for one in cases):,}",
+            "verdict": next((one.word for one in cases if not one.ok), "ok"),
+        }
+        for (op, mesh), cases in groups.items()
+    ]
 
 
 def _row(outcome: Outcome) -> dict[str, str]:

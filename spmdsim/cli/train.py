@@ -74,8 +74,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.perfetto is None:
         only_with(args, "--machine", "--perfetto, whose prediction has its prices")
-    check = partial(_prepared, args) if args.log_dir else None  # what is refused leaves no logs
-    if (code := start_ranks(args, args.log_dir, check)) is not None:
+    if (code := start_ranks(args, args.log_dir, partial(_prepared, args))) is not None:
         return code
     here = world_of(args)
     images, network = _prepared(args, here.size)

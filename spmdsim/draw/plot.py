@@ -266,7 +266,7 @@ def save_png(plot: Plot, path: str | Path | BytesIO) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError(
-            "PNG needs matplotlib, which is not installed: pip install 'spmdsim[plot]'; SVG needs nothing"
+            "PNG needs matplotlib, which is not installed: pip install matplotlib; SVG needs nothing"
         ) from None
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from spmdsim._version import REPOSITORY
 from spmdsim.labs.declaration import COURSE, Lab, LabTask, lab, lab_numbers
 from spmdsim.labs.grading import CHECKING
 from spmdsim.labs.judging import RANKS
@@ -162,7 +163,7 @@ def student_files() -> dict[str, str]:
 def teacher_files() -> dict[str, str]:
     """Path -> text of what whoever teaches gets: guide, slides, solved scripts, and the form for nbgrader."""
     files = {
-        "GUIDE.md": (COURSE / "GUIDE.md").read_text(encoding="utf-8"),
+        "GUIDE.md": (COURSE / "GUIDE.md").read_text(encoding="utf-8").replace("REPOSITORY", REPOSITORY),
         "nbgrader/nbgrader_config.py": NBGRADER,
     }
     for number in lab_numbers():

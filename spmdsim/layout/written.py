@@ -184,6 +184,10 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
     if where.startswith("[["):
         shape, order_ = flatten(parse_nested(where, "the ranks of a mesh"), "the ranks of a mesh")
         return Mesh(shape, numbered(len(shape)), order_ if ranks is None else ranks)
+    if "=" not in where and re.search(r"\b([A-Za-z_]{2,}|[A-Za-z_]\d)", where):
+        meant = re.sub(r"([A-Za-z_]+)(\d+)", r"\1=\2", where)
+        hint = f"; did you mean {meant}?" if meant != where else ""
+        raise InputError(f"a mesh is written like dp=2,tp=4, but got {text!r}{hint}")
     if "=" not in where:
         shape = parse_ints(where, "a mesh")
         return Mesh(shape, numbered(len(shape)), ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,42 @@ def test_all_cases_on_default_data(capsys):
     report = run_json(capsys, "-n", 2)
     assert report["ok"]
     assert {case["op"] for case in report["cases"]} == {"matmul", "embedding", "linear"}
+
+
+def test_many_cases_are_summed_up_unless_all_are_asked_for(capsys):
+    """A row for each operator and mesh, whose numbers are those of the rows that ``--all`` prints."""
+    few = [*LOCKSTEP, "-n", "4", "--only", "matmul,embedding", "--shape", "8,6,4"]
+
+    def rows(told: str) -> list[list[str]]:
+        cells = [re.split(r" {2,}", line.strip()) for line in told.splitlines()]
+        return [row for row in cells if row[0] in ("matmul", "embedding")]
+
+    assert main(few) == 0 and main([*few, "--all"]) == 0
+    short, each = capsys.readouterr().out.split("cases hold", 1)
+    assert "--all shows each case" in each
+    sums, cases = rows(short), rows(each)
+    assert 2 < len(sums) < len(cases)
+    for operator, mesh, count, _, received, word in sums:
+        same = [row for row in cases if row[:2] == [operator, mesh]]
+        assert (int(count), word) == (len(same), "ok")
+        assert int(received.replace(",", "")) == max(int(row[4].replace(",", "")) for row in same)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--mesh", "tp=7"], "--mesh tp=7 has 7 ranks, but the job has 8"),
+        (["--mesh", "tp8"], "a mesh is written like dp=2,tp=4, but got 'tp8'; did you mean tp=8?"),
+        (["--x", "nofile.npy"], "there is no file 'nofile.npy'"),
+        (["--text", "nofile.txt"], "nofile.txt"),
+        (["--strategy", "q:tp", "--mesh", "tp=8"], "q"),
+        (["--shape", "1797,9,3", "--data", "nofile.npy"], "nofile.npy"),
+    ],
+)
+def test_mistakes_are_refused_before_ranks_start(words, said, monkeypatch, capsys):
+    monkeypatch.setattr("spmdsim.launch.start_self", lambda *_: pytest.fail("ranks are started"))
+    assert main(["run", "-n", "8", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 # -- verdicts ---------------------------------------------------------------------------------------

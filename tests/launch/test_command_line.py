@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from spmdsim.cli import output
+from spmdsim.cli.launch import TASKS
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import abort
 from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
+from spmdsim.launch.environment import cores
 from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
 from spmdsim.launcher import Launched
 
@@ -180,7 +182,7 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
 @pytest.mark.parametrize(
     "words, said",
     [
-        ([], "how many ranks?"),
+        (["--nproc_per_node", "4", "--hostfile", "hosts"], "mpirun -n N --host A,B"),
         (["-n", "2", "--nproc_per_node", "4"], "-n 2 and --nproc_per_node 4 say different"),
         (["--nproc_per_node", "4", "--nnodes", "2"], "starts ranks on this machine"),
         (["--nproc_per_node", "4", "--node_rank", "1"], "mpirun -n N --host A,B"),
@@ -195,6 +197,39 @@ def test_words_of_other_launchers_that_are_refused(words, said, capsys):
     assert main(["launch", *words, __file__]) == 2
     told = capsys.readouterr().err
     assert said in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["-n", "-np", "--np"])
+def test_a_number_of_ranks_behind_the_script_is_refused(flag, capsys):
+    assert main(["launch", "script.py", "here", flag, "8"]) == 2
+    said = capsys.readouterr().err
+    assert f"{flag} 8 must stand before script.py" in said and "spmdsim launch -n 8 script.py" in said
+
+
+@pytest.mark.parametrize("words", [["-np", "3"], ["--np", "3"], ["--np=3"], ["-n3"]])
+def test_a_number_of_ranks_in_the_words_of_mpi(words, monkeypatch):
+    monkeypatch.setattr("spmdsim.launch.start", lambda n, *_, **__: n)
+    assert main(["launch", *words, __file__, "-np", "8"]) == 3
+
+
+@pytest.mark.parametrize("variable", ["SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS", None])
+def test_a_number_of_ranks_that_nobody_gave_is_that_of_the_job_or_of_the_cores(variable, monkeypatch, capsys):
+    for other in TASKS:
+        monkeypatch.delenv(other, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "6")
+    monkeypatch.setattr("spmdsim.launch.start", lambda n, *_, **__: n)
+    ranks = main(["launch", __file__])
+    said = capsys.readouterr().err
+    assert ranks == (6 if variable else cores()) and said.count("\n") == 1
+    assert said.startswith("6 ranks, as" if variable else f"{ranks} rank") and "-n N" in said
+
+
+def test_a_program_in_lock_step_has_as_many_ranks_as_it_asks_for(tmp_path, monkeypatch, capfd):
+    script = tmp_path / "script.py"
+    script.write_text("from spmdsim import Mesh, world; print(world(mesh=Mesh((6,), ('x',))).size)")
+    assert main(["launch", "--world", "lockstep", str(script)]) == 0
+    assert capfd.readouterr().out == "6\n"
 
 
 def test_words_of_other_launchers(launcher, tmp_path):

@@ -100,7 +100,7 @@ def _need_scipy() -> None:
         import scipy.optimize  # noqa: F401
     except ImportError:
         raise InputError(
-            "a search with a memory limit needs scipy; install the extra 'search' (pip install spmdsim[search])"
+            "a search with a memory limit needs scipy, which is not installed: pip install scipy"
         ) from None
 
 

@@ -292,7 +292,7 @@ class GeneratorDataset(NumpySlicesDataset):
 class MnistDataset(Dataset):
     """Images ``[28, 28, 1]`` of bytes, and labels, from a folder with MNIST's IDX files.
 
-    Of no folder they are scikit-learn's handwritten digits, enlarged. ``usage`` is ``"train"``, ``"test"``, or ``"all"`` that
+    Without a folder they are the package's handwritten digits, enlarged. ``usage`` is ``"train"``, ``"test"``, or ``"all"`` that
     there are, as if it is left out; ``num_parallel_workers`` and ``cache`` are ignored, the rest is as in any :class:`Dataset`.
     """
 

@@ -43,9 +43,7 @@ def load_greenlet() -> Any:
     try:
         import greenlet
     except ImportError:
-        raise WorldError(
-            "simulating needs greenlet, which is not installed: pip install 'spmdsim[simulate]'"
-        ) from None
+        raise WorldError("simulating needs greenlet, which is not installed: pip install greenlet") from None
     return greenlet
 
 

@@ -1,0 +1,34 @@
+"""The handwritten digits that the package ships."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spmdsim.cases.inputs import digit_records, digits
+from spmdsim.cases.network import enlarged_digits
+
+#: Images of each class in the test set, as the file ``optdigits.names`` of the UCI repository lists them.
+OF_EACH_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
+
+
+def test_digits_are_those_that_were_published():
+    records = digit_records()
+    assert records.shape == (1797, 65) and records.dtype == np.uint8
+    images = enlarged_digits()
+    labels = images.labels[(slice(0, 1797),)]
+    assert tuple(np.bincount(labels)) == OF_EACH_CLASS
+    pixels = digits()[slice(0, 1797), slice(0, 64)]
+    assert (pixels.dtype, pixels.min(), pixels.max()) == (np.float32, 0.0, 1.0)
+    # The first image is a nought: its middle is white, and so are its upper corners.
+    nought = pixels[0].reshape(8, 8)
+    assert (
+        labels[0] == 0
+        and not nought[3:5, 3:5].any()
+        and not nought[0, [0, 7]].any()
+        and nought[0, 3] == 13 / 16
+    )
+
+
+def test_a_rank_reads_its_own_rows_and_columns():
+    whole, part = digits(), digits()[slice(100, 103), slice(10, 20)]
+    assert np.array_equal(part, whole[slice(0, 1797), slice(0, 64)][100:103, 10:20]) and part.shape == (3, 10)

@@ -1,0 +1,163 @@
+"""Installing: a clone as the scripts install it, found from every folder, and a wheel with what it requires and nothing else."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SETUPTOOLS = "setuptools"
+
+
+def version_of(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", metadata.version(name))[:2]))
+
+
+needs_setuptools = pytest.mark.skipif(
+    version_of(SETUPTOOLS) < (77, 0), reason="pyproject.toml asks for a newer setuptools than the one here"
+)
+
+
+def required() -> list[str]:
+    """Names of the distributions that setup.cfg requires."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    return re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
+
+
+def with_requirements(names: Iterable[str]) -> set[str]:
+    """These distributions and all that they require."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            needed = [need for need in metadata.requires(name) or [] if ";" not in need]
+            waiting += [re.match(r"[\w.-]+", need)[0] for need in needed]
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which a new virtual environment sees what spmdsim requires, and setuptools, without any index."""
+    links = tmp_path_factory.mktemp("required")
+    for name in with_requirements([*required(), SETUPTOOLS]):
+        files = metadata.files(name) or []
+        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+            target = links / top
+            if not target.exists():
+                target.symlink_to(Path(metadata.distribution(name).locate_file(top)))
+    ours = ("PYTHON", "PIP_", "SPMDSIM_", "VIRTUAL_ENV", "MPI")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    without_index = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    return {**kept, **without_index, "PYTHONPATH": str(links), "BASE_PYTHON": sys.executable}
+
+
+def printed(words: list[object], folder: Path, environment: dict[str, str]) -> str:
+    """What a command prints that ends well."""
+    done = subprocess.run(
+        list(map(str, words)),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git has, named as clones are, in a folder whose name has a space."""
+    folder = tmp_path_factory.mktemp("a folder") / "spmdsim"
+    left_out = shutil.ignore_patterns(
+        ".*", "__pycache__", "*.egg-info", "build", "dist", "results", "tests", "docs", "log_output"
+    )
+    shutil.copytree(ROOT, folder, ignore=left_out)
+    return folder
+
+
+WHERE = "from spmdsim import Mesh, __file__; print(__file__)"
+
+
+@needs_setuptools
+def test_a_clone_is_found_from_every_folder(clone: Path, environment: dict[str, str]) -> None:
+    """From the clone, the folder above it, one beside it, and elsewhere; as a command, a program, a module and under launch."""
+    prepare = 'set -e; . "$1"; prepare_environment search; echo "$PYTHON"'
+    python = printed(
+        ["bash", "-c", prepare, "-", clone / "scripts" / "environment.sh"], clone, environment
+    ).strip()
+    beside, elsewhere = clone.parent / "mine", clone.parent.parent
+    beside.mkdir()
+    for folder in (clone, clone.parent, beside, elsewhere):
+        (folder / "first.py").write_text(WHERE, encoding="utf-8")
+        launch = ["-m", "spmdsim", "launch", "-n", "2", "--world", "lockstep", "first.py"]
+        for words in (["-c", WHERE], ["first.py"], ["-m", "first"], launch):
+            said = printed([python, *words], folder, environment)
+            assert said.strip() == str(clone / "spmdsim" / "__init__.py"), (folder, words)
+
+
+@needs_setuptools
+def test_run_sh_quotes_its_path_and_submits_where_jobs_are_submitted(
+    clone: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Outside of a job it starts nothing; inside of one, or with RUN=1, it runs; the line that it ends with enters the environment."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (tmp_path / "sbatch").chmod(0o755)
+    login = {**environment, "PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
+    command = [
+        "bash",
+        clone / "scripts" / "run.sh",
+        "--world",
+        "lockstep",
+        "--only",
+        "linear",
+        "--mesh",
+        "tp=8",
+    ]
+
+    def said(variables: dict[str, str]) -> tuple[bool, list[str]]:
+        done = subprocess.run(
+            command, cwd=clone, env=variables, capture_output=True, text=True, timeout=600, check=True
+        )
+        return "6 of 6 cases hold" in done.stdout, done.stderr.splitlines()
+
+    ran, lines = said(login)
+    assert not ran and any(line.strip().startswith("sbatch --ntasks=8 --wrap ") for line in lines)
+    entering = lines[-1].removeprefix("spmdsim: the environment is entered by: ")
+    where = printed(["bash", "-c", f"{entering}; command -v spmdsim"], clone, environment)
+    assert where.strip() == str(clone / ".venv-openmpi" / "bin" / "spmdsim")
+    for variables in (environment, {**login, "RUN": "1"}, {**login, "SLURM_JOB_ID": "7"}):
+        ran, lines = said(variables)
+        assert ran and not any("sbatch" in line for line in lines)
+
+
+@needs_setuptools
+def test_a_wheel_runs_the_main_job_with_what_it_requires(
+    clone: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Without an MPI library, SciPy, greenlet and Matplotlib."""
+    printed([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path, environment)
+    python = tmp_path / "venv" / "bin" / "python"
+    printed([python, "-m", "pip", "wheel", "-q", "-w", tmp_path, clone], tmp_path, environment)
+    (wheel,) = tmp_path.glob("*.whl")
+    printed([python, "-m", "pip", "install", "-q", wheel], tmp_path, environment)
+    command = tmp_path / "venv" / "bin" / "spmdsim"
+    said = printed([command, "run", "--world", "lockstep", "-n", "2"], tmp_path, environment)
+    assert re.search(r"^(\d+) of \1 cases hold on 2 ranks \(LockStep\)", said, re.MULTILINE)
+    trained = printed(
+        [command, "train", "--world", "lockstep", "-n", "2", "--steps", "1"], tmp_path, environment
+    )
+    assert "loss is 2.3" in trained
