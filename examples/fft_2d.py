@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim import Mesh, ShapeOnly, Tensor, fft, ops, record, world
 
-speaks = world(8).ranks[0] == 0  # under MPI every rank runs this; one of them prints
+speaks = world(8).rank == 0  # under MPI every rank runs this; one of them prints
 mesh = Mesh((8,), ("x",))
 shape = (256, 128)
 field = np.random.default_rng(0).normal(size=shape)

@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim import Mesh, ShapeOnly, Tensor, check, matmul, record, world
 
-speaks = world(8).ranks[0] == 0  # under MPI every rank runs this; one of them prints
+speaks = world(8).rank == 0  # under MPI every rank runs this; one of them prints
 
 # Eight ranks in two rows of four. x: rows over dp, columns over tp. w: rows over tp.
 mesh = Mesh((2, 4), ("dp", "tp"))

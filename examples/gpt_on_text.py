@@ -95,11 +95,11 @@ def main():
     mesh = Mesh((here.size // heads_over, heads_over), ("dp", "tp"))
     options = {"sequence_parallel": args.sequence_parallel, "zero": args.zero}
     losses, counts = train(here, mesh, args, rows="owned" if args.owned_rows else "all", **options)
-    if here.ranks[0] == 0:
+    if here.rank == 0:
         print(f"{mesh}, {counts} in a whole step")
         for step, loss in list(enumerate(losses))[:: max(1, args.steps // 5)]:
             print(f"step {step:3d}  loss {loss:.6f}")
-    if args.compare and here.ranks[0] == 0:
+    if args.compare and here.rank == 0:
         verdict, alone = compare(args, losses)
         print(f"losses: {verdict}")
         print(f"largest difference to the single process: {np.abs(np.subtract(losses, alone)).max():.1e}")

@@ -122,7 +122,7 @@ def pytest_runtest_setup(item):
     """Every test begins like a process: nobody has asked for a world yet, nor, on some ranks only, for random numbers."""
     from spmdsim.worlds import current
 
-    current._asked[0] = 1
+    current._size[0] = 1
     for module, name in SEEDS.items():
         if module in sys.modules:
             getattr(sys.modules[module], name)(0)

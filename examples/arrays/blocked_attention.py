@@ -10,7 +10,7 @@ from spmdsim.local import axis_rank, axis_size, ppermute
 
 HEADS, LENGTH, WIDTH = 2, 64, 8
 w = world(4)
-speaks = w.ranks[0] == 0
+speaks = w.rank == 0
 split = Mesh((4,), ("sp",))(None, "sp", None)
 
 

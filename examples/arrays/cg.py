@@ -10,7 +10,7 @@ from spmdsim.local import map_overlap
 
 N = 24
 w = world(4)
-speaks = w.ranks[0] == 0
+speaks = w.rank == 0
 mesh = Mesh((2, 2), ("row", "column"))
 grid = mesh("row", "column")
 

@@ -9,7 +9,7 @@ from spmdsim import Mesh, Tensor, ops, record, world
 
 N, STEPS = 64, 50
 w = world(4)
-speaks = w.ranks[0] == 0
+speaks = w.rank == 0
 mesh = Mesh((2, 2), ("row", "column"))
 
 

@@ -9,7 +9,7 @@ from spmdsim import Mesh, Tensor, matmul, ops, record, world
 
 POINTS, DIMS, K, STEPS = 4001, 3, 5, 10
 w = world(4)
-speaks = w.ranks[0] == 0
+speaks = w.rank == 0
 mesh = Mesh((4,), ("rows",))
 
 rng = np.random.default_rng(0)

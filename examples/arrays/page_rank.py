@@ -11,7 +11,7 @@ from spmdsim.local import axis_rank
 
 PAGES, LINKS, DAMPING, STEPS = 1003, 8000, 0.85, 30
 w = world(4)
-speaks = w.ranks[0] == 0
+speaks = w.rank == 0
 mesh = Mesh((4,), ("rows",))
 rows = mesh("rows")
 

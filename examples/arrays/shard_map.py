@@ -12,7 +12,7 @@ from spmdsim import Mesh, Tensor, local_map, record, world
 from spmdsim.local import all_gather, axis_index, pmean, ppermute, psum_scatter
 
 w = world(4)
-speaks = w.ranks[0] == 0
+speaks = w.rank == 0
 # mesh = jax.make_mesh((2, 2), ("dp", "tp"))
 mesh = Mesh((2, 2), ("dp", "tp"))
 

@@ -22,6 +22,8 @@ from spmdsim.tensor.random import Index, normal_block, uniform_block
 from spmdsim.tensor.sources import Described, check_layout
 from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
+from spmdsim.worlds.current import is_played
+from spmdsim.worlds.current import world as current
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -195,9 +197,7 @@ class Parameter(Pictured):
         """The tensor; a WorldError if the model was not given a world yet."""
         tensor = self.tensor
         if tensor is None:
-            raise WorldError(
-                f"parameter {self.name or self.shape} has no values yet; call materialise(world)"
-            )
+            raise WorldError(f"parameter {self.name or self.shape} has no values yet; call materialise()")
         if programs:
             programs[-1].read(self)
         return tensor
@@ -211,8 +211,8 @@ class Parameter(Pictured):
         """Its gradient after ``backward()``; where an optimiser splits its state further, split like that."""
         return self.value.grad
 
-    def materialise(self, world: World, seed: int = 0) -> None:
-        """Fill this rank's shard."""
+    def materialise(self, world: World | None = None, seed: int = 0) -> None:
+        """Fill this rank's shard, in :func:`spmdsim.world` if no world is given."""
         key = (seed << 32) ^ zlib.crc32((self.key or self.name).encode())
         words = str(self.initialiser) if isinstance(self.initialiser, Values) else f"seed {seed}"
         self.tensor = Tensor.from_global(
@@ -349,8 +349,16 @@ class Module(Pictured):
         """All parameters."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    def materialise(self, world: World, seed: int = 0) -> Module:
-        """Fill the shards of all parameters that this process owns; returns the module."""
+    def materialise(self, world: World | None = None, seed: int = 0) -> Module:
+        """Fill the shards of all parameters that this process owns; return the module.
+
+        Args:
+            world: where the parameters live; :func:`spmdsim.world`, with enough ranks for all of their meshes, if left out.
+            seed: of the random numbers.
+        """
+        if world is None or is_played(world):
+            for parameter in self.parameters():
+                world = current(mesh=parameter.layout.mesh)  # the last one has the ranks of all of them
         for path, parameter in self.named_parameters():
             parameter.name = path
             parameter.materialise(world, seed)

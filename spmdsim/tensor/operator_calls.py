@@ -21,11 +21,12 @@ from spmdsim.core.operator import Recipe, lies_so, routed, run, track
 from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, Tensor, follow
-from spmdsim.errors import WorldError, context
+from spmdsim.errors import context
 from spmdsim.layout.cuts import ShardedOp, applied
 from spmdsim.redistribution.guard import guards
 from spmdsim.tensor.operands import operands
 from spmdsim.tensor.program_operator import Context, Op
+from spmdsim.tensor.several_worlds import in_one_world
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
 from spmdsim.trace.recorder import open_traces
@@ -214,7 +215,9 @@ def apply(
         return apply(op, operands(op.name, tensors), params, sharding, seen)
     recipe: CallRecipe | None = world.cache.get(key)
     if recipe is None or last.world is not world or count > 2:
-        _require_one_world(op, tensors)
+        together = in_one_world(op.name, tensors)
+        if together is not tensors:
+            return apply(op, together, params, sharding, seen)
         if recipe is None:
             with context(operator=op.name, operands=partial(_in_words, tensors)):
                 recipe = CallRecipe.of_call(op, sharding, [tensor.meta for tensor in tensors], params, world)
@@ -250,16 +253,6 @@ def _named(params: dict[str, Any], varying: Sequence[str]) -> tuple[tuple[str, A
 def _in_words(tensors: Sequence[Tensor]) -> str:
     """What is known of operands."""
     return ", ".join(repr(tensor.meta) for tensor in tensors)
-
-
-def _require_one_world(op: Op, tensors: Sequence[Tensor]) -> None:
-    world = tensors[0].world
-    if any(tensor.world is not world for tensor in tensors):
-        other = next(tensor.world for tensor in tensors if tensor.world is not world)
-        raise WorldError(
-            f"operands of {op.name} live in different worlds, {world} and {other}: make both with the same "
-            "world=, or without one after asking spmdsim.world(N) for enough ranks"
-        )
 
 
 def _brought(

@@ -19,6 +19,7 @@ from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
+from spmdsim.worlds.current import grown
 from spmdsim.worlds.current import world as current
 from spmdsim.worlds.provenance import computed_origin
 
@@ -445,4 +446,4 @@ def _world(world: World | None, layout: Layout) -> World:
         return current(mesh=layout.mesh)
     if not isinstance(world, World):
         raise UsageTypeError(f"a tensor lives in a world, such as LockStep(4), but got {world!r}")
-    return world
+    return grown(world, layout.mesh)

@@ -18,6 +18,7 @@ from spmdsim.layout.element_type import as_array, is_nameless, named, number_typ
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.planner import Plan
 from spmdsim.sides import in_words, number_of, sides
+from spmdsim.tensor.several_worlds import with_room
 from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import FastPath
@@ -220,8 +221,8 @@ def move(tensor: T, layout: Layout, shape: Sequence[int] | None = None) -> T:
     meta = tensor.meta
     if shape is None and (layout is meta.layout or layout == meta.layout):
         return tensor
+    tensor = with_room(tensor, layout.mesh)
     world: Any = tensor.world
-    world.check_mesh(layout.mesh)
     to_shape = None if shape is None else tuple(shape)
     plan = planner.plan(meta.layout, layout, meta.shape, meta.dtype, world.machine, to_shape=to_shape)
     result = along(tensor, plan)

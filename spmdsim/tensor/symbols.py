@@ -203,7 +203,7 @@ def become(x: tensor.Tensor, result: Any, what: str) -> Any:
             "detach() them"
         )
     placed = result.to(x.layout.reduced)
-    x.meta, x.held, x.origin, x.sums = placed.meta, placed.held, placed.origin, None
+    x.world, x.meta, x.held, x.origin, x.sums = placed.world, placed.meta, placed.held, placed.origin, None
     if not _is_leaf(x):
         x._tracked, x.node, x.output = placed.requires_grad, placed.node, placed.output
     return x

@@ -46,6 +46,8 @@ class World(world.World):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
+        rank: the first rank that this process owns: its own one under MPI, 0 where one process plays all ranks. With
+            ``if world().rank == 0:`` one process prints.
         job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         about: the origin of the tensor that the next steps move.
@@ -70,6 +72,7 @@ class World(world.World):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.job: Sequence[int] = range(self.size)
+        self.rank: int = self.ranks[0]
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self.about = 0

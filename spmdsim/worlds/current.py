@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from warnings import warn
 
 from spmdsim.errors import InputError, WorldError, many
 from spmdsim.launcher import detect
@@ -20,8 +21,8 @@ entered: list[World] = []
 _played: dict[int, World] = {}
 #: The world of all processes that a launcher started, once somebody has asked for it.
 _started: list[World] = []
-#: The most ranks that anybody has asked for in such a process.
-_asked = [1]
+#: How many ranks the world of such a process has now.
+_size = [1]
 
 
 def leave(one: World) -> None:
@@ -36,7 +37,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     """The world this process is in, the same one each time: MPIWorld under an MPI launcher, else a LockStep.
 
     Inside ``with LockStep(8):`` it is that world. A process that no launcher started plays ``SPMDSIM_RANKS`` ranks. If
-    nobody says how many, it plays as many as were asked for so far: by ``size``, or by the largest mesh of a tensor.
+    nobody says how many, it plays as many as ``size`` asked for last, or as the largest mesh of a tensor since then. A
+    larger mesh makes a larger world, and tensors of both can be operands of one operator.
 
     Args:
         size: number of ranks.
@@ -87,9 +89,30 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
         said = os.environ.get(RANKS_VARIABLE, "")  # empty is unset, as a shell's default is
         if said and not (said.isdecimal() and int(said) > 0):
             raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {said!r}")
-        needed = 1 if mesh is None else mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
-        size = int(said) if said else max(needed, _asked[0])
+        needed = 1 if mesh is None else _ranks_of(mesh)
+        size = int(said) if said else max(needed, _size[0])
+    elif size < _size[0]:
+        warn(
+            f"world({size}) replaces world({_size[0]}): tensors made from now on live on "
+            f"{many(size, 'rank')}, or on those of a larger mesh",
+            stacklevel=3,
+        )
     if size not in _played:
         _played[size] = LockStep(size)
-    _asked[0] = max(_asked[0], size)
+    _size[0] = size
     return _played[size]
+
+
+def grown(one: World, mesh: Mesh) -> World:
+    """Return a world with the ranks of a mesh if this process plays ``one`` and it lacks some of them, else ``one``."""
+    return world(mesh=mesh) if _ranks_of(mesh) > one.size and is_played(one) else one
+
+
+def _ranks_of(mesh: Mesh) -> int:
+    """Return the number of ranks that a world must have for a mesh."""
+    return mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
+
+
+def is_played(one: object) -> bool:
+    """Return True if a world is one of those that :func:`world` made in a process without a launcher."""
+    return any(one is played for played in _played.values())

@@ -371,9 +371,7 @@ def test_a_list_of_modules_is_a_list():
 def test_a_parameter_knows_its_gradient_and_has_none_after():
     world, mesh = LockStep(4), Mesh((4,), ("dp",))
     weight = nn.Parameter((8, 2), mesh(None, None), nn.ones)
-    with pytest.raises(
-        WorldError, match=r"^parameter \(8, 2\) has no values yet; call materialise\(world\)$"
-    ):
+    with pytest.raises(WorldError, match=r"^parameter \(8, 2\) has no values yet; call materialise\(\)$"):
         weight.value
     weight.forget_gradient()  # which it has none of
     with pytest.raises(LayoutError, match="for tensors of 1 dim, but the shape is"):

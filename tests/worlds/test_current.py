@@ -29,6 +29,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.delenv(RANKS_VARIABLE, raising=False)
     monkeypatch.setattr("spmdsim.worlds.current._played", {})
     monkeypatch.setattr("spmdsim.worlds.current._started", [])
+    monkeypatch.setattr("spmdsim.worlds.current._size", [1])
     return monkeypatch
 
 
@@ -98,19 +99,22 @@ def test_a_world_nobody_gave_a_size_has_the_ranks_of_the_largest_mesh(process) -
     assert again.world is large.world
     other, _ = product(Mesh((2,), ("tp",), ranks=(7, 3)))
     assert other.world is current(8)
-    with pytest.raises(
-        WorldError, match=r"LockStep\(4\) and LockStep\(6\).*spmdsim.world\(N\) for enough ranks"
-    ):
-        small + large
-    small + small
+    both = small + large
+    assert both.world is large.world and np.array_equal(both.full(), small.full() * 2)
+    assert (small + small).world is small.world
 
 
 def test_asking_for_ranks_first_leaves_room_for_larger_meshes(process) -> None:
     assert current(8).size == 8
     small, large = product(Mesh((4,), ("tp",)))[0], product(Mesh((2, 4), ("dp", "tp")))[0]
     assert small.world is large.world is current()
-    assert current(3).size == 3 and current(3) is current(3)
-    assert current() is small.world, "fewer ranks are asked for by name only"
+    with pytest.warns(
+        UserWarning, match=r"world\(3\) replaces world\(8\): tensors made from now on live on 3 ranks"
+    ):
+        assert current(3).size == 3
+    assert current() is current(3)
+    fewer, _ = product(Mesh((3,), ("tp",)))
+    assert fewer.world is current() and (fewer + small).world is small.world
 
 
 def test_a_size_that_was_said_is_kept(process) -> None:
@@ -126,6 +130,51 @@ def test_a_size_that_was_said_is_kept(process) -> None:
 def test_a_size_that_is_empty_is_not_said(process) -> None:
     process.setenv(RANKS_VARIABLE, "")
     assert current().size == 1 and current(3).size == 3
+
+
+def test_gradients_pass_through_a_world_that_grew(process) -> None:
+    """As in a notebook whose cells take larger and larger meshes: against NumPy, with a weight of the smaller world."""
+    a, b = np.arange(96.0).reshape(8, 12) / 50, np.arange(60.0).reshape(12, 5) / 30
+    mesh = Mesh((2, 4), ("dp", "tp"))
+    w = Tensor.from_global(b, mesh("tp", None), requires_grad=True)
+    hidden = w * 2.0
+    wide = Mesh((4, 4), ("dp", "tp"))
+    x = Tensor.from_global(a, wide("dp", "tp"))
+    again = Tensor.from_global(a, mesh("dp", "tp"))
+    for left in (x, again):
+        w.grad = None
+        y = matmul(left, hidden)
+        assert (w.world.size, y.world.size) == (8, 16) and check(y, a @ (b * 2), depth=12)
+        (y * y).sum().backward(retain_graph=True)
+        np.testing.assert_allclose(w.grad.full(), 4 * a.T @ (a @ (b * 2)), rtol=1e-12)
+        assert w.grad.world is w.world and w.grad.layout == w.layout
+    moved = w.to(Mesh((16,), ("z",))("z", None))
+    assert moved.world is x.world and np.array_equal(moved.full(), b)
+    moved.sum().backward()
+    np.testing.assert_allclose(w.grad.full(), 4 * a.T @ (a @ (b * 2)) + 1, rtol=1e-12)
+    w = w.detach()
+    w += Tensor.from_global(np.ones((12, 5)), wide("tp", None))
+    assert np.array_equal(w.full(), b + 1) and len(w.shards) == w.world.size
+
+
+def test_a_model_without_a_world_lives_where_its_meshes_are(process) -> None:
+    mesh, wide = Mesh((2, 4), ("dp", "tp")), Mesh((16,), ("tp",))
+    for given in ((), (current(),)):
+        model = nn.Sequential(nn.Linear(12, 4, mesh("tp", None)), nn.Linear(4, 32, wide(None, "tp")))
+        model.materialise(*given)
+        assert {parameter.value.world for parameter in model.parameters()} == {current(16)}
+    lone = nn.Linear(4, 6, mesh(None, "tp")).weight
+    lone.materialise()
+    assert lone.value.world is current()
+
+
+@ranks(1, 4)
+def test_one_rank_of_a_world_prints(world) -> None:
+    """Under MPI each process has its own number; the one that plays all ranks is the first."""
+    with world:
+        assert current().rank == world.ranks[0] in range(world.size)
+        total = float(np.sum(world.gather_objects([current().rank == 0] * len(world.ranks))))
+        assert total == (1 if len(world.ranks) == 1 else world.size)
 
 
 def test_worlds_that_are_made_are_ones_own(process) -> None:
