@@ -85,20 +85,21 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
     """The world of a process without a launcher."""
     from spmdsim.worlds.lockstep_world import LockStep
 
+    is_named = size is not None
     if size is None:
         said = os.environ.get(RANKS_VARIABLE, "")  # empty is unset, as a shell's default is
         if said and not (said.isdecimal() and int(said) > 0):
             raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {said!r}")
         needed = 1 if mesh is None else _ranks_of(mesh)
         size = int(said) if said else max(needed, _size[0])
-    elif size < _size[0]:
+    if size not in _played:
+        _played[size] = LockStep(size)
+    if is_named and size < _size[0]:
         warn(
             f"world({size}) replaces world({_size[0]}): tensors made from now on live on "
             f"{many(size, 'rank')}, or on those of a larger mesh",
             stacklevel=3,
         )
-    if size not in _played:
-        _played[size] = LockStep(size)
     _size[0] = size
     return _played[size]
 
