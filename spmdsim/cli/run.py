@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from spmdsim.cli import output
 from spmdsim.cli.launch import start_ranks, world_of
@@ -23,7 +23,7 @@ from spmdsim.cli.main import (
 from spmdsim.cli.output import only_with
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, SpmdError, many, unknown
-from spmdsim.launcher import is_root
+from spmdsim.launcher import is_root, launched
 from spmdsim.reading import one_line
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spmdsim.core import Mesh
     from spmdsim.trace import CollectiveEvent
     from spmdsim.worlds.base import World
+    from spmdsim.worlds.mpi.mpi_world import MPIWorld
 
 Fit = TypeVar("Fit")
 
@@ -257,13 +258,11 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
 
 
 def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
-    from spmdsim.worlds import LockStep
-
     crowded, timed = "", args.wide or args.verbose
-    if timed and not isinstance(world, LockStep):
+    if timed and launched() and args.world != "lockstep":
         from spmdsim.cli.collective.measure import noise_note
 
-        crowded = noise_note(world.comm)
+        crowded = noise_note(cast("MPIWorld", world).comm)
     if not is_root():
         return
     _draw(outcomes, world, args)
