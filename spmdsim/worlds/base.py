@@ -46,8 +46,7 @@ class World(world.World):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
-        rank: the first rank that this process owns: its own one under MPI, 0 where one process plays all ranks. With
-            ``if world().rank == 0:`` one process prints.
+        rank: the first owned rank: under MPI the process's own, 0 where one process plays all ranks.
         job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         about: the origin of the tensor that the next steps move.
