@@ -36,15 +36,15 @@ def required() -> list[str]:
 
 def with_requirements(names: Iterable[str]) -> set[str]:
     """These distributions and all that they require."""
-    found: set[str] = set()
+    names_seen: set[str] = set()
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names_seen:
+            names_seen.add(name)
             needed = [need for need in metadata.requires(name) or [] if ";" not in need]
             waiting += [re.match(r"[\w.-]+", need)[0] for need in needed]
-    return found
+    return names_seen
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.cli.main import Parser, Row, command, declare, flag, positive, value, varied
+from spmdsim.cli.command_parser import Parser
+from spmdsim.cli.main import Row, command, declare, flag, positive, value, varied
 from spmdsim.cli.output import only_with, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited

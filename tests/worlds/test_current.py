@@ -159,9 +159,9 @@ def test_gradients_pass_through_a_world_that_grew(process) -> None:
 
 def test_a_model_without_a_world_lives_where_its_meshes_are(process) -> None:
     mesh, wide = Mesh((2, 4), ("dp", "tp")), Mesh((16,), ("tp",))
-    for given in ((), (current(),)):
+    for worlds in ((), (current(),)):
         model = nn.Sequential(nn.Linear(12, 4, mesh("tp", None)), nn.Linear(4, 32, wide(None, "tp")))
-        model.materialise(*given)
+        model.materialise(*worlds)
         assert {parameter.value.world for parameter in model.parameters()} == {current(16)}
     lone = nn.Linear(4, 6, mesh(None, "tp")).weight
     lone.materialise()
