@@ -46,7 +46,6 @@ class World(world.World):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
-        rank: the first owned rank: under MPI the process's own, 0 where one process plays all ranks.
         job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         about: the origin of the tensor that the next steps move.
@@ -71,7 +70,6 @@ class World(world.World):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.job: Sequence[int] = range(self.size)
-        self.rank: int = self.ranks[0]
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self.about = 0
