@@ -48,8 +48,7 @@ class World(Pictured, ABC):
 
     Attributes:
         size: number of ranks.
-        ranks: the ranks this process owns, in the order in which shards are passed.
-        rank: the first of them: under MPI the process's own rank, 0 where one process plays all ranks.
+        ranks: the ranks this process owns, in the order in which shards are passed; ``rank`` is the first of them.
         has_data: whether shards are arrays; False where only shapes are followed.
         cache: what was derived for this world: operators' recipes, steps' programs.
     """
@@ -58,8 +57,7 @@ class World(Pictured, ABC):
 
     def __init__(self, size: int, ranks: Sequence[int]) -> None:
         check_world_size(size)
-        self.size, self.ranks = size, ranks
-        self.rank: int = ranks[0] if ranks else 0
+        self.size, self.ranks, self.rank = size, ranks, ranks[0] if ranks else 0
         self.cache: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
