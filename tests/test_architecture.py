@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pytest
@@ -340,3 +342,21 @@ def test_no_test_measures_time():
     for path in {*Path(__file__).parent.rglob("*.py")} - {faults}:
         told = path.read_text()
         assert not [clock for clock in (*clocks, "time" + ".time(") if clock in told], path.name
+
+
+def test_the_license_is_the_whole_text_of_apache_2():
+    """Word for word what other packages ship, where one of them is installed with it."""
+    words = (ROOT.parent / "LICENSE").read_text(encoding="utf-8").split()
+    assert len(words) == 1581 and "CONDITIONS" in words
+    assert [int(word[0]) for word in words if re.fullmatch(r"[1-9]\.", word)] == [*range(1, 10)]
+    shipped = [
+        Path(file.locate()).read_text()
+        for package in ("safetensors", "ml_dtypes")
+        for file in _licenses(package)
+    ]
+    assert not shipped or words in [text.split() for text in shipped]
+
+
+def _licenses(package):
+    with suppress(PackageNotFoundError):
+        yield from (file for file in files(package) or () if file.name == "LICENSE")
