@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,18 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] | None
+
+
+#: Times that a checkpoint is read before the program gives up, while another job replaces it.
+MOST_READS = 100
+
+
+class ManifestFacts(NamedTuple):
+    """A rank's view of a checkpoint: why its manifest cannot be read, the subfolder that it names, and its folder."""
+
+    problem: str | None
+    data: str | None
+    folder: str
 
 
 def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
@@ -246,8 +258,27 @@ def load(
     ...     load(f"{folder}/step1", LockStep(2))["x"].full()
     array([1., 2.])
     """
-    manifest = _same_manifest(Path(folder), world)
-    entries, files = manifest["tensors"], Path(folder) / manifest["data"]
+    place = Path(folder)
+    manifest, facts = _read_manifests(place, world)
+    for _ in range(MOST_READS):
+        try:
+            _require_same_manifest(facts)
+            return _load(place, manifest, world, layouts, verify)
+        except InputError:
+            # Another job may have saved meanwhile, and removed the files that the manifest named: read its save.
+            before, (manifest, facts) = facts, _read_manifests(place, world)
+            if facts == before:
+                raise
+    raise InputError(
+        f"the checkpoint in {str(folder)!r} is replaced faster than it can be read, {MOST_READS} times"
+    )
+
+
+def _load(
+    place: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
+) -> dict[str, Tensor]:
+    """Read the tensors that a manifest names. Collective; InputError on all ranks if a file is missing or damaged."""
+    entries, files = manifest["tensors"], place / manifest["data"]
     if verify:
         _verify(files, entries, world)
     loaded: dict[str, Tensor] = {}
@@ -256,12 +287,14 @@ def load(
         for name in layouts if isinstance(layouts, Mapping) else ():
             if name not in entries:
                 raise InputError(
-                    f"the checkpoint in {str(folder)!r} has no {name!r}, but a layout is given for it"
+                    f"the checkpoint in {str(place)!r} has no {name!r}, but a layout is given for it"
                 )
         for name, entry in entries.items():
             loaded[name] = _load_one(name, entry, files, world, layouts)
     except SpmdError as error:
         problem = type(error), str(error)
+    except OSError as error:
+        problem = InputError, f"the checkpoint in {str(place)!r} cannot be read: {error.strerror or error}"
     told = world.gather_objects([problem] * len(world.ranks), "load")
     for kind, text in (one for one in told if one is not None):
         raise kind(f"{text}, at {source_line()}")
@@ -270,27 +303,30 @@ def load(
     return loaded
 
 
-def _same_manifest(place: Path, world: World) -> dict[str, Any]:
-    """The manifest, if all ranks read the same one."""
+def _read_manifests(place: Path, world: World) -> tuple[dict[str, Any], list[ManifestFacts]]:
+    """Return this rank's manifest, and the facts of the manifests of all ranks. Collective."""
     manifest: dict[str, Any] = {"data": None}
     problem = None
     try:
         manifest = read_manifest(place)
     except InputError as error:
         problem = str(error)
-    facts = problem, manifest["data"], str(place.absolute())
-    gathered = world.gather_objects([facts] * len(world.ranks), "load")
-    problems = [problem for problem, _, _ in gathered]
+    facts = ManifestFacts(problem, manifest["data"], str(place.absolute()))
+    return manifest, world.gather_objects([facts] * len(world.ranks), "load")
+
+
+def _require_same_manifest(facts: Sequence[ManifestFacts]) -> None:
+    """Raise InputError unless all ranks have read the same manifest."""
+    problems = [one.problem for one in facts]
     if None in problems:  # not all ranks have this problem
         problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
     _raise_first(problems)
-    for rank, (_, other, path) in enumerate(gathered):
-        if other != gathered[0][1]:
+    for rank, one in enumerate(facts):
+        if one.data != facts[0].data:
             raise InputError(
-                f"the ranks load different checkpoints: rank 0 that of {gathered[0][2]!r}, rank {rank} that of {path!r}, "
-                f"which was written by another save, at {source_line()}"
+                f"the ranks load different checkpoints: rank 0 that of {facts[0].folder!r}, rank {rank} that of "
+                f"{one.folder!r}, which was written by another save, at {source_line()}"
             )
-    return manifest
 
 
 def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice) -> Tensor:
@@ -346,6 +382,8 @@ def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | N
         whole = np.asarray(source[tuple(slice(0, n) for n in source.shape)], order="C")
     except InputError as error:
         return str(error)
+    except OSError as error:
+        return f"{str(files / shard['file'])!r} cannot be read: {error.strerror or error}"
     which = f"{name!r} in {str(files / shard['file'])!r}"
     dtype, parts = saved_dtype(kind, files), () if kind not in COMPLEX else (2,)
     if (*[b - a for a, b in shard["bounds"]], *parts) != source.shape:

@@ -6,6 +6,9 @@ import json
 import os
 import stat
 import struct
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -522,8 +525,69 @@ def test_real_ranks_that_disagree(case, says, tmp_path):
 @pytest.mark.parametrize("others", [(), (None,), ("another problem",)])
 def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
     """Where all have a problem the first one's words say it; where some have none, it is said whose it is."""
-    ranks = [(problem, "data", "/there") for problem in others]
+    ranks = [checkpoint.ManifestFacts(problem, "data", "/there") for problem in others]
     world = SimpleNamespace(ranks=[0], gather_objects=lambda mine, what: [*mine, *ranks])
     with pytest.raises(InputError) as error:
-        checkpoint._same_manifest(tmp_path, world)
+        checkpoint.load(tmp_path, world)
     assert str(error.value).startswith("rank 0: ") == (None in others)
+
+
+#: Saves tensors of one number, the next one in each step, until a file appears.
+SAVES_FOR_EVER = """
+import sys
+from pathlib import Path
+import numpy as np
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.tensor import checkpoint
+folder, step, mesh, world = Path(sys.argv[1]), 0, Mesh((4,), ("a",)), LockStep(4)
+while not (folder / "stop").exists():
+    array = np.full((64, 8), step, np.float32)
+    checkpoint.save(folder / "c", {name: Tensor.from_global(array, mesh("a", None), world) for name in "xyz"})
+    step += 1
+print(step)
+"""
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_checkpoint_is_read_whole_while_another_job_saves(verify, tmp_path, monkeypatch):
+    """Each load has one save's numbers, also where the files go away between manifest and shards."""
+    program = tmp_path / "saves.py"
+    program.write_text(SAVES_FOR_EVER)
+    replaced = []
+
+    def opened(file, name):
+        if len(replaced) < 8:  # wait until the save that the manifest named is gone, as a slow reader would
+            end = time.monotonic() + 60
+            while file.exists() and time.monotonic() < end:
+                time.sleep(0.001)
+            replaced.append(not file.exists())
+        return open_array(file, name)
+
+    writer = subprocess.Popen(
+        [sys.executable, program, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not (tmp_path / "c" / "manifest.json").exists():
+            assert writer.poll() is None, writer.communicate()
+            time.sleep(0.01)
+        monkeypatch.setattr(checkpoint, "open_array", opened)
+        for _ in range(40):
+            loaded = checkpoint.load(
+                tmp_path / "c", LockStep(2), lambda *_: Mesh((2,), ("b",))("b", None), verify=verify
+            )
+            assert (
+                len({float(number) for tensor in loaded.values() for number in np.unique(tensor.full())}) == 1
+            )
+    finally:
+        (tmp_path / "stop").touch()
+        told, problems = writer.communicate(timeout=120)
+    assert all(replaced) and len(replaced) == 8
+    assert int(told) > 8 and not problems
+
+
+def test_a_file_that_is_missing_for_good_is_named(tmp_path):
+    world = LockStep(4)
+    checkpoint.save(tmp_path / "c", tensors(world, Mesh((2, 2), ("a", "b"))))
+    next((tmp_path / "c").glob("*/rank-00001.safetensors")).unlink()
+    with pytest.raises(InputError, match=r"there is no file .*rank-00001\.safetensors"):
+        checkpoint.load(tmp_path / "c", world)
