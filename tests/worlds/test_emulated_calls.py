@@ -59,6 +59,13 @@ def once(name, call, **algorithms):
 
 once("short", lambda c: c.Allreduce(s, r[:2] if odd else r))
 once("strides", lambda c: c.Allreduce(s[::2] if odd else s[:4], r[:4]))
+fixed = np.zeros(8, np.float32)
+fixed.flags.writeable = False
+once("read-only", lambda c: c.Allreduce(s, fixed if odd else r))
+once("read-only broadcast", lambda c: c.Bcast(fixed if odd else r))
+once("bytes", lambda c: c.Allreduce([s, MPI.FLOAT], [bytes(32), MPI.FLOAT] if odd else [r, MPI.FLOAT]))
+once("objects", lambda c: c.Allreduce(s.astype(object) if odd else s, r))
+once("no buffer", lambda c: c.Allreduce("text" if odd else s, r))
 once("gatherv", lambda c: c.Gatherv(s[: 8 - odd], blocks if rank == 0 else None))
 once("scatterv", lambda c: c.Scatterv(blocks if rank == 0 else None, r[: 8 - odd]))
 once("alltoallv", lambda c: c.Alltoallv(blocks, [np.zeros(8 * n, "f4"), *(fewer if odd else blocks)[1:]]))
@@ -126,6 +133,11 @@ def test_nothing_wrong_is_found_where_nothing_is(said):
     [
         ("short", "rank 1", "the output has 2 elements of float32[]; needed are 8"),
         ("strides", "rank 1", "a buffer must be contiguous"),
+        ("read-only", "rank 1", "the receive buffer must be writable, got a read-only array of shape (8,)"),
+        ("read-only broadcast", "rank 1", "the receive buffer must be writable"),
+        ("bytes", "rank 1", "the receive buffer must be writable"),
+        ("objects", "rank 1", "a buffer must have numbers, got an array of Python objects"),
+        ("no buffer", "rank 1", "a str is no buffer; pass a numpy array"),
         ("gatherv", "rank 0", "the root's blocks have (8, 8, 8) elements, but the ranks have (8, 7, 8)"),
         ("scatterv", "rank 0", "the root's blocks have (8, 8, 8) elements, but the ranks have (8, 7, 8)"),
         (

@@ -29,7 +29,7 @@ from spmdsim.errors import InputError, ScheduleError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed, program_of
 from spmdsim.worlds.mpi.alike import agreed
-from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of
+from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of, require_writable
 from spmdsim.worlds.mpi.messages import TAG, Messages
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
@@ -168,7 +168,8 @@ class EmulatedCommunicator(Pictured):
         buffer = buffer_of(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
         mine = self._rank == root
-        vector, target = (buffer.elements.copy() if mine else None), buffer.elements
+        vector = buffer.elements.copy() if mine else None
+        target = buffer.elements if vector is None else vector.copy()  # the root's own is only read
         self._run(schedule, schedule.chunk_elements(buffer.count), vector, target)
 
     @_collective
@@ -294,6 +295,7 @@ class EmulatedCommunicator(Pictured):
         if result is None:
             self._run(schedule, sizes, vector, None)
             return
+        require_writable(result.elements)
         total = sum(counts)
         in_order = len(begins) < 64 and all(b == sum(counts[:k]) for k, b in enumerate(begins))
         shape = (total, *result.elements.shape[1:])
@@ -315,6 +317,8 @@ class EmulatedCommunicator(Pictured):
     ) -> None:
         program = program_of(schedule, self._rank, sizes)
         fitting(program, vector, result)
+        if result is not None:
+            require_writable(result)
         self._calls.begin(schedule, sizes, op, result if vector is None else vector)
         function = np.add if op is None or like is None else function_of(op, like)
         execute(program, self._messages, vector, result, function, TAG)
