@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spmdsim.ending import stop
 from spmdsim.ending.notes import job_folder
+from spmdsim.errors import SpmdError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -39,12 +40,12 @@ def protect(name: str | None = None) -> None:
     hook_callbacks()
     hook_exceptions(name)
     hook_exit()
+    hook_shutdown()
     process = os.getpid()
 
     def leave() -> None:
         if stop.is_forked():
-            sys.stdout.flush()
-            sys.stderr.flush()
+            stop.flush_output()
             os._exit(left_with()[0])  # else MPI would end here, which the child has no part in
         if os.getpid() == process:
             stop.end_before_mpi(left_with()[0])
@@ -149,10 +150,32 @@ def hook_callbacks() -> None:
     sys.unraisablehook = dies
 
 
+def hook_shutdown() -> None:
+    """Watch over the interpreter's shutdown, from where it waits for threads: the main program is over then."""
+    now = threading._shutdown  # type: ignore[attr-defined]
+    if now.__module__ == __name__:  # hooked already
+        return
+
+    def shutdown() -> None:
+        comm = _several()
+        if comm is not None:
+            from spmdsim.ending.shutdown_watch import SECONDS, watch_shutdown
+            from spmdsim.ending.starting import asked_deadline
+
+            watch_shutdown(comm.rank, comm.size, asked_deadline() or SECONDS)
+        now()
+
+    threading._shutdown = shutdown  # type: ignore[attr-defined]
+
+
 def hook_exceptions(name: str | None = None) -> None:
     """End the job when an exception leaves the program."""
 
     def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if stop.is_forked() and isinstance(error, SpmdError):
+            stop.write(stop.describe(error, name or Path(sys.argv[0]).name))
+            _left_with[:] = [(stop.exit_code(error), kind.__name__)]
+            return
         if _several() is None:
             sys.__excepthook__(kind, error, trace)
             _left_with[:] = [(stop.exit_code(error), kind.__name__)]

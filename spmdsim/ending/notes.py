@@ -18,6 +18,8 @@ ENDING = "ending"
 ASKED = "asked"
 #: What the note of a rank whose program is over ends with, if it has not started MPI.
 BEFORE = " before MPI"
+#: What the note of a rank that has started begins with.
+STARTED = "start-"
 #: The note of the starter that is as old as the job.
 BEGUN = "begun"
 
@@ -49,6 +51,17 @@ def note_failure(code: int, cause: str = "") -> bool:
     with suppress(FileExistsError), Path(folder, f"rank_{this_rank()}").open("x") as note:
         note.write(f"{code}\n{cause}")
     return True
+
+
+def note_start(folder: Path, rank: int) -> None:
+    """Note, as a rank's nurse, that the rank has started."""
+    (folder / f"{STARTED}{rank}").touch()
+
+
+def find_unfinished_ranks(folder: Path) -> list[int]:
+    """Return the ranks that started and have left no note of their end, neither of a good one nor of a failure."""
+    started = {path.name.removeprefix(STARTED) for path in folder.glob(f"{STARTED}*")}
+    return sorted(map(int, started - ranks_gone(folder)))
 
 
 def note_left(code: int) -> None:

@@ -57,9 +57,8 @@ def unlink_segments(name: str = SEGMENTS[0]) -> None:
                     os.unlink(path)
 
 
-@contextmanager
-def beside(work: Callable[[], None]) -> Iterator[None]:
-    """Do some work in a process beside this one, for as long as this one is in the block."""
+def start_beside(work: Callable[[], None]) -> tuple[int, int]:
+    """Start some work in a process beside this one; return a descriptor, which ends the work once closed, and the process."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does without
@@ -68,6 +67,13 @@ def beside(work: Callable[[], None]) -> Iterator[None]:
         os.close(write)
         _apart(read, work)
     os.close(read)
+    return write, child
+
+
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[None]:
+    """Do some work in a process beside this one, for as long as this one is in the block."""
+    write, child = start_beside(work)
     try:
         yield
     finally:
@@ -96,6 +102,14 @@ def over(seconds: float) -> bool:
     return bool(select.select([_until], [], [], seconds)[0])
 
 
+def read_marks(seconds: float) -> bytes | None:
+    """In a process beside: the bytes that the other one has written to its descriptor; None after so many seconds.
+
+    Nothing but the end of the other process makes them empty.
+    """
+    return os.read(_until, 64) if over(seconds) else None
+
+
 def end_the_other(text: str, code: int) -> None:
     """In a process beside: say why, and end the other one and its job."""
     os.write(2, f"{text}\n".encode())
@@ -108,7 +122,7 @@ def end_the_other(text: str, code: int) -> None:
 
 def _watch(job: Launched) -> None:
     begin, signs, gone, left = time.monotonic(), 0, 0.0, list[int]()
-    deadline = max(DEADLINE, _asked())
+    deadline = max(DEADLINE, asked_deadline())
     while not over(LOOK):
         waited = time.monotonic() - begin
         before = left
@@ -126,7 +140,8 @@ def _watch(job: Launched) -> None:
             os.write(2, f"{what} {who} did not come yet\n".encode())
 
 
-def _asked() -> float:
+def asked_deadline() -> float:
+    """The seconds that ``SPMDSIM_DEADLINE`` asks for; 0 if it asks for none."""
     with suppress(ValueError):
         return float(os.environ.get("SPMDSIM_DEADLINE", ""))
     return 0.0

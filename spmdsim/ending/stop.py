@@ -82,6 +82,14 @@ def is_forked() -> bool:
     return bool(_forked)
 
 
+def refusal_in_child(rank: int) -> str:
+    """Return why a child that a rank has forked cannot communicate: MPI would take it for the rank."""
+    return (
+        f"this process is a child that rank {rank} has forked, and has no part in the job: let the rank communicate, and "
+        "the child only compute"
+    )
+
+
 def active_world() -> MPI.Comm | None:
     """All ranks, if MPI is running in this process already; it is never started here."""
     module = sys.modules.get("mpi4py.MPI")
@@ -281,8 +289,7 @@ def leave(code: int) -> int:
 
     Rank 0 may still be printing what it has to say of this code, so nobody is hurried.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     return 0 if note_failure(code) else code  # our starter knows; the launcher need not complain too
 
 
@@ -299,9 +306,7 @@ def _leave_quietly(error: BaseException, code: int) -> int:
 
 def kill(code: int) -> NoReturn:
     """End every rank of the job now."""
-    with suppress(OSError, ValueError):  # who reads them may have left
-        sys.stdout.flush()
-        sys.stderr.flush()
+    flush_output()
     _do_last(f"a rank ends the job with code {code}")
     note_end()
     if job_folder() is not None:
@@ -319,8 +324,7 @@ def kill(code: int) -> NoReturn:
 
 def leave_together(code: int) -> NoReturn:
     """Leave at once where all ranks do: rank 0 ends the job, so that the code is kept, and nobody waits for long."""
-    with suppress(OSError, ValueError):  # who reads it may have left
-        sys.stdout.flush()
+    flush_output()
     comm = active_world()
     if comm is None or comm.rank == 0:
         kill(code)
@@ -376,7 +380,20 @@ def end_job(text: str, code: int) -> NoReturn:
 
 
 def write(text: str) -> None:
-    """Write in one piece, so that the lines of several ranks do not mix."""
-    sys.stdout.flush()
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Write in one piece, so that the lines of several ranks do not mix; to stdout where stderr was closed."""
+    flush_output()
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # closed, or None
+        for number in (2, 1):
+            with suppress(OSError):
+                os.write(number, f"{text}\n".encode(errors="replace"))
+                return
+
+
+def flush_output() -> None:
+    """Flush what is printed, where somebody may read it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or None
+            stream.flush()

@@ -67,6 +67,7 @@ def nursed(job: Launched | None) -> None:
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
+    notes.note_start(folder, job.rank)
     code = 1
     try:
         code = _Nurse(child, job, folder).watch(forwarded, before)

@@ -17,7 +17,16 @@ from glob import escape
 from pathlib import Path
 from types import FrameType
 
-from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, Failure, began, failures, note_begin
+from spmdsim.ending.notes import (
+    ASKED,
+    ENDING,
+    FAILED_DIR,
+    Failure,
+    began,
+    failures,
+    find_unfinished_ranks,
+    note_begin,
+)
 from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError, many, working_folder
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
@@ -26,6 +35,7 @@ from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prep
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent
 from spmdsim.launcher import LOG_DIR, launched
+from spmdsim.sides import name_ranks
 from spmdsim.worlds.current import RANKS_VARIABLE
 
 #: Where the ranks write what they called last.
@@ -135,8 +145,15 @@ def start_command(
         clear_up(began(folder), hurried=code == 0)
         notes = failures(folder)
         failed = worst(notes, ranks)
+        unfinished = [] if code or notes else find_unfinished_ranks(folder)
     if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
         sys.stderr.write("interrupted\n")
+    if unfinished:
+        # MPICH's launcher reports success after an abort with code 0.
+        sys.stderr.write(
+            f"{name_ranks(unfinished)} of {ranks} ended without finishing the program, as MPI_Abort(comm, 0) has it\n"
+        )
+        code = 1
     if failed is not None or code:
         recorded.say()
     if failed is not None:

@@ -203,6 +203,58 @@ CASES += [
         "raises at exit", "death",
         "step(3)\nbegins()\nif bad: atexit.register(lambda: os._exit(7))\n", (WHO, r"\b7\b"), (r"\b7\b",), seconds=LATE,
     ),
+    Case("MPI_Abort(0)", "death", "step(3)\nbegins()\nif bad: MPI.COMM_WORLD.Abort(0)\nstep(3)\n", (r"rank {bad}\b",), ways=(LAUNCH,)),
+]  # fmt: skip
+
+CASES += [
+    Case(
+        f"{what} of MPI's files", "death", f"step(3)\nbegins()\nif bad: {how}  # @here\nstep(3)\n",
+        (WHO, "{here}", "would close files that MPI needs"), never=("epoll",),
+    )
+    for what, how in (
+        ("os.closerange", "os.closerange(3, 200)"),
+        ("os.close", "[os.close(number) for number in map(int, os.listdir('/proc/self/fd')) if number > 2]"),
+    )
+]  # fmt: skip
+
+#: What keeps a rank in the interpreter's shutdown, where no thread of Python may run any more.
+AT_EXIT = {
+    "__del__": (
+        "class Kept:\n        def __del__(self, wait=time.sleep): wait(1000)  # @here\n    kept = Kept()",
+        "__del__",
+    ),
+    "an atexit handler": ("atexit.register(lambda: threading.Event().wait())  # @here", "<lambda>"),
+    "a function in C at exit": ("atexit.register(time.sleep, 1000)", "without lines of Python"),
+    "a thread": ("threading.Thread(target=lambda: time.sleep(1000)).start()  # @here", "thread Thread-"),
+}
+CASES += [
+    Case(
+        f"{what} blocks", "death", f"step(3)\nbegins()\nif bad:\n    {how}\n",
+        (WHO, "has not ended", words, *["{here}"] * ("@here" in how)), seconds=LATE + 5,
+    )
+    for what, (how, words) in AT_EXIT.items()
+]  # fmt: skip
+CASES += [
+    Case(
+        f"raises with {what} closed", "death", f"step(3)\nbegins()\nif bad:\n    {how}\n    raise ValueError('unheard')  # @here\n",
+        (WHO, "{here}", "ValueError: unheard"),
+    )
+    for what, how in (("sys.stderr", "sys.stderr.close()"), ("descriptor 2", "os.close(2)"), ("no sys.stderr, and stdout", "sys.stderr = None; sys.stdout.close()"))
+]  # fmt: skip
+CASES += [
+    Case(
+        "a forked child goes on in the program", "nothing wrong", "step(3)\nbegins()\nif bad: os.fork()\n",
+        (WHO, "has forked, and has no part in the job"), fails=False, seconds=40,
+    ),
+    Case(
+        "a forked child goes on, emulated", "nothing wrong", "step(3)\nbegins()\nif bad: os.fork()\n",
+        (WHO, "has forked, and has no part in the job"), fails=False, seconds=40, ways=(EMULATED,),
+    ),
+    Case(
+        "long work of one rank after the last call", "nothing wrong",
+        "step(3)\nbegins()\nsys.stdout.write(f'END {rank}\\n')\nsys.stdout.flush()\nif rank == 0: time.sleep(12)\nsys.exit(0)\n",
+        fails=False, seconds=40,
+    ),
 ]  # fmt: skip
 
 #: The launcher itself is killed: nothing may go on without it.

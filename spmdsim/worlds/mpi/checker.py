@@ -21,6 +21,7 @@ from spmdsim.errors import InputError, WorldError, many
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import Board, Record, digest
 from spmdsim.worlds.mpi.boards import known_board
+from spmdsim.worlds.mpi.comms import CLOSED
 from spmdsim.worlds.mpi.noted_calls import KINDS, Calls
 from spmdsim.worlds.mpi.waiting import Watch
 from spmdsim.worlds.programs import STEP_COLLECTIVES, Run
@@ -74,7 +75,7 @@ class Checker:
         self.name = what + board.name(self.places)
         self.mode, self.deadline = mode, deadline
         self.everyone = tuple(range(len(self.places)))
-        self.closed = False
+        self.closed = ""
         self._calls: dict[tuple[int, ...], Calls] = {}
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
         self.watch = Watch.of(board)
@@ -85,7 +86,7 @@ class Checker:
         calls = self._calls.get(members)
         if calls is None:
             if self.closed:
-                raise WorldError("this world was closed; make another MPIWorld")
+                raise WorldError(self.closed)
             # By their ranks in the job: there may be worlds of parts of it.
             there = sorted((self.board.members[self.places[rank]], self.places[rank]) for rank in members)
             ranks, places = (tuple(numbers) for numbers in zip(*there))
@@ -151,8 +152,12 @@ class Checker:
         self.watch.leave(self)
         for calls in self._calls.values():
             calls.forget(failed)
+        self.refuse(CLOSED)
+
+    def refuse(self, why: str) -> None:
+        """Note no calls any more: why, in words."""
         self._calls.clear()
-        self.closed = True
+        self.closed = why
 
 
 @contextmanager

@@ -21,6 +21,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.ending.hooks import hook_quick_exit, left_with
+from spmdsim.ending.mpi_files import guard_mpi_files
+from spmdsim.ending.shutdown_watch import waiting_for_ranks
 from spmdsim.ending.starting import unlink_segments
 from spmdsim.ending.stop import end_job, speak_for_others, write
 from spmdsim.errors import DisagreementError, WorldError
@@ -34,6 +36,8 @@ from spmdsim.worlds.mpi.waiting import Watch
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Checker
 
+#: Why a world that was closed runs nothing.
+CLOSED = "this world was closed; make another MPIWorld"
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
@@ -126,7 +130,7 @@ class Comms:
         self._all = tuple(range(comm.Get_size()))
         self._by_ranks: dict[tuple[int, ...], Counted] = {}
         self._left: dict[int, Collection[int]] = {}  # by the ranks that have left, the groups that they made
-        self.closed, self.far = False, False
+        self.closed, self.far = "", False
         self._state: Callable[[int], int] = lambda rank: RUNS
         if len(self._all) > 1:
             self._talk = self._by_ranks[self._all] = self._create(self._all)
@@ -139,7 +143,7 @@ class Comms:
         comm = self._by_ranks.get(ranks)
         if comm is None:
             if self.closed and len(self._all) > 1:
-                raise WorldError("this world was closed; make another MPIWorld")
+                raise WorldError(self.closed)
             if len(self._by_ranks) >= MOST:
                 raise WorldError(
                     f"{MOST} different groups of ranks are in use; close() the world to free them"
@@ -204,8 +208,12 @@ class Comms:
         """Free all communicators; collective over the world."""
         for comm in self._by_ranks.values():
             comm.Free()
+        self.refuse(CLOSED)
+
+    def refuse(self, why: str) -> None:
+        """Know no communicators any more, and make none: why, in words."""
         self._by_ranks.clear()
-        self.closed = True
+        self.closed = why
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -237,9 +245,11 @@ class Comms:
 
             def leave(hurry: Hurry | None = None) -> None:
                 if os.getpid() == process and not MPI.Is_finalized():
-                    _leave(hurry)
+                    with waiting_for_ranks():
+                        _leave(hurry)
 
             atexit.register(leave)
+            guard_mpi_files()
             hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
 
     def _listen(self) -> None:

@@ -21,7 +21,9 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.ending.hooks import hook_quick_exit, left_with
-from spmdsim.ending.stop import end_job
+from spmdsim.ending.mpi_files import guard_mpi_files
+from spmdsim.ending.shutdown_watch import waiting_for_ranks
+from spmdsim.ending.stop import end_job, refusal_in_child
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_line, source_lines
@@ -97,7 +99,11 @@ def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
 
 
 def _array(buffer: Any) -> np.ndarray:
-    array = np.asarray(buffer)
+    array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, bytes) else np.asarray(buffer)
+    if array.dtype.hasobject:
+        raise UsageTypeError(
+            "a buffer must have numbers, got an array of Python objects; send those with the lower-case methods"
+        )
     if not isinstance(buffer, np.ndarray) and not hasattr(buffer, "__buffer__"):
         try:
             memoryview(buffer)
@@ -128,6 +134,14 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
                 )
             flat = flat.view(np.uint8).reshape(-1, size) if kind is None else flat.view(kind)
     return flat if count is None else flat[:count]
+
+
+def require_writable(result: np.ndarray) -> None:
+    """Raise UsageTypeError if nothing can be received into an array."""
+    if not result.flags.writeable:
+        raise UsageTypeError(
+            f"the receive buffer must be writable, got a read-only array of shape {result.shape}; pass a copy"
+        )
 
 
 _OPERATIONS = tuple((value, name) for name, value in vars(MPI).items() if type(value) is MPI.Op)
@@ -306,8 +320,12 @@ class EmulatedCalls:
         if not equal:
             self._end(self._disagreement())
 
+    def refuse(self, why: str) -> None:
+        """Make no calls any more: why, in words."""
+        self._broken, self._pending = why, None
+
     def _end(self, text: str) -> NoReturn:
-        self._broken, self._pending = text, None
+        self.refuse(text)
         raise DisagreementError(text) from None
 
     # -- in words ---------------------------------------------------------------------------------------------
@@ -362,6 +380,11 @@ def _leave() -> None:
     """The end of the program: tell ranks that still wait for this one that it does not come."""
     if not _open or os.getpid() != _process or MPI.Is_finalized():
         return
+    with waiting_for_ranks():
+        _wait_for_all()
+
+
+def _wait_for_all() -> None:
     waiting, begin = [calls.leaving() for calls in _open], time.monotonic()
     told: list[MPI.Request] = []
     code, why = left_with()
@@ -374,5 +397,13 @@ def _leave() -> None:
         time.sleep(0.0005)
 
 
+def _refuse_in_child() -> None:
+    """In a process that a rank has forked: make no calls."""
+    for calls in _open:
+        calls.refuse(refusal_in_child(MPI.COMM_WORLD.Get_rank()))
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
 atexit.register(_leave)
 hook_quick_exit(_leave)
+guard_mpi_files()

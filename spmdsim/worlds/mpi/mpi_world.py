@@ -47,6 +47,7 @@ from spmdsim.worlds.mpi.exchanges import (
     settled,
     sum_directly,
 )
+from spmdsim.worlds.mpi.forks import several
 from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
 from spmdsim.worlds.mpi.messages import broadcast, place, run_schedule
 from spmdsim.worlds.mpi.posting import BeginsEarly
@@ -151,6 +152,7 @@ class MPIWorld(BeginsEarly):
             self._checker = Checker(self, board, places, mode, self._deadline)
         if self.size > 1:
             self._comms.at_end(self._checker)
+            several.add(self)
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:

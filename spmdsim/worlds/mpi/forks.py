@@ -1,0 +1,23 @@
+"""In a process that a rank has forked its worlds run nothing: MPI would take the child for the rank."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from weakref import WeakSet
+
+from spmdsim.ending.stop import refusal_in_child
+
+#: The worlds of several ranks in this process.
+several: WeakSet[Any] = WeakSet()
+
+
+def _refuse_in_child() -> None:
+    for world in several:
+        world.cache.clear()
+        for side in (world._comms, world._checker):
+            if side is not None:
+                side.refuse(refusal_in_child(world.rank))
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
