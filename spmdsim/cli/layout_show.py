@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.output import console, emit_json, print_table, say, wants_pictures, write_pictures
 from spmdsim.core import Layout
-from spmdsim.draw.layout_picture import Picture, box_text, rank_grid, tensor_pieces
+from spmdsim.draw.layout_picture import Picture, box_text, rank_grid
+from spmdsim.draw.shard_picture import tensor_pieces
 from spmdsim.errors import InputError, many
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
+from spmdsim.layout.pending import PendingReduction, ownership_words, pending_reduction
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout import Shape
@@ -36,7 +38,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         raise InputError(
             f"{many(len(wanted), 'rank')} with {many(copies, 'replica')} each are too many to list; choose some with --rank"
         )
-    written = layout.to_dict()
+    written, pending = layout.to_dict(), pending_reduction(layout)
     virtual = {"devices": _devices(layout), "micro_shards": mesh.size // _devices(layout)}
     return {
         "device_matrix": list(mesh.shape),
@@ -45,8 +47,9 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
-        "ranks": [_rank_json(placed(layout, shape, rank), shape is not None) for rank in wanted],
+        "ranks": [_rank_json(placed(layout, shape, rank), shape is not None, pending) for rank in wanted],
         **(virtual if written["interleaved_parallel"] else {}),
+        **({} if pending is None else {"pending": pending.to_dict()}),
     }
 
 
@@ -57,7 +60,7 @@ def _devices(layout: Layout) -> int:
     return layout.mesh.size // micro_shards(layout.mesh)
 
 
-def _rank_json(row: Placed, sized: bool) -> dict[str, Any]:
+def _rank_json(row: Placed, sized: bool, pending: PendingReduction | None) -> dict[str, Any]:
     return {
         "rank": row.rank,
         "coords": list(row.coords),
@@ -65,6 +68,7 @@ def _rank_json(row: Placed, sized: bool) -> dict[str, Any]:
         "slice": [list(pair) for pair in row.bounds] if sized else None,
         "local_shape": list(row.local_shape) if sized else None,
         "replicas": list(row.replicas),
+        **({} if pending is None else {"addend": pending.number(row.rank)}),
     }
 
 
@@ -136,7 +140,7 @@ def show_layout(
     rows, left_out = _rows(layout, ranks, args.all)
     say(f"layout {layout}  ({layout.short()})")
     say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
-    say(f"{many(layout.mesh.size, 'rank')}, {many(layout.shard_count, 'distinct shard')}")
+    say(ownership_words(layout))
     if _devices(layout) < layout.mesh.size:
         times = layout.mesh.size // _devices(layout)
         say(

@@ -132,12 +132,12 @@ def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
 
 
 def _draw(plan: Plan) -> None:
-    from spmdsim.draw.plan_figures import transfers_list, transfers_picture
+    from spmdsim.draw.plan_figures import moving_words, transfers_list, transfers_picture
 
     if plan.src.partial != plan.dst.partial or plan.to_shape is not None:
         remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
         return
-    say("", "who sends what to whom (sender>receiver):")
+    say("", f"who sends what to whom (sender>receiver){moving_words(plan)}:")
     picture = transfers_picture(plan.src, plan.dst, plan.shape)
     if picture is not None:
         console().print(picture.rich())

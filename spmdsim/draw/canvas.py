@@ -1,7 +1,7 @@
 """One look for all pictures: shapes and words as SVG, in colours that everybody can tell apart.
 
 Fills are those of Okabe and Ito, and every filled cell has its number or name in words, so that nothing is said by colour
-alone. More cells than colours are striped. A picture brings its own ground, light or dark as the reader's system, or
+alone. More cells than colours are striped; addends of a pending sum are hatched. No line crosses words. A picture brings its own ground, light or dark as the reader's system, or
 notebook, is, and light in print; it needs no script and no other file, its words can be selected, and ``<title>`` says what it shows.
 """
 
@@ -17,6 +17,9 @@ FILLS = (
     ("#56b4e9", "#000"), ("#e69f00", "#000"), ("#009e73", "#000"), ("#f0e442", "#000"),
     ("#cc79a7", "#000"), ("#0072b2", "#fff"), ("#d55e00", "#000"), ("#bbbbbb", "#000"),
 )  # fmt: skip
+
+#: Cells that fills and stripes tell apart; of more a fill would say nothing.
+MOST_FILLS = 4 * len(FILLS)
 
 MOST_BYTES = 1 << 20
 """Of one picture: what is larger makes a page slow, and is abbreviated before."""
@@ -130,11 +133,24 @@ class Canvas:
         index: int | None,
         title: str = "",
         shade: float = 0.0,
+        hatched: bool = False,
     ) -> None:
-        """A box with lines of words in its middle; filled if it has an index, or the darker the more of one colour."""
+        """Draw a box with lines of words in its middle, on which no stripe lies.
+
+        Args:
+            x: left edge, in pixels.
+            y: upper edge.
+            width: of the box.
+            height: of the box.
+            words: lines of text.
+            index: number of the fill; None for none.
+            title: text for a reader who points at the box, or hears it.
+            shade: opacity of one colour over a box without a fill.
+            hatched: whether the box is one of the addends, not a copy.
+        """
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-        letters = ""
+        letters, lines, fill = "", "", "var(--ground)"
         if index is None:
             self.parts.append(f'<g>{_said(title)}<rect class="open" {box}/>')
             if shade:
@@ -143,11 +159,25 @@ class Canvas:
             fill, letters = fill_of(index)
             self.parts.append(f'<g>{_said(title)}<rect {box} fill="{fill}" stroke="var(--ground)"/>')
             if again := index // len(FILLS) % 4:
-                self.parts.append(_stripes(x, y, width, height, again))
+                lines = _stripes(x, y, width, height, again)
+        if hatched:
+            lines += _hatching([(x, y), (x + width, y), (x + width, y + height), (x, y + height)], letters)
+        self.parts += [lines] if lines else []
         top = y + height / 2 - (len(words) - 1) * 7 + 4
         for line, text in enumerate(words):
-            self.text(x + width / 2, top + 14 * line, text, anchor="middle", colour=letters)
+            base = top + 14 * line
+            if lines and text:
+                self.plate(x + width / 2, base, text, fill)
+            self.text(x + width / 2, base, text, anchor="middle", colour=letters)
         self.parts.append("</g>")
+
+    def plate(self, x: float, y: float, words: str, fill: str) -> None:
+        """Clear the ground of words that are centred at ``x`` with their base line at ``y``."""
+        wide = width_of(words) + 4
+        self.parts.append(
+            f'<rect class="plate" x="{number(x - wide / 2)}" y="{number(y - 11)}" width="{number(wide)}" height="14" '
+            f'fill="{fill}"/>'
+        )
 
     def bar(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
         """A filled box without words of its own."""
@@ -178,14 +208,23 @@ class Canvas:
         path = f"M{number(x1)} {number(y1)}{way}{number(x2)} {number(y2)}"
         self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{_said(title)}</path>')
 
-    def face(self, corners: Sequence[tuple[float, float]], index: int, shade: float, title: str = "") -> None:
-        """One side of a box: its corners, its fill, and how much darker it is, from 0 to 1."""
+    def face(
+        self,
+        corners: Sequence[tuple[float, float]],
+        index: int,
+        shade: float,
+        title: str = "",
+        hatched: bool = False,
+    ) -> None:
+        """Draw one side of a box: its four corners, its fill, how much darker it is (0 to 1), and its hatching."""
         self.reach(max(x for x, _ in corners), max(y for _, y in corners))
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
         self.parts.append(
             f'<g stroke="var(--ground)">{_said(title)}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
             f'<polygon points="{points}" fill="#000" fill-opacity="{shade:g}"/></g>'
         )
+        if hatched:
+            self.parts.append(_hatching(corners, fill_of(index)[1]))
 
     def arrow(
         self,
@@ -219,6 +258,28 @@ class Canvas:
 def _said(title: str) -> str:
     """What a shape says to a reader who points at it, or hears it read."""
     return f"<title>{escape(title)}</title>" if title else ""
+
+
+HATCH_OPACITY = 0.45
+"""Opacity of hatching, in the colour of letters: seen on every fill, and words beside it stay the darkest."""
+
+
+def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
+    """Return close lines that rise to the right over a parallelogram: the mark of addends, unlike any stripes."""
+    (x0, y0), (x1, y1), _, (x3, y3) = corners
+    wide = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1.0)
+    high = max(((x3 - x0) ** 2 + (y3 - y0) ** 2) ** 0.5, 1.0)
+
+    def point(across: float, down: float) -> str:
+        a, b = across / wide, down / high
+        return f"{number(x0 + a * (x1 - x0) + b * (x3 - x0))} {number(y0 + a * (y1 - y0) + b * (y3 - y0))}"
+
+    lines = []
+    for reach in range(5, int(wide + high), 6):  # from the left or lower edge to the upper or right one
+        low, up = min(reach, high), min(reach, wide)
+        lines.append(f"M{point(reach - low, low)}L{point(up, reach - up)}")
+    ink = letters or "var(--ink)"
+    return f'<path class="hatching" d="{"".join(lines)}" stroke="{ink}" stroke-opacity="{HATCH_OPACITY:g}" fill="none"/>'
 
 
 def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:

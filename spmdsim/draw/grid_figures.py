@@ -1,4 +1,7 @@
-"""Figures of meshes, layouts and tensors: the grid of ranks, and the tensor with who holds which box."""
+"""Figures of meshes, layouts and tensors: the grid of ranks, and the tensor with the ranks that own each box.
+
+Ranks of one fill and number own copies. Where a reduction is pending, cells are hatched and numbered as its addends.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,37 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.draw.canvas import Canvas, fill_of, width_of
-from spmdsim.draw.figures import Figure, fact_rows, side_by_side
+from spmdsim.draw.canvas import MOST_FILLS, Canvas, fill_of, width_of
+from spmdsim.draw.figures import Figure, side_by_side
 from spmdsim.draw.layout_picture import (
     GAP,
     MOST_PANELS,
-    MOST_PIECES,
     RankPanel,
     box_text,
     digits,
-    dims_text,
-    drawn_dims,
     grid_axes,
-    holder,
-    holders_text,
-    interval,
     rank_panels,
     shown,
 )
+from spmdsim.draw.shard_picture import (
+    MOST_PIECES,
+    dims_text,
+    drawn_dims,
+    holder,
+    holders_text,
+    interval,
+    is_uneven,
+)
 from spmdsim.errors import many
+from spmdsim.layout.pending import ownership_words, pending_reduction
+from spmdsim.redistribution.plan_table import bytes_text
 
 if TYPE_CHECKING:
     from spmdsim.tensor import Tensor
 
 HIGH = 38
+MOST_NAMED = 8
+"""Columns of ranks whose cells have the word rank, not only its number."""
 
 
 def mesh_figure(mesh: Mesh) -> Figure:
@@ -42,13 +52,19 @@ def mesh_figure(mesh: Mesh) -> Figure:
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
-    """The grid of ranks, coloured by what they hold; with a shape, the tensor with its pieces, too."""
-    partial = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
-    notes = [
-        f"{many(layout.shard_count, 'piece')} on {many(layout.mesh.size, 'rank')}: ranks of one # hold the same piece"
-    ]
-    if partial:
-        notes.append(f"pending over {partial}: every rank along it holds a part that is still to be added up")
+    """Draw the grid of ranks with the shard of each, and with a shape the tensor with its shards."""
+    pending = pending_reduction(layout)
+    notes = [ownership_words(layout)]
+    if pending is not None:
+        notes.append(f"hatched, {pending.sentence}")
+    if layout.shard_count > MOST_FILLS:
+        notes.append(f"more than {MOST_FILLS} shards have no colours: numbers tell them apart")
+    if any(panel is not None and not _has_room(panel) for panel in rank_panels(layout.mesh)):
+        notes.append("in a cell of the grid: the rank, and below it the # of its shard")
+    if "[" in layout.short():
+        notes.append(
+            f"{layout.short()}: S(d)[k] is axis number k of those that split dim d, [0] the outermost"
+        )
     if shape is None:
         return Figure(f"layout {layout}", (_grid(layout, None),), tuple(notes))
     layout.check_shape(shape)
@@ -57,18 +73,18 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
 
 
 def tensor_figure(tensor: Tensor) -> Figure:
-    """The layout of a tensor: which rank holds which box. Values are not looked at."""
-    figure = layout_figure(tensor.layout, tensor.meta.shape)
-    itemsize = tensor.dtype.itemsize
-    held = math.prod(tensor.layout.local_shape(tensor.meta.shape, tensor.layout.mesh.rank_at(0))) * itemsize
-    facts = (
-        ("shape", "x".join(map(str, tensor.meta.shape)) or "scalar"),
-        ("dtype", str(tensor.dtype)),
-        ("in all", f"{many(math.prod(tensor.meta.shape) * itemsize, 'byte')}"),
-        ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", many(held, "byte")),
-        ("world", repr(tensor.world)),
-    )
-    return Figure(repr(tensor), (*figure.parts, fact_rows(facts)), figure.notes)
+    """Draw the layout of a tensor, with its size. Values are not looked at."""
+    layout, shape, itemsize = tensor.layout, tensor.meta.shape, tensor.dtype.itemsize
+    figure = layout_figure(layout, shape)
+    first = layout.mesh.rank_at(0)
+    owned = math.prod(layout.local_shape(shape, first)) * itemsize
+    size = f"{bytes_text(math.prod(shape) * itemsize)} in all, {bytes_text(owned)} on rank {first}; {tensor.world!r}"
+    return Figure(repr(tensor), figure.parts, (*figure.notes, size))
+
+
+def _fill(layout: Layout, shard: int) -> int | None:
+    """The number of a shard's fill; None where there are more shards than fills."""
+    return shard if layout.shard_count <= MOST_FILLS else None
 
 
 def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
@@ -79,6 +95,11 @@ def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> C
     return side_by_side([panel or _gap() for panel in panels])
 
 
+def _has_room(panel: RankPanel) -> bool:
+    """Return True if cells of a grid can have the word rank in them: with many columns it makes pictures wide."""
+    return len(panel.heads) <= MOST_NAMED
+
+
 def _gap() -> tuple[str, Canvas]:
     out = Canvas()
     out.text(0, 12, GAP)
@@ -87,9 +108,12 @@ def _gap() -> tuple[str, Canvas]:
 
 def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
     mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
-    longest = f"rank {max(mesh.ranks or [mesh.size - 1])}"
-    wide = max(width_of(longest) + 14, width_of(f"{column}=00") + 8)
-    high = 24 if plain else HIGH
+    pending = None if plain else pending_reduction(layout)
+    rank_word = "rank " if _has_room(panel) else ""
+    longest = [f"{rank_word}{max(mesh.ranks or [mesh.size - 1])}", f"#{layout.shard_count}"]
+    longest += [] if pending is None else [pending.label(mesh.rank_at(mesh.size - 1))]
+    wide = max(*map(width_of, longest), width_of(f"{column}=00") - 6) + 14
+    high = 24 if plain else HIGH if pending is None else HIGH + 14
     margin = width_of(f"{row}=000") if row else 0
     for k, words in enumerate(panel.heads):
         out.text(margin + k * wide + wide / 2, 12, words, "faint", "middle")
@@ -104,21 +128,28 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
                 continue
             told = f"rank {rank} at {' '.join(f'{a}={c}' for a, c in zip(mesh.axes, mesh.coords(rank)))}"
             if plain:
-                out.cell(x, y, wide, high, [f"rank {rank}"], None, told)
+                out.cell(x, y, wide, high, [f"{rank_word}{rank}"], None, told)
                 continue
             shard = layout.shard_index(rank)
             box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
-            out.cell(x, y, wide, high, [f"rank {rank}", f"#{shard}"], shard, f"{told}: piece {shard}{box}")
+            words, owned = [f"{rank_word}{rank}", f"#{shard}"], f"shard #{shard}{box}"
+            if pending is not None:
+                words.append(pending.label(rank))
+                owned = f"{pending.long_label(rank)} of {owned}"
+            fill = _fill(layout, shard)
+            out.cell(x, y, wide, high, words, fill, f"{told}: {owned}", hatched=pending is not None)
     return out
 
 
 def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
-    """The tensor with its pieces, cut where they end; of more than two split dims a panel per piece of the others."""
+    """The tensor with its shards, cut where they end; of more than two split dims a panel per block of the others."""
     row, column, others = drawn_dims(layout, shape)
     counts = [layout.cuts[dim] for dim in others]
     drawings: list[tuple[str, Canvas]] = []
     if len(shape) == 3 and max(layout.cuts) <= MOST_PIECES:
-        drawings.append(("dim 0 goes back, dim 1 down, dim 2 to the right", _block(layout, shape)))
+        uneven = any(is_uneven(layout, shape, dim) for dim in range(3))
+        words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not to scale" if uneven else "")
+        drawings.append((words, _block(layout, shape)))
     for number in shown(math.prod(counts), MOST_PANELS):
         if number is None:
             drawings.append(_gap())
@@ -140,24 +171,32 @@ def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
     }
     width = max(width_of(text) for texts, _ in cells.values() for text in texts) + 12
     height, back, up, gap = 40.0, 30.0, 20.0, 5.0
+    hatched = pending_reduction(layout) is not None
     for a, b, c in sorted(cells, key=lambda at: (-at[0], -at[1], at[2])):  # what hides another comes later
         texts, shard = cells[a, b, c]
-        told = (
-            f"piece {shard}, {box_text(layout.bounds(shape, holder(layout, {0: a, 1: b, 2: c})))}: {texts[1]}"
-        )
+        told = _owned(layout, shape, {0: a, 1: b, 2: c})
         x, y = c * (width + gap) + a * (back + gap), 8 + b * (height + gap) + (deep - a) * (up + gap)
-        letters = fill_of(shard)[1]
         over = [(x, y), (x + back, y - up), (x + back + width, y - up), (x + width, y)]
         beside = [over[3], over[2], (x + width + back, y + height - up), (x + width, y + height)]
-        out.face(over, shard, 0.06, told)
-        out.face(beside, shard, 0.14, told)
-        out.cell(x, y, width, height, texts if a == 0 else [], shard, told)
-        if b == 0 and a:
-            out.text(x + (width + back) / 2, y - up / 2 + 4, texts[0], anchor="middle", colour=letters)
-        if c == wide - 1 and a and b:
-            middle = x + width + back / 2, y + (height - up) / 2 + 4
-            out.text(*middle, texts[0], anchor="middle", colour=letters)
+        out.face(over, shard, 0.06, told, hatched)
+        out.face(beside, shard, 0.14, told, hatched)
+        out.cell(x, y, width, height, texts if a == 0 else [], shard, told, hatched=hatched)
+        middles = [(x + (width + back) / 2, y - up / 2 + 4)] if b == 0 and a else []
+        middles += [(x + width + back / 2, y + (height - up) / 2 + 4)] if c == wide - 1 and a and b else []
+        for middle in middles:
+            fill, letters = fill_of(shard)
+            if hatched:
+                out.plate(*middle, f"#{shard}", fill)
+            out.text(*middle, f"#{shard}", anchor="middle", colour=letters)
     return out
+
+
+def _owned(layout: Layout, shape: Sequence[int], blocks: dict[int | None, int]) -> str:
+    """A shard in words: its number, its box, and the ranks that own it or its addends."""
+    (name, ranks), _ = holders_text(layout, blocks)
+    box = box_text(layout.bounds(shape, holder(layout, blocks)))
+    shard, _, reduced = name.partition(" = ")
+    return f"shard {shard}, {box}: {reduced}{' on ' if reduced else ''}{ranks}"
 
 
 def _boxes(
@@ -171,28 +210,48 @@ def _boxes(
         for r, c in itertools.product(rows, columns)
         if r is not None and c is not None
     }
+    hatched = pending_reduction(layout) is not None
     inner = max(width_of(text) for texts, _ in cells.values() for text in texts) + 16
+    lefts, scaled = _edges(layout, shape, column, columns, inner)
+    tops, also = _edges(layout, shape, row, rows, HIGH + 4)
     left = width_of(str(max(shape, default=0))) + 10
     top = 34.0
-    out.text(left, 12, dims_text(row, column), "faint")
+    out.text(
+        left, 12, dims_text(layout, row, column) + ("" if scaled and also else "; not to scale"), "faint"
+    )
     for k, c in enumerate([*columns, None]):
         if column is not None and (k == len(columns) or c is not None):
             cut = shape[column] if k == len(columns) else interval(layout, shape, column, c or 0)[0]
-            out.text(left + k * inner, top - 6, str(cut), "faint", "middle" if k else "start")
+            out.text(left + lefts[k], top - 6, str(cut), "faint", "middle" if k else "start")
     for j, r in enumerate([*rows, None]):
-        y = top + j * (HIGH + 4)
+        y = top + tops[j]
         if row is not None and (j == len(rows) or r is not None):
             cut = shape[row] if j == len(rows) else interval(layout, shape, row, r or 0)[0]
             out.text(left - 6, y + 4, str(cut), "faint", "end")
         if j == len(rows):
             break
+        high = tops[j + 1] - tops[j]
         for k, c in enumerate(columns):
-            x = left + k * inner
+            x, wide = left + lefts[k], lefts[k + 1] - lefts[k]
             if r is None or c is None:
-                out.text(x + inner / 2, y + HIGH / 2 + 4, GAP, "faint", "middle")
+                out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
                 continue
             texts, shard = cells[r, c]
-            rank = holder(layout, {**chosen, row: r, column: c})
-            told = f"piece {shard}, {box_text(layout.bounds(shape, rank))}: {texts[1]}"
-            out.cell(x, y, inner, HIGH + 4, texts, shard, told)
+            told = _owned(layout, shape, {**chosen, row: r, column: c})
+            out.cell(x, y, wide, high, texts, _fill(layout, shard), told, hatched=hatched)
     return out
+
+
+def _edges(
+    layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None], least: float
+) -> tuple[list[float], bool]:
+    """Where blocks of a dim begin and end in pixels, the smallest ``least`` long, and whether they are to scale."""
+    sizes = []
+    for block in blocks:
+        start, stop = (0, 1) if dim is None or block is None else interval(layout, shape, dim, block)
+        sizes.append(stop - start)
+    drawn = [size for size, block in zip(sizes, blocks) if block is not None]
+    to_scale = min(drawn) > 0
+    unit = least / min(drawn) if to_scale else 0.0
+    longs = [size * unit if to_scale and block is not None else least for size, block in zip(sizes, blocks)]
+    return [0.0, *itertools.accumulate(longs)], to_scale or max(drawn) == 0

@@ -11,6 +11,7 @@ from spmdsim.draw.figures import FactTable, Figure, Part, side_by_side
 from spmdsim.draw.layout_picture import GridCell, Picture, box_text
 from spmdsim.errors import SpmdError, many
 from spmdsim.layout.explain import ranks_text
+from spmdsim.layout.pending import pending_reduction
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.plan_table import best_of_each_kind, bytes_text, plan_dict, seconds_text
 from spmdsim.trace.event_table import pairs
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan
 
 MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
+
+
+def moving_words(plan: Plan) -> str:
+    """Return a remark about boxes that are addends, or nothing."""
+    pending = pending_reduction(plan.src)
+    return "" if pending is None else f"; what moves are {pending.noun}s: the {pending.op} stays pending"
 
 
 class SentBox(NamedTuple):
@@ -161,10 +168,12 @@ def _way(plan: Plan) -> Canvas:
     """The layouts that the tensor goes through, with the collective on each arrow."""
     out, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
+    high = 54 if any(map(pending_reduction, states)) else 40
     for number, layout in enumerate(states):
-        words = [layout.short() or "scalar", str(layout.mesh)]
+        words, pending = [layout.short() or "scalar", str(layout.mesh)], pending_reduction(layout)
+        words += [] if pending is None else [f"{pending.result_words} {pending.noun}s"]
         wide = max(map(width_of, words)) + 20
-        out.cell(x, 0, wide, 40, words, number, str(layout))
+        out.cell(x, 0, wide, high, words, number, str(layout), hatched=pending is not None)
         x += wide
         if number < len(states) - 1:
             step = plan.steps[number] if number < len(plan.steps) else None
@@ -214,7 +223,7 @@ def _transfers(plan: Plan) -> Canvas | None:
     margin = max(width_of(str(edge)) for edge in cuts[0]) + 8
     out = Canvas()
     legend = "who sends which box: 3→0 goes from rank 3 to rank 0; a number alone stays; colours are senders"
-    out.text(0, 12, legend, "faint")
+    out.text(0, 12, legend + moving_words(plan), "faint")
     top = 36.0
     flat = len(plan.shape) == 1
     for k, edge in enumerate(cuts[1]):

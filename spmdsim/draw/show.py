@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.figures import figure_of
-from spmdsim.draw.layout_picture import Picture, mesh_grid, rank_grid, tensor_pieces
+from spmdsim.draw.layout_picture import Picture, mesh_grid, rank_grid
+from spmdsim.draw.shard_picture import tensor_pieces
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     """Show what a value looks like: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
 
     * a :class:`~spmdsim.Mesh`: the grid of its ranks;
-    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by what they hold, and with a global ``shape`` the
-      tensor with its pieces;
+    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by their shards, and with a global ``shape`` the
+      tensor with its shards; where a sum is pending, the addends of a shard are numbered, and hatched in notebooks;
     * a :class:`~spmdsim.Tensor`: the same, of its layout and shape;
     * a plan (:func:`spmdsim.plan`): its table, and for tensors of one or two dims who sends which box to whom;
     * a trace (:func:`spmdsim.record`): operators and collectives with their bytes;
@@ -53,7 +54,7 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     dp=0        0:0   1:1
     dp=1        2:0   3:1
     <BLANKLINE>
-    columns: dim 0
+    columns: dim 0; not to scale
           0           3           5
           +-----------+-----------+
           |     #0    |     #1    |
@@ -125,12 +126,12 @@ def _layout(layout: Layout, shape: Sequence[int] | None, width: int) -> Iterator
 
 
 def _plan(plan: Plan) -> Iterator[Part]:
-    from spmdsim.draw.plan_figures import transfers_picture
+    from spmdsim.draw.plan_figures import moving_words, transfers_picture
 
     yield str(plan)
     moves = plan.src.partial == plan.dst.partial and plan.to_shape is None
     if moves and (picture := transfers_picture(plan.src, plan.dst, plan.shape)) is not None:
-        yield "\nwho sends what to whom (sender>receiver):"
+        yield f"\nwho sends what to whom (sender>receiver){moving_words(plan)}:"
         yield picture
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.core.layout import Bounds, Layout
+from spmdsim.layout.pending import pending_reduction
 
 
 @dataclass(frozen=True)
@@ -158,13 +159,19 @@ class Derivation:
         )
 
     def _compute_table(self) -> TextTable:
-        columns = ("rank", "digits * strides", "shard number", "ranks with the same shard")
-        rows = tuple(
+        pending = pending_reduction(self.layout)
+        shared = "shard" if pending is None else pending.noun
+        columns = ("rank", "digits * strides", "shard number", f"ranks with the same {shared}")
+        rows = [
             (str(row.rank), self._sum_text(row), str(row.shard_number), ranks_text(row.replicas))
             for row in self.rows
-        )
+        ]
+        if pending is not None:
+            columns = (*columns[:3], pending.noun, columns[3])
+            rows = [(*row[:3], pending.label(int(row[0])), row[3]) for row in rows]
         notes = () if self.needs_adjusting else self._dropped()
-        return TextTable("compute the shard numbers", columns, rows, (*notes, *map(str, self.strides)))
+        notes += () if pending is None else (pending.sentence,)
+        return TextTable("compute the shard numbers", columns, tuple(rows), (*notes, *map(str, self.strides)))
 
     def _sum_text(self, row: RankDerivation) -> str:
         parts = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))

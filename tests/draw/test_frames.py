@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from drawn_words import SVG, words_of
 from pictured_values import VALUES, pictured
 
 from spmdsim.cli.main import main
-from spmdsim.draw.canvas import FONT, LETTER, Canvas, svg
+from spmdsim.draw.canvas import Canvas, svg
 from spmdsim.draw.figures import html_of, svg_of
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 LINES = """
 layout --mesh averyverylongaxisname=2,another_long_name=3 --dims averyverylongaxisname,another_long_name --shape 2,3
@@ -42,29 +40,6 @@ run --world lockstep -n 2 --only matmul --shape 4,4,4
 train --world lockstep -n 2 --steps 1 --batch 8
 doctor --no-trial
 """.strip().splitlines()
-
-
-def words_of(
-    node: ET.Element, x: float = 0, y: float = 0
-) -> Iterator[tuple[str, float, float, float, float]]:
-    """Every text of a picture, and the box that it takes: left, right, top, bottom."""
-    moved = node.get("transform", "")
-    if moved:
-        place = re.match(r"translate\(([-\d.]+) ([-\d.]+)\)", moved)
-        assert place is not None, moved
-        x, y = x + float(place[1]), y + float(place[2])
-    if node.tag == f"{SVG}text":
-        words = "".join([node.text or "", *(inner.tail or "" for inner in node)])
-        size = 14 if node.get("class") == "title" else FONT
-        wide = len(words) * LETTER * size / FONT
-        before = {"start": 0.0, "middle": wide / 2, "end": wide}[node.get("text-anchor", "start")]
-        x, y = x + float(node.get("x", 0)), y + float(node.get("y", 0))
-        if "rotate(-90)" in moved:
-            yield words, x - 0.8 * size, x + 4, y - before, y - before + wide
-        else:
-            yield words, x - before, x - before + wide, y - 0.8 * size, y + 4
-    for inner in node:
-        yield from words_of(inner, x, y)
 
 
 def outside(image: str) -> list[str]:

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from drawn_words import contrast, linear, titles
 from pictured_values import MESH, VALUES, pictured
 
 from spmdsim import LockStep, Mesh, Tensor, plan, show
@@ -132,19 +133,6 @@ def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
 # -- colours --------------------------------------------------------------------------------------------
 
 
-def linear(colour: str) -> np.ndarray:
-    """Red, green and blue as light."""
-    short = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
-    part = np.array([int(short[i : i + 2], 16) for i in (0, 2, 4)]) / 255
-    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
-
-
-def contrast(one: str, other: str) -> float:
-    """Of WCAG 2."""
-    light = sorted(float(linear(c) @ (0.2126, 0.7152, 0.0722)) + 0.05 for c in (one, other))
-    return light[1] / light[0]
-
-
 def themes() -> list[dict[str, str]]:
     rules = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", STYLE)
     return [dict(pair.split(":") for pair in one.split(";") if pair.startswith("--")) for one in rules]
@@ -189,10 +177,6 @@ def test_fills_differ_for_colour_blind_eyes(kind):
 # -- truth ----------------------------------------------------------------------------------------------
 
 
-def titles(image: str) -> list[str]:
-    return [one.text or "" for one in ET.fromstring(image).iter("{http://www.w3.org/2000/svg}title")]
-
-
 @pytest.mark.parametrize(
     ("layout", "shape"),
     [
@@ -205,7 +189,9 @@ def test_a_tensor_says_who_holds_which_box(layout, shape):
     """Each rank of the picture has the elements that the layout gives it."""
     told = dict(
         re.findall(
-            r"rank (\d+) at .*?: piece \d+ = (\[.*?\])$", "\n".join(titles(svg_of(layout, shape=shape))), re.M
+            r"rank (\d+) at .*?: shard #\d+ = (\[.*?\])$",
+            "\n".join(titles(svg_of(layout, shape=shape))),
+            re.M,
         )
     )
     assert len(told) == layout.mesh.size
@@ -221,7 +207,7 @@ def test_three_dims_are_a_block_with_every_piece():
     for rank in range(12):
         box = ", ".join(f"{s.start}:{s.stop}" for s in layout.slices(shape, rank))
         # Its front, its upper and its right side; and once more in the slice that no other piece hides.
-        assert told.count(f"piece {layout.shard_index(rank)}, [{box}]: rank {rank}") == 4
+        assert told.count(f"shard #{layout.shard_index(rank)}, [{box}]: rank {rank}") == 4
 
 
 NETWORKS = {

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from spmdsim.core import Mesh
-from spmdsim.draw.layout_picture import colour, rank_grid, shown, tensor_pieces
+from spmdsim.draw.layout_picture import colour, rank_grid, shown
+from spmdsim.draw.shard_picture import tensor_pieces
 from spmdsim.layout.explain import Derivation, placed, ranks_text
 from tests.layout.test_properties import layouts
 
@@ -73,15 +74,32 @@ def _cells(picture):
     }
 
 
+def _addends(layout):
+    """Per rank the number of its addend, by counting the ranks of its shard whose other coordinates are alike."""
+    seen = {}
+    for rank in layout.mesh.rank_list:
+        coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank)))
+        pending = {axis: coords.pop(axis) for axis in layout.partial_axes}
+        seen.setdefault(tuple(coords.items()), []).append((tuple(pending.values()), rank))
+    return {rank: number for one in seen.values() for number, (_, rank) in enumerate(sorted(one), 1)}
+
+
 @given(layouts())
 def test_pictures_show_every_rank_and_piece(case):
     layout, shape = case
     grid = _cells(rank_grid(layout, width=400))
-    assert grid == {f"{r}:{layout.shard_index(r)}": layout.shard_index(r) for r in layout.mesh.rank_list}
+    addends, (op,) = _addends(layout), {op for _, op in layout.partial} or {None}
+    sign = {"sum": "+"}.get(op, f" {op} ") if max(addends.values()) > 1 else None
+    wanted = {
+        f"{r}:{layout.shard_index(r)}" + (f"{sign}{addends[r]}" if sign else ""): layout.shard_index(r)
+        for r in layout.mesh.rank_list
+    }
+    assert grid == wanted
     pieces = tensor_pieces(layout, shape, width=400)
     if all(parts <= 8 for parts in layout.cuts) and layout.shard_count <= 8:
         labels = {text for text in _cells(pieces) if text.startswith("#")}
-        assert labels == {f"#{n}" for n in range(layout.shard_count)}
+        result = f" = {op} of {max(addends.values())}" if sign else ""
+        assert labels == {f"#{n}{result}" for n in range(layout.shard_count)}
 
 
 def test_a_matrix_is_drawn_with_its_cuts():
@@ -113,8 +131,9 @@ def test_large_meshes_are_abbreviated():
 
 
 def test_colours_tell_neighbours_apart():
-    for shards in (2, 8, 64):
+    for shards in (2, 8, 32):
         assert all(colour(i, shards) != colour(i + 1, shards) for i in range(shards - 1))
+    assert not any(colour(i, 33) for i in range(33))  # so many colours would say nothing
     rich = rank_grid(Mesh((2,), ("x",))("x")).rich()
     assert rich.plain.split() == ["rank:shard", "x=0", "x=1", "0:0", "1:1"]
     assert {str(span.style) for span in rich.spans if span.style} == {colour(0, 2), colour(1, 2)}

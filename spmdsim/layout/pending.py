@@ -1,0 +1,136 @@
+"""Pending reductions in words: the addend, or other contribution, of a shard that each rank owns.
+
+Two ranks of one shard own copies of it where the layout repeats, and different contributions to it where a reduction is
+pending. Contributions are counted from 1, along the pending axes in mesh order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spmdsim.core.layout import Layout
+from spmdsim.errors import many
+
+
+@dataclass(frozen=True)
+class PendingReduction:
+    """The reduction that a layout waits for.
+
+    Attributes:
+        layout: the layout, with a pending axis longer than 1.
+
+    >>> from spmdsim.core import Mesh
+    >>> pending = PendingReduction(Mesh((2, 2, 2), ("a", "b", "c"))("a", partial="b"))
+    >>> pending.label(2), pending.result_words, pending.holder_words(0)
+    ('+2 of 2', 'sum of 2', '(0,1)+(2,3)')
+    """
+
+    layout: Layout
+
+    @property
+    def op(self) -> str:
+        """Name of the reduction, such as ``sum`` or ``max``."""
+        return self.layout.reduce_op or ""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The pending axes longer than 1, in mesh order."""
+        return tuple(axis for axis in self.layout.partial_axes if self.layout.mesh.axis_size(axis) > 1)
+
+    @property
+    def count(self) -> int:
+        """Number of contributions that one shard is reduced from."""
+        return self.layout.mesh.axis_size(*self.axes)
+
+    @property
+    def noun(self) -> str:
+        """One contribution in a word."""
+        return "addend" if self.op == "sum" else "contribution"
+
+    @property
+    def sign(self) -> str:
+        """Text in front of a contribution's number: ``+``, or the name of the reduction."""
+        return "+" if self.op == "sum" else f"{self.op} "
+
+    @property
+    def result_words(self) -> str:
+        """The shard as the result of the reduction, such as ``sum of 4``."""
+        return f"{self.op} of {self.count}"
+
+    @property
+    def sentence(self) -> str:
+        """Legend of the labels, which says that contributions are no copies."""
+        first, last = f"{self.sign}1", f"{self.sign}{self.count}"
+        signs = f"{first}, {last}" if self.count == 2 else f"{first} .. {last}"
+        return (
+            f"{signs}: the {self.count} {self.noun}s of each shard, not copies; "
+            f"their {self.op} over {', '.join(self.axes)} is pending"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the reduction, its axes and the number of its contributions as plain values."""
+        return {"reduction": self.op, "axes": list(self.axes), "addends": self.count}
+
+    def number(self, rank: int) -> int:
+        """Return the number of the contribution that a rank owns, from 1."""
+        mesh = self.layout.mesh
+        coords, number = dict(zip(mesh.axes, mesh.coords(rank))), 0
+        for axis in self.axes:
+            number = number * mesh.axis_size(axis) + coords[axis]
+        return number + 1
+
+    def label(self, rank: int) -> str:
+        """Return the contribution of a rank in few letters, such as ``+1 of 4``."""
+        return f"{self.sign}{self.number(rank)} of {self.count}"
+
+    def long_label(self, rank: int) -> str:
+        """Return the contribution of a rank in words, such as ``addend 1 of 4``."""
+        of = "" if self.op == "sum" else f" to the {self.op}"
+        return f"{self.noun} {self.number(rank)} of {self.count}{of}"
+
+    def holder_words(self, rank: int) -> str:
+        """Return the ranks of each contribution to the shard of ``rank``; copies of one contribution are in brackets."""
+        groups: dict[int, list[str]] = {}
+        mesh = self.layout.mesh
+        for one in mesh.group(rank, *self.axes, *self.layout.replicated_axes):
+            groups.setdefault(self.number(one), []).append(str(one))
+        texts = [",".join(ranks) if len(ranks) == 1 else f"({','.join(ranks)})" for ranks in groups.values()]
+        return ("+" if self.op == "sum" else ",").join(texts)
+
+
+def pending_reduction(layout: Layout) -> PendingReduction | None:
+    """Return the reduction that a layout waits for, or None if ranks of one shard own copies.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((4, 1), ("a", "b"))
+    >>> pending_reduction(mesh(None)), pending_reduction(mesh(None, partial="b"))
+    (None, None)
+    >>> pending_reduction(mesh(None, partial={"a": "max"})).sentence
+    'max 1 .. max 4: the 4 contributions of each shard, not copies; their max over a is pending'
+    """
+    reduction = PendingReduction(layout)
+    return reduction if reduction.count > 1 else None
+
+
+def ownership_words(layout: Layout) -> str:
+    """Return one sentence about the number of shards, and whether ranks of one shard own copies or contributions.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2, 2), ("dp", "tp"))
+    >>> print(ownership_words(mesh("dp", None)))
+    2 shards on 4 ranks: ranks of one # own copies of the same shard
+    >>> print(ownership_words(mesh("dp", None, partial="tp")))
+    2 shards on 4 ranks, each the sum of 2 addends: ranks of one # own different ones
+    >>> print(ownership_words(mesh("dp", "tp")))
+    4 shards on 4 ranks: each rank owns a different one
+    """
+    shards, ranks = layout.shard_count, layout.mesh.size
+    counts = f"{many(shards, 'shard')} on {many(ranks, 'rank')}"
+    reduction = pending_reduction(layout)
+    if reduction is not None:
+        counts += f", each the {reduction.op} of {reduction.count} {reduction.noun}s"
+        copies = "" if shards * reduction.count == ranks else ", or copies of one"
+        return f"{counts}: ranks of one # own different ones{copies}"
+    if shards == ranks:
+        return f"{counts}: each rank owns a different one"
+    return f"{counts}: ranks of one # own copies of the same shard"
