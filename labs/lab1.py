@@ -11,7 +11,7 @@ spmdsim labs check 1 --task NAME --hint 1  a hint; 2 and 3 say more
 
 from spmdsim import Mesh
 
-mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0-3 in the first row, 4-7 in the second
+mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0 to 3 in the first row, 4 to 7 in the second
 
 #     from spmdsim import show
 #

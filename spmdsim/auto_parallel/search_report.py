@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from spmdsim.trace.event_table import nbytes_text
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.evaluate import Move
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
+    from spmdsim.core import BoundRule, Strategy
 
 #: Operators and redistributions shown before the rest is summed up.
 MOST_ROWS = 60
@@ -51,6 +53,40 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
             }
         )
     return rows
+
+
+def factor_words(bound: BoundRule) -> dict[str, str]:
+    """Return the factors of an operator as a reader knows them: by their letters, others by their dim of the result.
+
+    ``...`` in a rule stands for dims that are counted from the last: ``.0`` is another dim in each operator.
+
+    >>> from spmdsim.core import Rule, bind
+    >>> factor_words(bind(Rule.parse("... k, k n -> ... n", linear="each"), ((64, 8), (8, 4))))
+    {'.0': 'dim 0', 'k': 'k', 'n': 'n'}
+    >>> factor_words(bind(Rule.parse("... -> ..."), ((64, 4),)))
+    {'.1': 'dim 0', '.0': 'dim 1'}
+    """
+    words: dict[str, str] = {}
+    for terms in (bound.outputs, bound.inputs):
+        for term in terms:
+            for dim, factors in enumerate(term):
+                for factor in factors:
+                    words.setdefault(factor, f"dim {dim}" if factor.startswith(".") else factor)
+    return {factor: words[factor] for factor in bound.sizes if factor in words}
+
+
+def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
+    """Return a strategy like ``str(strategy)``, with the words of its factors instead of numbers behind a dot.
+
+    >>> from spmdsim.core import Mesh, Rule, Strategy, bind
+    >>> bound = bind(Rule.parse("... -> ..."), ((64, 4),))
+    >>> strategy_words(bound, Strategy.of(Mesh((2, 2), ("dp", "tp")), {".1": "dp", ".0": "tp"}))
+    'dim 1:tp dim 0:dp'
+    """
+    text, words = str(strategy), factor_words(bound)
+    for factor in sorted(filter(lambda one: one.startswith("."), words), key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.]){re.escape(factor)}:", f"{words[factor]}:", text)
+    return text
 
 
 def _head(answer: SearchResult) -> str:

@@ -76,7 +76,7 @@ class Instruction(NamedTuple):
         """A few words for messages and pictures.
 
         >>> recv_reduce(2, [3, 4]).describe()
-        'recv_reduce from 2: chunks 3-4'
+        'recv_reduce from 2: chunks 3, 4'
         """
         what = name_chunks(self.chunks)
         if self.kind == SEND:
@@ -171,15 +171,27 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return ends
 
 
-def name_chunks(chunks: Chunks) -> str:
-    """Chunks as words, runs shortened.
+def name_runs(numbers: Iterable[int]) -> list[str]:
+    """Return numbers as text, with ``first..last`` for three or more consecutive ones.
 
-    >>> name_chunks((1, 2, 3, 7)), name_chunks((4,)), name_chunks(())
-    ('chunks 1-3, 7', 'chunk 4', 'no data')
+    >>> name_runs([0, 1, 2, 5, 6])
+    ['0..2', '5', '6']
+    """
+    words: list[str] = []
+    for first, last in runs(numbers):
+        words += [f"{first}..{last}"] if last - first > 1 else map(str, range(first, last + 1))
+    return words
+
+
+def name_chunks(chunks: Chunks) -> str:
+    """Return chunks as words, with ``first..last`` for three or more consecutive ones.
+
+    >>> name_chunks((1, 2, 3, 7, 8)), name_chunks((4,)), name_chunks(())
+    ('chunks 1..3, 7, 8', 'chunk 4', 'no data')
     """
     if not chunks:
         return "no data"
-    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(chunks))
+    words = ", ".join(name_runs(chunks))
     return f"chunk {words}" if len(chunks) == 1 else f"chunks {words}"
 
 

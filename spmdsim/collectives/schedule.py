@@ -17,6 +17,13 @@ from spmdsim.pictured import ShortRepr
 __all__ = ["Schedule", "make_schedule", "schedule_of"]
 
 
+#: Options whose name and value say nothing to a reader, in words.
+OPTION_WORDS = {
+    ("index", "mpich"): "chunks in MPICH's order",
+    ("index", "openmpi"): "chunks in Open MPI's order",
+}
+
+
 @dataclass(frozen=True, repr=False)
 class Schedule(ShortRepr):
     """An algorithm bound to a rank count, a root and options; a hashable value.
@@ -49,7 +56,7 @@ class Schedule(ShortRepr):
     @property
     def name(self) -> str:
         """Words for titles, such as ``"all_reduce ring on 6 ranks"``."""
-        options = "".join(f", {k} {v}" for k, v in self.options)
+        options = "".join(f", {OPTION_WORDS.get(one, f'{one[0]} {one[1]}')}" for one in self.options)
         root = f", root {self.root}" if self.collective.rooted else ""
         return f"{self.algorithm.full_name} on {many(self.size, 'rank')}{root}{options}"
 

@@ -1,8 +1,9 @@
 """One look for all pictures: shapes and words as SVG, in colours that everybody can tell apart.
 
 Fills are those of Okabe and Ito, and every filled cell has its number or name in words, so that nothing is said by colour
-alone. More cells than colours are striped; addends of a pending sum are hatched. No line crosses words. A picture brings its own ground, light or dark as the reader's system, or
-notebook, is, and light in print; it needs no script and no other file, its words can be selected, and ``<title>`` says what it shows.
+alone. More cells than colours are striped; addends of a pending sum are hatched. No line crosses words. A picture brings
+its own ground, light or dark as the reader's system, or notebook, is, and light in print. It needs no script and no other
+file, its words can be selected, and ``<title>`` says what it shows. A picture wider than its page fades at that edge.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ body.spmdsim{{margin:0 auto;padding:8px 12px;max-width:1200px}}
 .spmdsim h1{{font-size:22px}}
 .spmdsim p{{color:var(--faint);margin:.2em 0;max-width:120ch;overflow-wrap:anywhere}}
 .spmdsim .scroll{{overflow-x:auto;margin:.5em 0}}
+@supports (animation-timeline:scroll()){{.spmdsim .scroll{{animation:spmdsim-more linear both;animation-timeline:scroll(self inline)}}}}
+@keyframes spmdsim-more{{from{{mask-image:linear-gradient(to right,#000 calc(100% - 2em),#0003)}}
+1%,99%{{mask-image:linear-gradient(to right,#0003,#000 2em calc(100% - 2em),#0003)}}
+to{{mask-image:linear-gradient(to right,#0003,#000 2em)}}}}
 .spmdsim svg{{display:block}}
 .spmdsim table{{border-collapse:collapse;font-size:{FONT}px;margin:0}}
 .spmdsim caption{{text-align:left;color:var(--faint);padding:.2em 0}}

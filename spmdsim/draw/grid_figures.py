@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.canvas import MOST_FILLS, Canvas, fill_of, width_of
@@ -132,12 +132,12 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
                 continue
             shard = layout.shard_index(rank)
             box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
-            words, owned = [f"{rank_word}{rank}", f"#{shard}"], f"shard #{shard}{box}"
+            lines, owned = [f"{rank_word}{rank}", f"#{shard}"], f"shard #{shard}{box}"
             if pending is not None:
-                words.append(pending.label(rank))
+                lines.append(pending.label(rank))
                 owned = f"{pending.long_label(rank)} of {owned}"
             fill = _fill(layout, shard)
-            out.cell(x, y, wide, high, words, fill, f"{told}: {owned}", hatched=pending is not None)
+            out.cell(x, y, wide, high, lines, fill, f"{told}: {owned}", hatched=pending is not None)
     return out
 
 
@@ -191,7 +191,7 @@ def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
     return out
 
 
-def _owned(layout: Layout, shape: Sequence[int], blocks: dict[int | None, int]) -> str:
+def _owned(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]) -> str:
     """A shard in words: its number, its box, and the ranks that own it or its addends."""
     (name, ranks), _ = holders_text(layout, blocks)
     box = box_text(layout.bounds(shape, holder(layout, blocks)))

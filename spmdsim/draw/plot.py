@@ -115,7 +115,7 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | 
 
 
 def _words(label: str) -> Callable[[float], str]:
-    if label.split(" ")[0] == "bytes":
+    if "bytes" in label.split(" "):
         return bytes_text
     return seconds_text if label == TIME else short
 

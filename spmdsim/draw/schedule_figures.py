@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.collectives.facts import as_share, facts_of
 from spmdsim.collectives.history import History, RankState, RoundMessage, unroll
-from spmdsim.collectives.instructions import name_chunks, runs
+from spmdsim.collectives.instructions import name_chunks, name_runs
 from spmdsim.draw.canvas import Canvas, fill_of, ink_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows, short, side_by_side
 from spmdsim.draw.figures import facts_of as plain_facts
@@ -42,7 +42,15 @@ def state_lines(story: History, index: int) -> list[str]:
 def message_lines(story: History) -> list[str]:
     """The messages as arrows, and what stands on the arrows."""
     reduces = story.schedule.collective.reduces
-    return [f"arrows: chunk numbers{'; + is reduced on arrival' if reduces else ''}", *grid(story)]
+    words = f"arrows: chunk numbers, 4..7 is 4, 5, 6, 7{'; + is reduced on arrival' if reduces else ''}"
+    return [words, *grid(story)]
+
+
+def state_legend(schedule: Schedule) -> str:
+    """Return the meaning of the words in cells."""
+    if schedule.collective.reduces:
+        return "cells: the ranks whose input is in the chunk, 0..2 is 0+1+2; [new]; ∑ is the sum of all ranks"
+    return "cells: the rank the chunk comes from; [new]"
 
 
 def state_table(story: History, index: int) -> list[str]:
@@ -84,14 +92,11 @@ def _cell(story: History, state: RankState, rank: int, cell: int) -> str:
 
 
 def value_words(story: History, value: int) -> str:
-    """A value in few letters: ``∑`` for all ranks, ``0-2+5`` for some."""
+    """Return a value in few letters: ``∑`` for the sum of all ranks, ``0..2+5`` for that of ranks 0, 1, 2 and 5."""
     ranks = story.contributors(value)
     if story.schedule.collective.reduces and len(ranks) == story.schedule.size > 1:
         return "∑"
-    words: list[str] = []
-    for start, stop in runs(ranks):
-        words += [f"{start}-{stop}"] if stop - start > 1 else map(str, range(start, stop + 1))
-    return "+".join(words)
+    return "+".join(name_runs(ranks))
 
 
 def _by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
@@ -371,9 +376,10 @@ def _legend(story: History) -> Canvas:
     """What boxes and arrows mean, in lines that fit a telephone."""
     out, reduces = Canvas(), story.schedule.collective.reduces
     boxes = ["a chunk, with its number", "a thick frame: new in this round"]
-    arrows = ["a message, in its first chunk's colour"]
+    arrows = ["a message, in its first chunk's colour, with its chunks; 4..7 is 4, 5, 6, 7"]
     if reduces:
         boxes.insert(1, "the fuller, the more ranks are in it")
+        boxes.append("in words: ranks whose input is in it; 0..2 is 0+1+2, ∑ all ranks")
         arrows += ["+ and a full line: reduced on arrival", "dashed: copied"]
     out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
     out.bar(0, 9, 19, 9, fill_of(0)[0])

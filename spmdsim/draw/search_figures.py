@@ -1,11 +1,21 @@
-"""Figures of searches: which axis splits what of every operator, where the time goes, and time against memory."""
+"""Figures of searches: which axis splits what of every operator, where the time goes, and time against memory.
+
+Colours are shares of the time. Cells of factors have none: their letters, or the dim of the result, tell them apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spmdsim.auto_parallel.search_report import PARTS, WHY_HEADS, operator_rows, why_lines, why_rows
+from spmdsim.auto_parallel.search_report import (
+    PARTS,
+    WHY_HEADS,
+    factor_words,
+    operator_rows,
+    why_lines,
+    why_rows,
+)
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
@@ -18,6 +28,8 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
 
 MOST_OPERATORS = 48
+SPLIT = 0.22
+"""Shade of a cell whose axis splits something."""
 TRADE = "time against memory: left and below is better"
 
 
@@ -45,9 +57,10 @@ def _operators(answer: SearchResult) -> Canvas:
     names = max(width_of(str(row["name"])) for row in rows) + 12
     strategies = answer.choice.strategies
     of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
-    factors = list(dict.fromkeys(factor for one in of for factor in one.values()))
+    named = [factor_words(operator.bound) for operator in answer.graph.operators]
+    words = [{axis: names[factor] for axis, factor in one.items()} for one, names in zip(of, named)]
     heads = [f"{axis}={answer.mesh.axis_size(axis)}" for axis in axes]
-    wide = max(map(width_of, (*factors, *heads))) + 16
+    wide = max(map(width_of, (*(text for one in words for text in one.values()), *heads))) + 16
     results = names + len(axes) * wide + 12
     shown = max(width_of(str(row["output"]) or "-") for row in rows) + 14
     times = results + shown
@@ -60,11 +73,10 @@ def _operators(answer: SearchResult) -> Canvas:
         y = 22 + line * 22
         out.text(0, y + 15, str(row["name"]), title=str(row["source"] or row["kind"]))
         for k, axis in enumerate(axes):
-            factor = of[line].get(axis)
+            factor = words[line].get(axis)
             told = f"{axis} splits {factor} of {row['name']}"
             told = told if factor else f"{row['name']} is the same along {axis}"
-            index = factors.index(factor) if factor else None
-            out.cell(names + k * wide, y, wide, 20, [factor or "·"], index, told)
+            out.cell(names + k * wide, y, wide, 20, [factor or "·"], None, told, SPLIT if factor else 0.0)
         out.text(results, y + 15, str(row["output"]) or "-")
         x = times
         for index, share in enumerate(PARTS):
@@ -78,14 +90,24 @@ def _operators(answer: SearchResult) -> Canvas:
     if len(facts) > len(rows):
         out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
         y += 20
-    out.text(0, y + 12, "time", "faint")  # factors have the same colours
+    out.text(0, y + 12, "time", "faint")
     x = width_of("time") + 12
     for index, share in enumerate(PARTS):
         out.bar(x, y, 14, 14, fill_of(index)[0])
         out.text(x + 18, y + 12, share)
         x += width_of(share) + 36
+    y += 20
+    if any(text.startswith("dim ") for one in words[: len(rows)] for text in one.values()):
+        out.text(
+            0,
+            y + 12,
+            "cells: the factor of the operator's rule, or the dim of its result, that the axis splits",
+            "faint",
+        )
+    else:
+        out.text(0, y + 12, "cells: the factor of the operator's rule that the axis splits", "faint")
     if any(len(one) < len(axes) for one in of[: len(rows)]):
-        out.text(x, y + 12, "· the same along the axis", "faint")
+        out.text(0, y + 32, "· the same along the axis", "faint")
     return out
 
 

@@ -138,13 +138,21 @@ def _plan(plan: Plan) -> Iterator[Part]:
 def _schedule(schedule: Schedule) -> Iterator[Part]:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
-    from spmdsim.draw.schedule_figures import fact_lines, highlighted, message_lines, state_lines
+    from spmdsim.draw.schedule_figures import (
+        fact_lines,
+        highlighted,
+        message_lines,
+        state_legend,
+        state_lines,
+    )
 
     yield schedule.name
     if schedule.size > MOST_RANKS:
         yield "\n".join(fact_lines(facts_of(schedule)))
         return
     story = unroll(schedule)
+    if story.states:
+        yield state_legend(schedule)
     for index in range(len(story.states)):
         yield highlighted([*state_lines(story, index), ""])
     yield highlighted([*message_lines(story), ""])

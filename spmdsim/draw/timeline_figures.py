@@ -1,4 +1,7 @@
-"""Figures of runs: a line per rank, time to the right, a bar for each call; waits are hatched, messages are arrows."""
+"""Figures of runs: a line per rank, time to the right, a bar for each call; waits are hatched, messages are arrows.
+
+Long times in which nothing happens are cut, with a mark: else two calls far apart are two lines at the ends of nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure
-from spmdsim.draw.plot import Line, Plot, plot_canvas, round_numbers
+from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.draw.time_axis import TimeAxis
 from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.trace.events import CollectiveEvent
@@ -40,32 +44,36 @@ def lanes(
     """A timeline of bars, and of arrows from a sending lane and time to a receiving lane and time."""
     out = Canvas()
     kinds = list(dict.fromkeys(bar.name for bar in bars))
-    first, last = min((b.start for b in bars), default=0.0), max((b.end for b in bars), default=1.0)
-    scale = LENGTH / max(last - first, 1e-30)
+    axis = TimeAxis(((bar.start, bar.end) for bar in bars), LENGTH)
     margin = max(map(width_of, names), default=0) + 10
     for lane, name in enumerate(names):
         y = 22 + lane * LANE
         out.text(0, y + 15, name)
         out.line(margin, y + LANE - 2, margin + LENGTH, y + LANE - 2)
-    for tick in round_numbers(0, last - first):
-        x = margin + tick * scale
+    for tick, place in axis.ticks():
+        x = margin + place
         out.line(x, 16, x, 22 + len(names) * LANE)
         out.text(x, 12, seconds_text(tick), "faint", "middle" if tick else "start")
+    for start, end in axis.cuts:
+        told = f"nothing happens for {seconds_text(end - start)}"
+        _cut(out, margin + axis.place(start), margin + axis.place(end), 16, 22 + len(names) * LANE, told)
     for bar in bars[:MOST_BARS]:
-        x, wide = margin + (bar.start - first) * scale, (bar.end - bar.start) * scale
+        x = margin + axis.place(bar.start)
+        wide = margin + axis.place(bar.end) - x
         y, index = 22 + bar.lane * LANE + 2, kinds.index(bar.name)
         told = f"{bar.name}: {seconds_text(bar.end - bar.start)}{', ' + bar.facts if bar.facts else ''}"
         if bar.waits:
             told += f"; waits {seconds_text(bar.waits)}"
         out.bar(x, y, wide, LANE - 6, fill_of(index)[0], told)
         if bar.waits:
-            _hatched(out, x, y, min(bar.waits * scale, wide), LANE - 6)
+            waits = margin + axis.place(bar.start + bar.waits) - x
+            _hatched(out, x, y, min(waits, wide), LANE - 6)
         if wide > width_of(bar.name) + 4:
             out.text(x + 3, y + 13, bar.name, colour=fill_of(index)[1], title=told)
     for source, sent, target, received, words in arrows[:MOST_ARROWS]:
-        start = margin + (sent - first) * scale, 22 + source * LANE + 9
-        end = margin + (received - first) * scale, 22 + target * LANE + 9
-        out.arrow(*start, *end, title=words, wide=0.8)
+        begins = margin + axis.place(sent), 22 + source * LANE + 9
+        ends = margin + axis.place(received), 22 + target * LANE + 9
+        out.arrow(*begins, *ends, title=words, wide=0.8)
     x, y = 0.0, 22 + len(names) * LANE + 10
     for index, name in enumerate(kinds[:24]):
         wide = width_of(name) + 30
@@ -78,7 +86,24 @@ def lanes(
         out.bar(x, y, 14, 14, "var(--line)")
         _hatched(out, x, y, 14, 14)
         out.text(x + 18, y + 11, "hatched: waits")
+        x += width_of("hatched: waits") + 30
+    if axis.cuts:
+        words = f"cut: nothing happens for {seconds_text(axis.idle)}" + (" in all" if axis.cuts[1:] else "")
+        if x and x + width_of(words) > margin + LENGTH:
+            x, y = 0.0, y + 20
+        _cut(out, x, x + 14, y, y + 14, words)
+        out.text(x + 18, y + 11, words)
     return out
+
+
+def _cut(out: Canvas, left: float, right: float, top: float, low: float, told: str) -> None:
+    """Two slanted lines over cleared ground: time that is left out."""
+    out.parts.append(
+        f'<rect class="ground" x="{number(left)}" y="{number(top)}" width="{number(right - left)}" height="{number(low - top)}"/>'
+    )
+    middle = (left + right) / 2
+    for aside in (-3, 3):
+        out.line(middle + aside - 3, low, middle + aside + 3, top, "edge", title=told)
 
 
 def _hatched(out: Canvas, x: float, y: float, width: float, height: float) -> None:

@@ -20,6 +20,7 @@ from spmdsim.core.step import LOCAL_STEPS, Step, overlap
 from spmdsim.draw.plan_figures import SentBox, transfers
 from spmdsim.explore.offer import Shape, ends_of, layouts_of
 from spmdsim.layout.explain import Derivation
+from spmdsim.layout.pending import ownership_words, pending_reduction
 from spmdsim.ops import matmul
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import parts
@@ -55,13 +56,15 @@ def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[s
 
 
 def derivation_facts(layout: Layout) -> dict[str, Any]:
-    """The three steps of a derivation as plain data, and what the layout is called elsewhere.
+    """Return the three steps of a derivation as plain data, the layout's names elsewhere, and its addends.
 
     >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
     >>> facts["shard"], facts["strides"], facts["short"]
     ([0, 2, 1, 3], [2, 1], 'S(1)S(0)')
+    >>> derivation_facts(Mesh((2, 2), ("a", "b"))("a", partial="b"))["addends"]
+    ['+1 of 2', '+2 of 2', '+1 of 2', '+2 of 2']
     """
-    derived = Derivation(layout)
+    derived, pending = Derivation(layout), pending_reduction(layout)
     rows = derived.rows
     return {
         "short": layout.short(),
@@ -77,7 +80,11 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
         "shard": [row.shard_number for row in rows],
         "shards": layout.shard_count,
         "replicas": [row.replicas for row in rows],
-        "pending": list(layout.partial_axes),
+        "pending": [] if pending is None else list(pending.axes),
+        "addends": [] if pending is None else [pending.label(row.rank) for row in rows],
+        "owned": [] if pending is None else [pending.long_label(row.rank) for row in rows],
+        "result": "" if pending is None else pending.result_words,
+        "ownership": ownership_words(layout),
     }
 
 
@@ -219,7 +226,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     first, second = bound.input_layouts(strategy)
     x, w = (Tensor.from_global(a, layout, world) for a, layout in ((X, first), (W, second)))
     y = matmul(x, w)  # operands that lie as the strategy wants them are multiplied as they are
-    whole = y.to(y.layout.reduced)
+    whole, pending = y.to(y.layout.reduced), pending_reduction(y.layout)
     local = [np.asarray(shard) for shard in y.shards]
     return {
         "text": str(strategy),
@@ -228,6 +235,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
         "w": boxes(second, W.shape),
         "y": boxes(y.layout, (M, N)),
         "pending": list(y.layout.partial_axes),
+        "owned": [pending.long_label(rank) for rank in strategy.mesh.rank_list] if pending else [],
         "local": [shard.ravel().tolist() for shard in local],
         "received": _received(y.layout, y.meta.dtype.itemsize),
         "rounds": ring_rounds(y.layout, local),

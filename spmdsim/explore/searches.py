@@ -7,7 +7,7 @@ from typing import Any
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.search_report import operator_rows
+from spmdsim.auto_parallel.search_report import operator_rows, strategy_words
 from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
 from spmdsim.auto_parallel.strategy_choice import mesh_strategies
 from spmdsim.core import Strategy
@@ -45,7 +45,10 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
         "nbytes": result.nbytes,
         "peak": result.memory.peak,
         "collectives": result.collectives,
-        "operators": operator_rows(result),
+        "operators": [
+            {**row, "words": strategy_words(operator.bound, result.strategy(operator.name))}
+            for operator, row in zip(graph.operators, operator_rows(result))
+        ],
         "moves": _moves(result),
         "comparison": [
             [name, one.seconds, one.nbytes, one.memory.peak] for name, one in result.comparison.items()
@@ -76,7 +79,13 @@ def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dic
         answer = result.why(operator.name, dict(strategy.splits))
     except InputError:
         return None  # no program has it: the search does not consider it, either
-    return {"strategy": str(strategy), "seconds": answer.other.seconds, "changes": _changes(answer)}
+    words = strategy_words(operator.bound, strategy)
+    return {
+        "strategy": str(strategy),
+        "words": words,
+        "seconds": answer.other.seconds,
+        "changes": _changes(answer),
+    }
 
 
 def _changes(answer: WhyNot) -> list[list[Any]]:
@@ -86,7 +95,9 @@ def _changes(answer: WhyNot) -> list[list[Any]]:
     for operator, old, new in zip(
         best.graph.operators, best.evaluation.operators, other.evaluation.operators
     ):
-        before, after = (str(one.choice.strategies[operator.index]) for one in (best, other))
+        before, after = (
+            strategy_words(operator.bound, one.choice.strategies[operator.index]) for one in (best, other)
+        )
         more = [getattr(new, kind) - getattr(old, kind) for kind in KINDS]
         if before != after or any(abs(seconds) > 1e-12 * best.seconds for seconds in more):
             rows.append([operator.name, before, after, more])

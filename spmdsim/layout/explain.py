@@ -161,6 +161,8 @@ class Derivation:
     def _compute_table(self) -> TextTable:
         pending = pending_reduction(self.layout)
         shared = "shard" if pending is None else pending.noun
+        columns: tuple[str, ...]
+        rows: list[tuple[str, ...]]
         columns = ("rank", "digits * strides", "shard number", f"ranks with the same {shared}")
         rows = [
             (str(row.rank), self._sum_text(row), str(row.shard_number), ranks_text(row.replicas))

@@ -278,7 +278,7 @@ WRONG = [
     (send(0, -1), ": there is no chunk -1 (send to 0: chunk -1)"),
     (copy(-1, 0), ": there is no chunk -1 (copy chunk -1 into chunk 0)"),
     (send(0, [4, 1, 4]), "names a chunk twice (send to 0: chunks 4, 1, 4)"),
-    (copy([0, 1], [2, 2]), "names a chunk twice (copy chunks 0-1 into chunks 2, 2)"),
+    (copy([0, 1], [2, 2]), "names a chunk twice (copy chunks 0, 1 into chunks 2, 2)"),
     (send(1, 0), "sends a message to itself (send to 1: chunk 0)"),
     (send(-1, 0), "wants to send to -1: chunk 0, but ranks are 0 ... 2"),
     (recv(3, 0), "wants to recv from 3: chunk 0, but ranks are 0 ... 2"),
@@ -286,7 +286,7 @@ WRONG = [
     (send(1.5, 0), "wants to send to 1.5: chunk 0, but 1.5 is no whole number: use // to divide"),
     (recv_reduce(0, 0), "reduces, but broadcast reduces nothing"),
     (combine(0, 1, left=True), "reduces, but broadcast reduces nothing"),
-    (copy([0, 1], 2), "copy chunks 0-1 into chunk 2: the numbers of chunks differ"),
+    (copy([0, 1], 2), "copy chunks 0, 1 into chunk 2: the numbers of chunks differ"),
     (send(0, 0)._replace(kind="shout"), "has a single move (shout no data into chunk 0)"),
     (7, "has 7 in its round instead of a move"),
 ]  # fmt: skip
@@ -623,12 +623,12 @@ def by_rank(rounds: dict[int, list[list[Any]]]) -> Generator:
         ),
         (
             {0: [[send(1, [0, 1, 2])]], 1: [[recv(0, [4, 2, 6])]]},
-            [("round 0: rank 0 sends chunks 0-2 to rank 1, which expects chunks 4, 2, 6", 0, 0, 1)],
+            [("round 0: rank 0 sends chunks 0..2 to rank 1, which expects chunks 4, 2, 6", 0, 0, 1)],
         ),
         ({0: [[send(1, [0, 1])]], 1: [[recv(0, [4, 9])]]}, []),
         (
             {0: [[send(1, [2, 1])]], 1: [[recv(0, [2, 3])]]},
-            [("round 0: rank 0 sends chunks 2, 1 to rank 1, which expects chunks 2-3", 0, 0, 1)],
+            [("round 0: rank 0 sends chunks 2, 1 to rank 1, which expects chunks 2, 3", 0, 0, 1)],
         ),
         (
             {0: [[send(1, 0), send(1, 1)], [send(1, 2)]], 1: [[recv(0, 0)], [recv(0, 2)]]},

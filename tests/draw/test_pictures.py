@@ -302,10 +302,17 @@ def test_a_search_says_which_axis_splits_what():
     result = pictured("search")
     told = titles(svg_of(result))
     for operator in result.graph.operators:
+        (layout, *_) = operator.bound.output_layouts(result.strategy(operator.name))
         for factor, axes in result.strategy(operator.name).splits:
             for axis in axes:
-                assert f"{axis} splits {factor} of {operator.name}" in told
+                # Dims without a letter are named by their place in the result: the one that the axis splits there.
+                dims = [dim for dim, entry in enumerate(layout.dims) if axis in entry]
+                words = f"dim {dims[0]}" if factor.startswith(".") else factor
+                assert f"{axis} splits {words} of {operator.name}" in told
     assert any(line.startswith("found: ") for line in told)
+    # Colours are shares of the time alone: no cell of a factor has one of them.
+    cells = re.findall(r"<title>\w+ splits [^<]*</title>(<rect[^>]*>)", svg_of(result))
+    assert len(cells) > 8 and not any(fill in cell for cell in cells for fill, _ in FILLS)
     alike = any("is the same along" in line for line in told)
     assert (
         "· the same along the axis" in svg_of(result)

@@ -463,3 +463,51 @@ def test_pictures_fit_the_paper(visit: Visit):
         visit.tab.emulate_media(media=media)
         visit.tab.set_content(ring._repr_html_())
         assert visit.tab.evaluate(cut)[0] is wanted
+
+
+def test_addends_are_no_copies_on_the_page(visit: Visit):
+    """With a pending sum every rank of a shard has a number of its own, hatching and a sign; with copies nothing of it."""
+    visit.open()
+    look = """() => [
+        [...document.querySelectorAll(".device")].map((one) => one.dataset.addend ?? ""),
+        document.querySelectorAll(".device .hatching").length, document.querySelectorAll(".piece .hatching").length,
+        document.getElementById("view").textContent,
+        [...document.querySelectorAll(".device, .piece")].map((one) => [...one.querySelectorAll("text")].map((text) => text.textContent))]"""
+    mesh = OFFER.meshes[0]
+    key = {"mesh": mesh, "shape": "6x5"}
+    pending, copies = visit.walk(
+        [address("layout", **key, layout="dp;+tp"), address("layout", **key, layout="dp;")], look
+    )
+    assert pending[:3] == [["+1 of 2", "+2 of 2"] * 2, 4, 2] and copies[:3] == [[""] * 4, 0, 0]
+    assert "owns addend 1 of 2 of shard #0" in pending[3] and "copies of the same" not in pending[3]
+    assert "owns shard #0" in copies[3] and "own copies of the same shard" in copies[3]
+    assert ["rank 0", "#0", "+1 of 2"] in pending[4] and ["#0 = sum of 2", "ranks 0+1"] in pending[4]
+    assert ["rank 0", "#0"] in copies[4] and ["#0", "ranks 0,1"] in copies[4]
+    look = """() => ["before", "after"].map((when) => document.querySelectorAll(`.holds[data-when=${when}] .hatching`).length)"""
+    assert visit.walk([address("move", **key, step=1, **{"from": "dp;+tp", "to": "dp;"})], look) == [[4, 0]]
+    look = "() => [document.querySelectorAll('.matrix.addend').length, document.getElementById('view').textContent]"
+    done, ring = visit.walk(
+        [address("product", mesh=mesh, strategy="m,k", step=step) for step in (2, 3)], look
+    )
+    assert done[0] == 4 and "addend 2 of 2 of y" in done[1] and "partly added up" in ring[1]
+
+
+def test_layouts_open_with_the_result_and_the_derivation_at_its_beginning(visit: Visit):
+    tab = visit.open(address("layout", mesh="dp=2 tp=2", shape="6x5", layout="dp;tp"))
+    assert tab.locator("#player-slider").input_value() == "0" and tab.locator(".piece").count() == 4
+    tab.click("#player-on")
+    assert tab.locator("#player-slider").input_value() == "1" and tab.locator(".piece").count() == 1
+    tab.click("#player-last")
+    assert tab.locator(".piece").count() == 4
+
+
+def test_what_scrolls_sideways_fades_where_it_goes_on(browser: Any, file: Path):
+    guest = Visit(browser, file, viewport={"width": 360, "height": 800}, reduced_motion="reduce")
+    tab = guest.open(address("layout", mesh="dp=2 tp=2", shape="6x5", layout="dp;tp"))
+    look = "(one) => [one.scrollWidth > one.clientWidth, getComputedStyle(one).maskImage]"
+    wide, mask = tab.locator(".scroll").first.evaluate(look)
+    assert wide and mask.count("gradient") == 1
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    wide, mask = tab.locator(".scroll").first.evaluate(look)
+    assert not wide and mask == "none"
+    guest.context.close()

@@ -206,7 +206,7 @@ def test_different_collectives() -> None:
     problem = mismatch(program, 8)
     assert problem.ranks == (3,)
     assert f"rank 3 calls Bcast at test_faults.py:{line(program, 'Bcast')}" in (problem.message)
-    assert "where ranks 0-2, 4-7 call Allreduce" in problem.message
+    assert "where ranks 0..2, 4..7 call Allreduce" in problem.message
 
 
 def test_different_root_op_dtype_and_count() -> None:

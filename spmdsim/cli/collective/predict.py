@@ -186,7 +186,7 @@ def _print_links(
     columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
     rows = [
         (
-            f"{one.first}" if one.repeat == 1 else f"{one.first}-{one.first + one.repeat - 1}",
+            f"{one.first}" if one.repeat == 1 else f"{one.first}..{one.first + one.repeat - 1}",
             one.link,
             str(one.messages),
             f"{one.nbytes:,.0f}",

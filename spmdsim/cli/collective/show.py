@@ -124,7 +124,13 @@ def _tell(parts: Callable[[Console], None], args: argparse.Namespace) -> None:
 
 def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None:
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.draw.schedule_figures import fact_lines, highlighted, message_lines, state_lines
+    from spmdsim.draw.schedule_figures import (
+        fact_lines,
+        highlighted,
+        message_lines,
+        state_legend,
+        state_lines,
+    )
 
     def tell(*lines: object) -> None:
         for line in lines:
@@ -140,7 +146,7 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
         if schedule.size * len(story.states) > MOST_STATES * 16:
             tell(f"({schedule.size} ranks x {len(story.states)} states are too many to print)", "")
         else:
-            tell(_legend(schedule), "")
+            tell(state_legend(schedule), "")
             for index in range(len(story.states)):
                 out.print(highlighted(state_lines(story, index)), soft_wrap=True)
                 tell("")
@@ -152,16 +158,10 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
         out.print(counts)
 
 
-def _legend(schedule: Schedule) -> str:
-    if schedule.collective.reduces:
-        return "cells: the ranks whose input is in the chunk; [new]; ∑ is the sum of all ranks"
-    return "cells: the rank the chunk comes from; [new]"
-
-
 def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
     """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
     from spmdsim.collectives.facts import as_share, count
-    from spmdsim.collectives.instructions import name_chunks
+    from spmdsim.collectives.instructions import name_runs
 
     counted, unit = facts.counts, facts.unit
     if args.bytes is not None:
@@ -183,7 +183,7 @@ def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
         key = (*messages, *map(words, moved))
         groups.setdefault(key, []).append(rank)
     columns = ("ranks", "messages sent", "received", "bytes sent", "received ", "reduced", "peak buffer")
-    rows = [(name_chunks(tuple(ranks)).partition(" ")[2], *key) for key, ranks in groups.items()]
+    rows = [(", ".join(name_runs(ranks)), *key) for key, ranks in groups.items()]
     return table(columns, rows, right=columns[1:])
 
 

@@ -29,6 +29,19 @@ const COLOURS = ["#56b4e9", "#e69f00", "#2fb58c", "#f0e442", "#cc79a7", "#e8794a
 export const colour = (number) => COLOURS[((number % 8) + 8) % 8];
 export const LETTERING = "#14181f";
 
+/** Close lines over a box: the mark of an addend, which is no copy. */
+export function hatching(x, y, width, height) {
+  const lines = [];
+  for (let reach = 5; reach < width + height; reach += 6) {
+    const low = Math.min(reach, height), up = Math.min(reach, width);
+    lines.push(`M${x + reach - low} ${y + low}L${x + up} ${y + reach - up}`);
+  }
+  return s("path", { class: "hatching", d: lines.join("") });
+}
+
+/** Words on a fill, whose colour keeps hatching away from them. */
+export const onFill = (fill) => `fill:${LETTERING};paint-order:stroke;stroke:${fill};stroke-width:5px;stroke-linejoin:round`;
+
 const UNITS = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 
 /** A byte count for people. */

@@ -12,11 +12,16 @@ const WHAT = {
   fill: "what some ranks hold becomes zeros; nothing is sent",
   all_gather: "every rank of a group gets the boxes of the others",
   all_to_all: "every rank of a group cuts its box and gives each other rank its part",
-  all_reduce: "the pending parts of a group are added up, and every rank gets the sum",
-  reduce_scatter: "the pending parts of a group are added up, each rank gets its piece of the sum",
+  all_reduce: "the addends of a group are added up, and every rank gets the sum",
+  reduce_scatter: "the addends of a group are added up, each rank gets its block of the sum",
   exchange: "every rank gets exactly the boxes that it lacks, from ranks that hold them",
   reduce_exchange: "each box is added up at one rank, and sent on to those that want it",
 };
+
+const ROUTES = { local: "local", collectives: "a sequence of collectives", "direct exchange": "one direct exchange", "reduction, then exchange": "a reduction, then an exchange" };
+
+/** Whether one of these layouts waits for a sum. */
+const pendingIn = (...keys) => keys.some((key) => key.includes("+"));
 
 /** A plan of the page's tables. */
 export function planOf(at, source, target) {
@@ -38,9 +43,9 @@ function stage(width, mesh, at, step, rank, pick) {
   const holds = (layout, one) => layout[2][mesh.ranks.indexOf(one)];
   const parts = [], chosen = (sent) => rank === null || sent.from === rank || sent.to === rank;
   const row = (layout, y, words) => ranks.map((one) => {
-    const box = holds(layout, one);
+    const box = holds(layout, one), addend = layout[0].includes("+");
     return s("g", { class: `pick holds`, "data-rank": one, "data-box": slice(box), "data-when": words, onclick: () => pick(one) },
-      miniature(middle(one) - size / 2, y, size, at.shape, box, one, `rank ${one} holds ${slice(box)} ${words}: ${many(volume(box), "element")}`));
+      miniature(middle(one) - size / 2, y, size, at.shape, box, one, `rank ${one} owns ${addend ? "an addend of " : ""}${slice(box)} ${words}: ${many(volume(box), "element")}`, addend));
   });
   ranks.forEach((one) => parts.push(s("text", { x: middle(one), y: 13, "text-anchor": "middle", style: `font-weight:${one === rank ? 800 : 500}` }, column < 60 ? one : `rank ${one}`)));
   parts.push(row(step.src, top, "before"), row(step.dst, below, "after"));
@@ -99,8 +104,9 @@ export function moveView(data, root) {
     const plan = planOf(at, source, target), count = plan.steps.length, step = number("step", count, count ? 1 : 0);
     const rank = number("rank", 99, -1), followed = mesh.ranks.includes(rank) ? rank : null;
     const pick = (value) => choose({ rank: value === followed ? "" : value });
-    show(sentence, "The picture shows which box every rank ", h("b", {}, "holds before and after"), " a step, and each box on its way as an arrow in its sender's colour: ",
-      h("b", {}, plan.kind), `, ${many(count, "step")}, ${bytes(plan.total)} received in all.`);
+    show(sentence, "The picture shows which box every rank ", h("b", {}, "holds before and after"), " a step, and each box on its way as an arrow in its sender's colour. ",
+      count ? ["The plan is ", h("b", {}, ROUTES[plan.kind] ?? plan.kind), `: ${many(count, "step")}, ${bytes(plan.total)} received in all.`] : "Nothing has to be done.",
+      pendingIn(source, target) && ` Hatched boxes with a + are addends, not copies: their sum is pending.`);
     const follow = choice("rank", "rank that is followed", [["", "all"], ...mesh.ranks.map((value) => [String(value), String(value)])], followed === null ? "" : String(followed), (value) => choose({ rank: value }));
     const some = Object.keys(facts).some((key) => !at.sources.includes(key));
     show(top, h("div", { class: "controls" }, caseControls(data, where), follow),

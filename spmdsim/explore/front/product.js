@@ -7,11 +7,11 @@ import { choose, number, oneOf } from "./state.js";
 const WHAT = { m: "cuts m", k: "cuts k", n: "cuts n", "-": "copies" };
 
 /** A matrix of numbers; `mark(row, column)` gives a colour, or nothing. */
-function matrix(rows, title, mark = () => null) {
-  return h("div", { class: "matrix", role: "img", "aria-label": `${title}: ${rows.map((row) => row.join(" ")).join("; ")}`, style: `grid-template-columns:repeat(${rows[0]?.length ?? 0}, auto)` },
+function matrix(rows, title, mark = () => null, addend = false) {
+  return h("div", { class: addend ? "matrix addend" : "matrix", role: "img", "aria-label": `${title}: ${rows.map((row) => row.join(" ")).join("; ")}`, style: `grid-template-columns:repeat(${rows[0]?.length ?? 0}, auto)` },
     rows.flatMap((row, r) => row.map((value, c) => {
       const tone = mark(r, c);
-      return h("span", { class: tone ? "own" : "", style: tone ? `background:${tone}` : null }, String(value).replace("-", "−"));
+      return h("span", { class: tone ? "own" : "", style: tone ? `background-color:${tone};--tone:${tone}` : null }, String(value).replace("-", "−"));
     })));
 }
 
@@ -46,8 +46,9 @@ function rankCard(data, { facts, one }, k, step, rounds, followed) {
   const parts = [h("h4", {}, `rank ${rank}`)];
   if (step === 0) parts.push(h("p", { class: "hint" }, `x ${slice(one.x[k])}`, h("br"), `w ${slice(one.w[k])}`));
   if (step === 1 || step === 2) parts.push(h("div", {}, h("span", { class: "label" }, `x ${slice(one.x[k])}`), matrix(cut(data.operands.x, one.x[k]), `x of rank ${rank}`, () => colour(k)), h("span", { class: "label" }, `w ${slice(one.w[k])}`), matrix(cut(data.operands.w, one.w[k]), `w of rank ${rank}`, () => colour(k))));
-  if (step >= 2) parts.push(h("span", { class: "label" }, `${one.pending.length && step < 2 + rounds ? (step === 2 ? "its part of y" : "y on the way") : "y"} ${slice(box)}`),
-    h("div", { class: "local", "data-rank": rank, "data-values": flat.join(",") }, matrix(shaped(flat, box), `y of rank ${rank}`, (r, c) => (round ? (fresh.has(r * columns + c) ? colour(facts.ranks.indexOf(fresh.get(r * columns + c))) : null) : colour(k)))));
+  const pending = one.pending.length > 0 && step < 2 + rounds;
+  if (step >= 2) parts.push(h("span", { class: "label" }, `${pending ? (step === 2 ? `${one.owned[k]} of y` : "y, partly added up:") : "y"} ${slice(box)}`),
+    h("div", { class: "local", "data-rank": rank, "data-values": flat.join(",") }, matrix(shaped(flat, box), `y of rank ${rank}`, (r, c) => (round ? (fresh.has(r * columns + c) ? colour(facts.ranks.indexOf(fresh.get(r * columns + c))) : null) : colour(k)), pending && step === 2)));
   if (got.length) parts.push(h("p", { class: "hint" }, got.filter(([, , elements]) => elements.length).map(([from, , elements, adds]) => `${many(elements.length, "number")} from rank ${from}, ${adds ? "added" : "copied"}`).join("; ") || "nothing new"));
   return h("section", { class: "rank", "aria-label": `Rank ${rank}`, style: rank === followed ? "box-shadow:0 0 0 2px var(--accent)" : null, onclick: () => choose({ rank }) }, parts);
 }
@@ -84,7 +85,7 @@ export function productView(data, root) {
     show(whole, h("h3", {}, `The global matrices; coloured: what rank ${rank} works on`), h("div", { class: "controls" },
       h("div", {}, h("span", { class: "label" }, "x: m × k = 4 × 8"), matrix(x, "x", (r, c) => own(one.x[place], r, c))), h("div", {}, h("span", { class: "label" }, "w: k × n = 8 × 4"), matrix(w, "w", (r, c) => own(one.w[place], r, c))),
       h("div", {}, h("span", { class: "label" }, "y = x · w: m × n = 4 × 4"), matrix(y, "y", (r, c) => own(one.y[place], r, c)))));
-    const words = step === 0 ? "where the operands live" : step === 1 ? "every rank has its slices of x and w" : step === 2 ? `every rank multiplies its slices${one.pending.length ? ": partial sums of y" : ": its piece of y, done"}` : `round ${step - 3} of the ring: ${step === count ? "every rank has the sum" : one.rounds[step - 3].sent.some(([, , , adds]) => adds) ? "chunks of the partial sums travel and are added" : "finished chunks are passed on"}`;
+    const words = step === 0 ? "where the operands live" : step === 1 ? "every rank has its slices of x and w" : step === 2 ? `every rank multiplies its slices${one.pending.length ? ": addends of y (hatched), whose sum is pending" : ": its block of y, done"}` : `round ${step - 3} of the ring: ${step === count ? "every rank has the sum" : one.rounds[step - 3].sent.some(([, , , adds]) => adds) ? "chunks of the partial sums travel and are added" : "finished chunks are passed on"}`;
     walk.update(step, count, words);
     show(scene, facts.ranks.map((_, k) => rankCard(data, now, k, step, rounds, rank)));
     const moment = `${now.mesh} ${key} ${step}`;

@@ -98,7 +98,7 @@ export function scheduleView(data, root) {
     const count = Math.max(told.rounds.length, told.states.length - 1, 0), step = number("step", count, 0);
     const here = told.findings.filter((finding) => stateOf(finding, count) === step);
     const wrong = (rank, chunk) => here.some((finding) => finding[2] === rank && (finding[3] === null || finding[3] === chunk));
-    show(sentence, "The picture shows which chunks of the vector ", h("b", {}, "every rank has"), one.reduces ? " and whose input is in them (∑ is the sum of all ranks); an arrow is a message, dashed where it is copied and not added." : " and which rank they come from; an arrow is a message.", ` ${one.collective} ${one.name}: ${one.about}.`);
+    show(sentence, "The picture shows which chunks of the vector ", h("b", {}, "every rank has"), one.reduces ? " and whose input is in them (0..2 is 0+1+2, ∑ is the sum of all ranks); an arrow is a message, dashed where it is copied and not added." : " and which rank they come from; an arrow is a message.", ` ${one.collective} ${one.name}: ${one.about}.`);
     show(top, h("div", { class: "controls" }, controls(data, now)), h("p", { class: "hint" }, `Rank counts: ${one.needs}. m is ${one.m}.`));
     head.textContent = told.title;
     const messages = step > 0 ? told.rounds[step - 1] ?? [] : [];

@@ -23,7 +23,7 @@ function stacked(row, most) {
 function operators(one, operator) {
   const most = Math.max(...one.operators.map((row) => row.seconds));
   return table("Operators: strategy, layouts, modelled time of one training step", ["operator", "strategy", "operands → result", "time", "", "why not?"], one.operators.map((row) => [
-    row.name, [row.strategy, "left mono"], [`${row.inputs.join(" ")} → ${row.output || "scalar"}`, "left mono"], time(row.seconds), stacked(row, most),
+    row.name, [row.words, "left mono"], [`${row.inputs.join(" ")} → ${row.output || "scalar"}`, "left mono"], time(row.seconds), stacked(row, most),
     one.why[row.name] ? h("button", { type: "button", id: `why-${row.name}`, "aria-pressed": String(row.name === operator), onclick: () => choose({ operator: row.name, step: "" }) }, many(one.why[row.name].length - 1, "other")) : "–"]),
   (k) => ({ class: one.operators[k].name === operator ? "on" : "", "data-operator": one.operators[k].name, "data-strategy": one.operators[k].strategy, "data-seconds": one.operators[k].seconds }));
 }
@@ -33,16 +33,16 @@ function reasons(one, operator, step) {
   if (!rows.length) return [h("p", { class: "hint" }, "This program is too large to ask of every strategy; spmdsim search --why OPERATOR CUTS answers for one.")];
   const most = Math.max(...rows.map((row) => row.seconds)), taken = one.operators.find((row) => row.name === operator).strategy;
   return rows.map((row, k) => h("div", { class: "bar reason", "data-strategy": row.strategy, "data-seconds": row.seconds },
-    h("button", { type: "button", id: `reason-${k}`, "aria-pressed": String(k === step), style: `font-family:var(--mono);font-size:.78rem;text-align:left${k === step ? ";border-color:var(--accent);border-width:2px" : ""}`, onclick: () => choose({ step: k }) }, `${row.strategy}${row.strategy === taken ? " (taken)" : ""}`),
+    h("button", { type: "button", id: `reason-${k}`, "aria-pressed": String(k === step), style: `font-family:var(--mono);font-size:.78rem;text-align:left${k === step ? ";border-color:var(--accent);border-width:2px" : ""}`, onclick: () => choose({ step: k }) }, `${row.words}${row.strategy === taken ? " (taken)" : ""}`),
     h("i", { role: "img", "aria-label": `${time(row.seconds)} per step` }, h("b", { style: `width:${(100 * row.seconds) / most}%` })),
     h("span", {}, row.seconds - one.seconds > 1e-12 ? time(row.seconds - one.seconds, true) : time(row.seconds))));
 }
 
 function changes(one, operator, row) {
-  const taken = one.operators.find((other) => other.name === operator).strategy;
+  const taken = one.operators.find((other) => other.name === operator).words;
   if (!row.changes.length) return h("p", { class: "good" }, `This is what the search took for ${operator}.`);
   const cell = (seconds) => (Math.abs(seconds) < 1e-12 ? "–" : time(seconds, true));
-  return [h("p", {}, `With ${operator} cut ${row.strategy} instead of ${taken}, and all other operators chosen anew, one step takes ${time(row.seconds)} instead of ${time(one.seconds)}.`),
+  return [h("p", {}, `With ${operator} cut ${row.words} instead of ${taken}, and all other operators chosen anew, one step takes ${time(row.seconds)} instead of ${time(one.seconds)}.`),
     table("Where the difference comes from: seconds more (+) or less (−)", ["operator", "strategy", ...KINDS.map(([kind]) => kind)], row.changes.map(([name, before, after, more]) => [name, [before === after ? before : `${before} ⇒ ${after}`, "left mono"], ...more.map(cell)]))];
 }
 
@@ -64,10 +64,10 @@ export function searchView(data, root) {
       choice("n", "ranks", sizes.map((value) => [value, value]), size, (value) => choose({ n: value, operator: "", step: "" }))),
     h("p", { class: "hint" }, `Per rank: ${bytes(one.nbytes)} received, ${bytes(one.peak)} of memory at the peak; ${Object.entries(one.collectives).map(([name, count]) => `${count} ${name}`).join(", ") || "no collectives"}.`));
     show(result, operators(one, operator), h("p", { class: "hint" }, KINDS.map(([, tone, words]) => [h("span", { class: "key" }, h("span", { class: "chip", style: `background:${tone}` }, "\u00a0"), ` ${words}`), " \u2002"])),
-      h("p", { class: "hint" }, "A strategy such as k:dp n:tp cuts the factor k of the operator's rule by axis dp and n by tp: m, k, n are a product's, .0 and .1 count dims such as the batch. Layouts have one letter per axis: S(d) cuts dim d, R copies, P is a pending sum."));
+      h("p", { class: "hint" }, "A strategy such as k:dp n:tp cuts the factor k of the operator's rule by axis dp and n by tp: m, k, n are a product's, dim 0 is that dim of the operator's result, such as the batch. Layouts have one letter per axis: S(d) cuts dim d, R copies, P is a pending sum."));
     head.textContent = `Why not another strategy for ${operator}?`;
     walk.node.hidden = !rows.length;
-    if (rows.length) walk.update(step, rows.length - 1, `${rows[step].strategy}: ${time(rows[step].seconds)} per step`);
+    if (rows.length) walk.update(step, rows.length - 1, `${rows[step].words}: ${time(rows[step].seconds)} per step`);
     show(list, reasons(one, operator, step), rows.length ? h("p", { class: "hint" }, `${many(rows.length, "strategy", "strategies")}, the cheapest first; bars: time of one step; numbers: how much more than the best.`) : null);
     show(because, h("h3", {}, "Because"), rows.length ? changes(one, operator, rows[step]) : h("p", { class: "hint" }, "–"));
     show(moves, h("h3", {}, "What is redistributed"), one.moves.length ? table("Redistributions of one step", ["when", "tensor", "layouts", "collectives", "bytes of rank 0", "time"],

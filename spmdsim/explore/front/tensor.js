@@ -1,6 +1,6 @@
 // The tensor as a picture: its elements, cut into the boxes that ranks hold.
 
-import { colour, LETTERING, many, s, slice } from "./elements.js";
+import { colour, hatching, LETTERING, many, onFill, s, slice } from "./elements.js";
 
 const MOST_LINES = 24; // more elements than this are drawn without lines between them
 
@@ -23,8 +23,8 @@ function edges(size, shape) {
   return { wide: share(c) * scale, high: share(r) * scale, right: right * scale, up: up * scale, counts: [d, r, c] };
 }
 
-/** A small tensor with one box filled: what a rank holds. `x`, `y`, `size` in pixels. */
-export function miniature(x, y, size, shape, box, number, words) {
+/** A small tensor with one box filled, hatched if it is an addend: what a rank owns. `x`, `y`, `size` in pixels. */
+export function miniature(x, y, size, shape, box, number, words, addend) {
   const { wide, high, right, up, counts } = edges(size, shape), left = x + (size - wide - right) / 2;
   const at = (d, r, c) => [left + (c / counts[2]) * wide + (d / counts[0]) * right, y + up + (r / counts[1]) * high - (d / counts[0]) * up];
   const face = (corners, props) => s("polygon", { points: corners.map((corner) => at(...corner).join(",")).join(" "), ...props });
@@ -32,8 +32,12 @@ export function miniature(x, y, size, shape, box, number, words) {
     right && face([[d0, r0, c0], [d1, r0, c0], [d1, r0, c1], [d0, r0, c1]], props), right && face([[d0, r0, c1], [d1, r0, c1], [d1, r1, c1], [d0, r1, c1]], props),
     face([[d0, r0, c0], [d0, r0, c1], [d0, r1, c1], [d0, r1, c0]], props)].filter(Boolean);
   const spans = shape.length === 3 ? box : [[0, 1], ...flat(box)], full = spans.every(([start, stop]) => stop > start);
+  const front = () => {
+    const [[depth], [r0, r1], [c0, c1]] = spans, [a, b] = at(depth, r0, c0), [c, d] = at(depth, r1, c1);
+    return [hatching(a, b, c - a, d - b), s("text", { class: "haloed plus", x: (a + c) / 2, y: (b + d) / 2 + 5, "text-anchor": "middle" }, "+")];
+  };
   return s("g", {}, s("title", {}, words), cuboid(counts.map((n) => [0, n]), { class: "hole" }),
-    full && cuboid(spans, { fill: colour(number), stroke: LETTERING, "stroke-opacity": 0.55, "stroke-linejoin": "round" }));
+    full && cuboid(spans, { fill: colour(number), stroke: LETTERING, "stroke-opacity": 0.55, "stroke-linejoin": "round" }), full && addend && front());
 }
 
 /** The height that a miniature takes. */
@@ -49,15 +53,16 @@ function panel(x, y, [sx, sy], shape, pieces, chosen, pick) {
     const [[r0, r1], [c0, c1]] = flat(piece.box);
     const left = x + c0 * sx, top = y + r0 * sy, width = (c1 - c0) * sx, height = (r1 - r0) * sy;
     const group = s("g", { class: "pick piece", "data-shard": piece.shard, "data-box": slice(piece.box), "data-ranks": piece.ranks.join(","), onclick: () => pick(piece.ranks[0]) },
-      s("title", {}, `${piece.shard === null ? "the tensor" : `shard ${piece.shard}`} = ${slice(piece.box)}, held by ${piece.ranks.length === 1 ? "rank" : "ranks"} ${piece.ranks.join(", ")}`),
-      s("rect", { x: left, y: top, width, height, fill: piece.shard === null ? "var(--faint)" : colour(piece.shard), stroke: LETTERING, "stroke-opacity": 0.65 }));
+      s("title", {}, `${piece.shard === null ? "the tensor" : `shard #${piece.shard}`} = ${slice(piece.box)}, ${piece.result ? `${piece.result} addends, those of` : piece.ranks.length > 1 ? "copies on" : "on"} ${piece.ranks.length === 1 ? "rank" : "ranks"} ${piece.ranks.join(", ")}`),
+      s("rect", { x: left, y: top, width, height, fill: piece.shard === null ? "var(--faint)" : colour(piece.shard), stroke: LETTERING, "stroke-opacity": 0.65 }), piece.result && hatching(left, top, width, height));
     const middle = left + width / 2, centre = top + height / 2;
     if (piece.shard === null) group.append(s("text", { x: middle, y: centre + 4, "text-anchor": "middle" }, "not cut yet"));
     else if (width > 26 && height > 15) {
-      const small = height < 34;
-      group.append(s("text", { x: middle, y: centre + (small ? 4 : -2), "text-anchor": "middle", style: `fill:${LETTERING};font-weight:700` }, `#${piece.shard}`));
-      const words = `${piece.ranks.length === 1 ? "rank" : "ranks"} ${piece.ranks.join(",")}`;
-      if (!small && words.length * 6.4 < width) group.append(s("text", { x: middle, y: centre + 13, "text-anchor": "middle", style: `fill:${LETTERING}` }, words));
+      const small = height < 34, style = onFill(colour(piece.shard)), long = piece.result ? `#${piece.shard} = ${piece.result}` : `#${piece.shard}`;
+      const name = long.length * 7 < width ? long : piece.result ? `+#${piece.shard}` : `#${piece.shard}`;
+      group.append(s("text", { x: middle, y: centre + (small ? 4 : -2), "text-anchor": "middle", style: `${style};font-weight:700` }, name));
+      const words = `${piece.ranks.length === 1 ? "rank" : "ranks"} ${piece.ranks.join(piece.result ? "+" : ",")}`;
+      if (!small && words.length * 6.4 < width) group.append(s("text", { x: middle, y: centre + 13, "text-anchor": "middle", style }, words));
     }
     parts.push(group);
   }

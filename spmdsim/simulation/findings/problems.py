@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.collectives.instructions import runs
+from spmdsim.collectives.instructions import name_runs
 from spmdsim.errors import WorldError
 from spmdsim.pictured import ShortRepr
 from spmdsim.trace.source_lines import in_words
@@ -104,13 +104,10 @@ def ranks_text(ranks: Any, limit: int = 12) -> str:
     >>> ranks_text([3])
     'rank 3'
     >>> ranks_text([0, 1, 2, 5, 7])
-    'ranks 0-2, 5, 7'
+    'ranks 0..2, 5, 7'
     """
     numbers = sorted(set(ranks))
-    words = [
-        str(low) if low == high else (f"{low}, {high}" if high == low + 1 else f"{low}-{high}")
-        for low, high in runs(numbers)
-    ]
+    words = name_runs(numbers)
     if len(words) > limit:
         words = [*words[: limit - 1], "…", words[-1]]
     return f"rank {words[0]}" if len(numbers) == 1 else f"ranks {', '.join(words)}"
