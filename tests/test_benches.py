@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from processes import run_python
 
-FOLDER = Path(__file__).resolve().parent.parent / "scripts" / "bench"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "scripts" / "bench"
 
 #: The benches that take seconds in their shortest run, and on how many ranks; the others take up to minutes.
 RANKS = {
@@ -28,3 +29,49 @@ def test_the_shortest_run(launcher, name, tmp_path):
     assert entries
     assert {entry["ranks"] for entry in entries} == {RANKS[name]}
     assert {entry["bench"] for entry in entries} == {script.name}
+
+
+def test_the_table_of_speeds_has_every_row(monkeypatch):
+    """No case that was measured is outside of its line's range, with a goal or without, and the worst is named."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    table = __import__("speed_table").speed_table
+    figure = __import__("paired").figure
+    records = [json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "speed").glob("*.json"))]
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert table(records) in page, "docs/speed.md is out of date: run scripts/bench.sh --readme"
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    seen, worst = 0, set()
+    for record in records:
+        for run in record["runs"]:
+            for one in run["rows"]:
+                what = one["group"] if one["unit"] in ("x", "") else f"{one['group']}, {one['unit']}"
+                (line,) = [
+                    cells for cells in lines if cells[0] == what and f"--only {run['bench']}`" in cells[1]
+                ]
+                part = next((p for p in line[2].split(", ") if f" on {run['ranks']} rank" in p), line[2])
+                low, _, high = part.partition(" on ")[0].partition(" to ")
+                low, high = (float(text.replace(",", "")) for text in (low, high or low))
+                assert low <= float(figure(one["value"]).replace(",", "")) <= high, (what, one["case"])
+                if line[3].startswith(f"{figure(one['value'])}: {one['case']} (".replace("|", "/")):
+                    worst.add(what)
+                seen += 1
+    assert seen > 800 and len(worst) == len({cells[0] for cells in lines if "bench.sh --only" in cells[1]})
+    assert any("12.4: sort of 20,000 float64" in cells[3] for cells in lines if len(cells) > 3)
+
+
+def test_the_worst_case_is_the_largest_time_and_the_least_speed(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    run = {"bench": "b", "mpi": "mpich", "ranks": 2, "kernel": "native", "busy": False}
+    row = {"group": "time", "unit": "s", "most": None, "least": None, "note": "", "others": 0.0}
+    rows = [{**row, "case": "quick", "value": 1.0}, {**row, "case": "slow", "value": 3.0, "most": 2.0}]
+    rows += [
+        {**row, "group": "speed over x", "unit": "x", "case": k, "value": v}
+        for k, v in (("a", 0.5), ("b", 2.0))
+    ]
+    record = {"machine": {"processor": "P", "cores": 2}, "runs": [{**run, "rows": rows}]}
+    told = __import__("speed_table").speed_table([record])
+    assert (
+        "| 1.00 to 3.00 on 2 ranks | 3.00: slow (P, 2 ranks of mpich) | <= 2 | 0 of 1; 1 more without a goal |"
+        in told
+    )
+    assert "| 0.50 to 2.00 on 2 ranks | 0.50: a (P, 2 ranks of mpich) | none | - |" in told

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paired import OTHERS, figure, goal_text, passed, row_text
+from speed_table import speed_table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPEED, BEGIN, END = ROOT / "docs" / "speed", "<!-- speed: begin -->", "<!-- speed: end -->"
@@ -72,7 +73,7 @@ def main() -> int:
     """Run what is asked for; 1 if a goal is missed or a bench failed."""
     options = _options()
     if options.readme:
-        return _write_readme()
+        return _write_page()
     name = options.machine or _slug(f"{_processor()}-{os.cpu_count()}-cores")
     folder = ROOT / "results" if options.quick else SPEED
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def main() -> int:
     file.with_suffix(".md").write_text(_markdown(record), encoding="utf-8")
     print(f"\n{_shown(file)}, {_shown(file.with_suffix('.md'))}: {time.time() - began:.0f} s")
     if not options.quick:
-        _write_readme()
+        _write_page()
     return _verdict(runs)
 
 
@@ -304,7 +305,7 @@ def _markdown(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _write_readme() -> int:
+def _write_page() -> int:
     """Put the table of all machines into docs/speed.md, between its two marks."""
     machines = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SPEED.glob("*.json"))]
     if not machines:
@@ -312,47 +313,8 @@ def _write_readme() -> int:
         return 0
     path = ROOT / "docs" / "speed.md"
     before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n{_readme(machines)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    path.write_text(f"{before}{BEGIN}\n{speed_table(machines)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     return 0
-
-
-def _readme(machines: list[dict[str, Any]]) -> str:
-    """A line per group and unit with a goal: the ranges over its cases and over the machines."""
-    groups: dict[tuple[str, str], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-    for record in machines:
-        for run in record["runs"]:
-            for one in run["rows"]:
-                if passed(one) is not None:
-                    groups.setdefault((one["group"], one["unit"]), []).append((run, one))
-    names = ", ".join(f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines)
-    runs = [run for record in machines for run in record["runs"]]
-    if any(run["busy"] or run["kernel"] != "native" for run in runs):
-        names += ", some benches again with other BLAS kernels or one core busy"
-    lines = [
-        f"Measured on {names}; every case stands in `docs/speed/`:",
-        "",
-        "| what | command | measured | goal | met |",
-        "|---|---|---|---|---|",
-    ]
-    for (group, unit), members in groups.items():
-        ranks = sorted({run["ranks"] for run, _ in members})
-        ranges = [
-            _range([one["value"] for run, one in members if run["ranks"] == count])
-            + (f" on {count} rank{'s' * (count > 1)}" if ranks != [1] else "")
-            for count in ranks
-        ]
-        what = f"{group}, {unit}" if unit not in ("x", "") else group
-        goals = " or ".join(dict.fromkeys(goal_text(one) for _, one in members))
-        met = f"{sum(bool(passed(one)) for _, one in members)} of {len(members)}"
-        command = f"`scripts/bench.sh --only {members[0][0]['bench']}`"
-        lines.append(f"| {what} | {command} | {', '.join(ranges)} | {goals} | {met} |")
-    return "\n".join(lines)
-
-
-def _range(values: list[float]) -> str:
-    """The least and the largest value, or the one there is."""
-    ends = dict.fromkeys((figure(min(values)), figure(max(values))))
-    return " to ".join(ends)
 
 
 if __name__ == "__main__":
