@@ -23,8 +23,11 @@ mesh = Mesh((8,), ("r",))
 #
 # `costs[i][s]` are the seconds of operator `i` in its strategy `s`, `moves[i][s][t]` those of
 # moving the tensor between operator `i` in strategy `s` and operator `i + 1` in strategy `t`.
-# Return `(seconds, states)`: the least sum, and the strategy of each operator, as a list. One of
-# the chains is long.
+# Return `(seconds, states)`: the least sum, and the strategy of each operator, as a list.
+#
+# Trying all combinations earns 3 of the 4 points. The last chain has 300 operators with six
+# strategies each, which are more combinations than anybody can try: there, keep only what you need
+# of the operators before.
 
 
 def cheapest(costs, moves):

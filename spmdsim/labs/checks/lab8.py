@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
     RANKS,
+    Mistake,
     expect,
     expect_bytes,
     expect_equal,
@@ -26,6 +28,8 @@ from spmdsim.ops import matmul, relu
 from spmdsim.trace import Trace
 
 MESH = Mesh((RANKS,), ("r",))
+LONG_CHAIN = 300
+"""Operators of the chain that only the best ways to each strategy can solve."""
 
 
 def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
@@ -44,12 +48,39 @@ def _chain(length: int, states: int, seed: int) -> tuple[list[list[float]], list
     return costs, draw.integers(0, 20, (length - 1, states, states)).astype(float).tolist()
 
 
+LONG_CALL = 0.3
+"""Seconds of a call that has counted combinations: the chains that are tried take a thousandth of it otherwise."""
+
+
+def _refuse_enumeration(answer: Callable[..., Any]) -> None:
+    """Raise Mistake if an answer tries all combinations, before a chain that has too many of them.
+
+    Chains of two strategies grow by two operators, so that combinations are four times as many each time. A call is
+    too long only if it is so three times: one may have waited for other programs.
+    """
+    for length in range(8, 26, 2):
+        chain = _chain(length, 2, seed=length)
+        if all(_call_seconds(answer, chain) > LONG_CALL for _ in range(3)):
+            raise Mistake(
+                "it tries all combinations: each two operators more take four times as long, and 300 operators "
+                "would not end; keep, for each strategy of an operator, only the cheapest way to it"
+            )
+
+
+def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], list[Any]]) -> float:
+    start = perf_counter()
+    answer(*chain)
+    return perf_counter() - start
+
+
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
-    """A chain of three by hand, small ones, one operator alone, and a long one."""
+    """Check a chain of three by hand, small ones, one operator alone, and a long one; yield once for each."""
     trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
     pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
-    chains = ([pair, trap], [_chain(4, 3, seed) for seed in range(5)], [_chain(1, 4, 7)], [_chain(300, 6, 8)])
+    chains = ([pair, trap], [_chain(4, 3, seed) for seed in range(5)], [_chain(1, 4, 7)], [_chain(LONG_CHAIN, 6, 8)])
     for some in chains:
+        if len(some[0][0]) == LONG_CHAIN:
+            _refuse_enumeration(answer)
         for costs, moves in some:
             value = answer(costs, moves)
             length = f"a chain of {len(costs)} operator{'s' * (len(costs) > 1)}"
