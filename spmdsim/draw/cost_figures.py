@@ -133,20 +133,21 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
         where,
         "ranks" if over_ranks else "bytes",
         TIME,
-        tuple(Line(name, tuple(points)) for name, points in lines.items() if name in drawn),
+        tuple(Line(name, tuple(lines[name])) for name in drawn),
         marks,
         tuple(name for name in lines if name not in drawn),
     )
 
 
 def _fastest(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
-    """The names of so many lines, all for None: first those that are the lowest somewhere."""
+    """Return the names of ``most`` lines, of all for None, those first that are the lowest somewhere; all these are in."""
     least: dict[float, tuple[float, str]] = {}
     for name, points in lines.items():
         for x, y in points:
             least[x] = min(least.get(x, (y, name)), (y, name))
     winners = {name for _, name in least.values()}
-    return sorted(lines, key=lambda name: (name not in winners, min(y for _, y in lines[name])))[:most]
+    order = sorted(lines, key=lambda name: (name not in winners, min(y for _, y in lines[name])))
+    return order if most is None else order[: max(most, len(winners))]
 
 
 SIZES = tuple(4.0**k for k in range(2, 13))

@@ -66,9 +66,10 @@ class Plot:
 
 
 def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | None = None) -> list[str]:
-    """The plot as lines of plain text, narrower where a line has fewer ``columns`` than it and its labels need.
+    """Return the plot as lines of plain text, narrower where a line has fewer ``columns`` than it and its labels need.
 
-    Where lines meet, the sign of the later one in the legend is seen.
+    A line is drawn with its own sign from end to end. Where lines meet, that of the first one in the legend is seen;
+    lines of the same points share a sign.
 
     >>> lines = terminal_plot(Plot("t", "x", "y", (Line("a", ((1, 1), (100, 100))),)), 20, 5)
     >>> lines[1].strip().startswith("100")
@@ -91,15 +92,18 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | 
         if low_x <= log10(x) <= high_x:
             for cells_of_row in grid:
                 cells_of_row[column(x)] = ":"
-    for line, mark in zip(plot.lines, MARKS * len(plot.lines)):
-        cells = [(column(x), row(y)) for x, y in sorted(line.points)]
+    names: dict[tuple[tuple[float, float], ...], list[str]] = {}
+    for line in plot.lines:
+        names.setdefault(tuple(sorted(line.points)), []).append(line.name)
+    signs = dict(zip(names, MARKS * len(names)))
+    for points in reversed(names):
+        cells = [(column(x), row(y)) for x, y in points]
         for (x0, y0), (x1, y1) in pairwise(cells):
             for step in range(1, steps := max(abs(x1 - x0), abs(y1 - y0), 1)):
                 at = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
-                if grid[at[1]][at[0]] in " :":
-                    grid[at[1]][at[0]] = "."
+                grid[at[1]][at[0]] = signs[points]
         for x_at, y_at in cells:
-            grid[y_at][x_at] = mark
+            grid[y_at][x_at] = signs[points]
     text = [plot.title]
     for index, cells_of_row in enumerate(grid):
         label = say_y(labels[index]) if index in labels else ""
@@ -109,7 +113,7 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | 
     middle = say_x(10 ** ((low_x + high_x) / 2)).center(width - len(ends[0]) - len(ends[1]))
     text.append(" " * (side + 2) + ends[0] + middle + ends[1])
     text.append(" " * (side + 2) + plot.x_label + f"   (up: {plot.y_label})")
-    text += [f"  {mark} {line.name}" for line, mark in zip(plot.lines, MARKS * len(plot.lines))]
+    text += [f"  {signs[points]} {', '.join(alike)}" for points, alike in names.items()]
     text += [f"  : {say_x(x)}  {label}" for x, label in plot.x_marks]
     return text + [f"  {plot.undrawn_words}"] * bool(plot.undrawn)
 

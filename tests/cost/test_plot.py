@@ -29,6 +29,21 @@ def test_terminal_points_lie_where_they_should() -> None:
     assert "o falls" in "\n".join(lines) and ": 10 B  cross" in "\n".join(lines)
 
 
+def test_every_line_has_its_own_sign_from_end_to_end_and_equal_ones_share_it() -> None:
+    points = ((1.0, 1.0), (10.0, 10.0), (100.0, 100.0))
+    lines = (
+        Line("low", tuple((x, y / 10) for x, y in points)),
+        Line("high", points),
+        Line("as high", points),
+    )
+    told = terminal_plot(Plot("t", "x", "y", lines), width=31, height=13)
+    body = [line.split("|", 1)[1].ljust(31) for line in told[1:14]]
+    assert "." not in "".join(body) and told[-2:] == ["  o low", "  x high, as high"]
+    for column in range(31):
+        signs = "".join(row[column] for row in body).replace(" ", "")
+        assert set(signs) == {"o", "x"} and signs.startswith("x") and signs.endswith("o")
+
+
 def test_a_plot_is_as_narrow_as_its_terminal() -> None:
     for columns in (80, 60, 40):
         lines = terminal_plot(PLOT, columns=columns)

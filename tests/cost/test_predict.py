@@ -227,6 +227,8 @@ def test_who_is_the_fastest_somewhere_is_drawn_and_who_is_not_drawn_is_named() -
     assert words in terminal_plot(plot)[-1]
     assert words in figure_of(prediction).svg() and words in figure_of(prediction).html()
     assert not prediction_plot(prediction).undrawn
+    few = [line.name for line in prediction_plot(prediction, 1).lines]
+    assert {*few} == fastest  # never fewer than those that are the fastest somewhere
 
 
 def test_times_beyond_the_measured_sizes_are_called_a_guess(tmp_path, capsys) -> None:
@@ -257,7 +259,7 @@ def test_command_prints_table_crossovers_and_plot(capsys) -> None:
     assert main(["collective", "predict", "all_reduce", "-n", "8", "-e", "64K"]) == 0
     text = capsys.readouterr().out
     assert "rabenseifner is faster than recursive_doubling from" in text
-    assert "(bound)" in text and "o ring" in text and "10.9*" in text
+    assert "(bound)" in text and "o recursive_doubling" in text and "10.9*" in text
 
 
 def test_command_writes_json_and_pictures(tmp_path, capsys) -> None:

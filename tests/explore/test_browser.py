@@ -134,14 +134,20 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
         address("layout", mesh=m, shape=shape_text(shape), layout=layout_key(one)) for m, shape, one in cases
     ]
     look = """() => [
-        [...document.querySelectorAll(".device")].map((one) => [Number(one.dataset.rank), Number(one.dataset.shard)]),
+        [...document.querySelectorAll(".device")].map((one) => [Number(one.dataset.rank), Number(one.dataset.shard), one.dataset.addend ?? ""]),
         [...document.querySelectorAll(".piece")].map((one) => [one.dataset.box, one.dataset.ranks]),
         [...document.querySelectorAll("tr[data-rank]")].map((row) => [...row.cells].map((cell) => cell.textContent))]"""
     seen = visit.walk(hashes, look)
     assert len(seen) > 120
     for (mesh, shape, layout), (devices, pieces, rows) in zip(cases, seen):
         ranks = range(mesh.size)
-        assert devices == [[rank, layout.shard_index(rank)] for rank in ranks]
+        assert [device[:2] for device in devices] == [[rank, layout.shard_index(rank)] for rank in ranks]
+        addends = [device[2] for device in devices]
+        for group in layout.mesh.groups(*layout.partial_axes) if layout.partial else ():
+            assert [addends[rank] for rank in group] == [
+                f"+{k} of {len(group)}" for k in range(1, len(group) + 1)
+            ]
+        assert layout.partial or {*addends} == {""}
         held: dict[str, list[str]] = {}
         for rank in ranks:
             held.setdefault(slice_text(layout.bounds(shape, rank)), []).append(str(rank))
@@ -151,6 +157,8 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
             axes = len(mesh.axes)
             assert row[1 : 1 + axes] == list(map(str, mesh.coords(rank)))
             assert row[axes + 3] == str(layout.shard_index(rank))
+            if layout.partial:  # a column more: the addend
+                assert row.pop(axes + 4) == devices[rank][2]
             assert row[axes + 4] == ", ".join(map(str, layout.replica_ranks(rank)))
             assert row[axes + 5] == slice_text(layout.bounds(shape, rank))
             assert row[axes + 7] == f"{4 * np.prod(layout.local_shape(shape, rank))} B"

@@ -54,8 +54,8 @@ dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
 machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
 """
 
-#: Lines in the terminal's plot; more cannot be told apart.
-MOST_LINES = 12
+#: Lines in the terminal's plot, but for more that are the fastest somewhere; more cannot be told apart.
+MOST_LINES = 4
 
 
 @command(
