@@ -107,7 +107,7 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
     pending = None if plain else pending_reduction(layout)
     head, longest = "rank:shard", f"{max(mesh.ranks or [mesh.size])}:{layout.shard_count}"
     if pending is not None:
-        head += "+addend" if pending.op == "sum" else f" {pending.noun}"
+        head += "+addend" if pending.op == "sum" else f" {pending.op}"
         longest += f"{_sign(pending)}{pending.count}"
     cell = max(len(longest), len(f"{column}=00"))
     most = max(3, min(MOST_COLUMNS, (width - len(head)) // (cell + 2)))

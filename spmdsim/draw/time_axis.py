@@ -68,13 +68,13 @@ class TimeAxis:
         rounds = round_numbers(0, drawn)
         step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn
         edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
-        found: list[tuple[float, float]] = []
+        marks: list[tuple[float, float]] = []
         for start, end in zip(edges[::2], edges[1::2]):
             low, high = start - self.first, end - self.first
             count = int((high - low) / step + 1e-9) if step > 0 else 0
             base = low if start > self.first else 0.0
             for second in (base + k * step for k in range(count + 1)):
                 x = self.place(self.first + second)
-                if not found or x - found[-1][1] >= APART:
-                    found.append((second, x))
-        return found
+                if not marks or x - marks[-1][1] >= APART:
+                    marks.append((second, x))
+        return marks

@@ -72,13 +72,13 @@ def test_every_reduction_has_its_word_and_every_rank_its_number(mesh, dims, axes
     image = svg_of(layout, shape=shape)
     assert not COPIES.search(image)
     count = int(np.prod([mesh.axis_size(axis) for axis in axes]))
-    found = re.findall(
+    ranks = re.findall(
         rf"rank (\d+) at [^:]*: (?:addend|contribution) (\d+) of {count}(?: to the {op})? of shard #(\d+)",
         "\n".join(titles(image)),
     )
-    assert len(found) == mesh.size
+    assert len(ranks) == mesh.size
     numbers: dict[tuple[str, ...], set[str]] = {}
-    for rank, number, shard in found:
+    for rank, number, shard in ranks:
         assert int(shard) == layout.shard_index(int(rank))
         free = [str(c) for axis, c in zip(mesh.axes, mesh.coords(int(rank))) if axis not in axes]
         numbers.setdefault(tuple(free), set()).add(number)

@@ -21,11 +21,11 @@ def numbers(words: str, size: int) -> set[int]:
     """The numbers that words stand for, read as their legend says."""
     if words == "∑":
         return {*range(size)}
-    found: set[int] = set()
+    members: set[int] = set()
     for part in re.split(r"[+,]", words):
         first, _, last = part.partition("..")
-        found |= {*range(int(first), int(last or first) + 1)}
-    return found
+        members |= {*range(int(first), int(last or first) + 1)}
+    return members
 
 
 @pytest.mark.parametrize(
