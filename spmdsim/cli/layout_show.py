@@ -11,8 +11,8 @@ from spmdsim.core import Layout
 from spmdsim.draw.layout_picture import Picture, box_text, rank_grid
 from spmdsim.draw.shard_picture import tensor_pieces
 from spmdsim.errors import InputError, many
+from spmdsim.layout.addends import PartialReduction, ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
-from spmdsim.layout.pending import PendingReduction, ownership_words, pending_reduction
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout import Shape
@@ -38,7 +38,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         raise InputError(
             f"{many(len(wanted), 'rank')} with {many(copies, 'replica')} each are too many to list; choose some with --rank"
         )
-    written, pending = layout.to_dict(), pending_reduction(layout)
+    written, reduction = layout.to_dict(), partial_reduction(layout)
     virtual = {"devices": _devices(layout), "micro_shards": mesh.size // _devices(layout)}
     return {
         "device_matrix": list(mesh.shape),
@@ -47,9 +47,9 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
-        "ranks": [_rank_json(placed(layout, shape, rank), shape is not None, pending) for rank in wanted],
+        "ranks": [_rank_json(placed(layout, shape, rank), shape is not None, reduction) for rank in wanted],
         **(virtual if written["interleaved_parallel"] else {}),
-        **({} if pending is None else {"pending": pending.to_dict()}),
+        **({} if reduction is None else {"pending": reduction.to_dict()}),
     }
 
 
@@ -60,7 +60,7 @@ def _devices(layout: Layout) -> int:
     return layout.mesh.size // micro_shards(layout.mesh)
 
 
-def _rank_json(row: Placed, sized: bool, pending: PendingReduction | None) -> dict[str, Any]:
+def _rank_json(row: Placed, sized: bool, reduction: PartialReduction | None) -> dict[str, Any]:
     return {
         "rank": row.rank,
         "coords": list(row.coords),
@@ -68,7 +68,7 @@ def _rank_json(row: Placed, sized: bool, pending: PendingReduction | None) -> di
         "slice": [list(pair) for pair in row.bounds] if sized else None,
         "local_shape": list(row.local_shape) if sized else None,
         "replicas": list(row.replicas),
-        **({} if pending is None else {"addend": pending.number(row.rank)}),
+        **({} if reduction is None else {"addend": reduction.number(row.rank)}),
     }
 
 

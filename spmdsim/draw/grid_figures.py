@@ -33,7 +33,7 @@ from spmdsim.draw.shard_picture import (
     is_uneven,
 )
 from spmdsim.errors import many
-from spmdsim.layout.pending import ownership_words, pending_reduction
+from spmdsim.layout.addends import ownership_words, partial_reduction
 from spmdsim.redistribution.plan_table import bytes_text
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def mesh_figure(mesh: Mesh) -> Figure:
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
     """Draw the grid of ranks with the shard of each, and with a shape the tensor with its shards."""
-    pending = pending_reduction(layout)
+    reduction = partial_reduction(layout)
     notes = [ownership_words(layout)]
-    if pending is not None:
-        notes.append(f"hatched, {pending.sentence}")
+    if reduction is not None:
+        notes.append(f"hatched, {reduction.sentence}")
     if layout.shard_count > MOST_FILLS:
         notes.append(f"more than {MOST_FILLS} shards have no colours: numbers tell them apart")
     if any(panel is not None and not _has_room(panel) for panel in rank_panels(layout.mesh)):
@@ -108,12 +108,12 @@ def _gap() -> tuple[str, Canvas]:
 
 def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
     mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
-    pending = None if plain else pending_reduction(layout)
+    reduction = None if plain else partial_reduction(layout)
     rank_word = "rank " if _has_room(panel) else ""
     longest = [f"{rank_word}{max(mesh.ranks or [mesh.size - 1])}", f"#{layout.shard_count}"]
-    longest += [] if pending is None else [pending.label(mesh.rank_at(mesh.size - 1))]
+    longest += [] if reduction is None else [reduction.label(mesh.rank_at(mesh.size - 1))]
     wide = max(*map(width_of, longest), width_of(f"{column}=00") - 6) + 14
-    high = 24 if plain else HIGH if pending is None else HIGH + 14
+    high = 24 if plain else HIGH if reduction is None else HIGH + 14
     margin = width_of(f"{row}=000") if row else 0
     for k, words in enumerate(panel.heads):
         out.text(margin + k * wide + wide / 2, 12, words, "faint", "middle")
@@ -133,11 +133,11 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
             shard = layout.shard_index(rank)
             box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
             lines, owned = [f"{rank_word}{rank}", f"#{shard}"], f"shard #{shard}{box}"
-            if pending is not None:
-                lines.append(pending.label(rank))
-                owned = f"{pending.long_label(rank)} of {owned}"
+            if reduction is not None:
+                lines.append(reduction.label(rank))
+                owned = f"{reduction.long_label(rank)} of {owned}"
             fill = _fill(layout, shard)
-            out.cell(x, y, wide, high, lines, fill, f"{told}: {owned}", hatched=pending is not None)
+            out.cell(x, y, wide, high, lines, fill, f"{told}: {owned}", hatched=reduction is not None)
     return out
 
 
@@ -171,7 +171,7 @@ def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
     }
     width = max(width_of(text) for texts, _ in cells.values() for text in texts) + 12
     height, back, up, gap = 40.0, 30.0, 20.0, 5.0
-    hatched = pending_reduction(layout) is not None
+    hatched = partial_reduction(layout) is not None
     for a, b, c in sorted(cells, key=lambda at: (-at[0], -at[1], at[2])):  # what hides another comes later
         texts, shard = cells[a, b, c]
         told = _owned(layout, shape, {0: a, 1: b, 2: c})
@@ -210,7 +210,7 @@ def _boxes(
         for r, c in itertools.product(rows, columns)
         if r is not None and c is not None
     }
-    hatched = pending_reduction(layout) is not None
+    hatched = partial_reduction(layout) is not None
     inner = max(width_of(text) for texts, _ in cells.values() for text in texts) + 16
     lefts, scaled = _edges(layout, shape, column, columns, inner)
     tops, also = _edges(layout, shape, row, rows, HIGH + 4)

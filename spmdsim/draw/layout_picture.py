@@ -17,7 +17,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.canvas import FILLS, MOST_FILLS, fill_of
-from spmdsim.layout.pending import PendingReduction, pending_reduction
+from spmdsim.layout.addends import PartialReduction, partial_reduction
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -104,11 +104,11 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
     +1, +2: the 2 addends of each shard, not copies; their sum over dp is pending
     """
     mesh, (*_, column) = layout.mesh, grid_axes(layout.mesh)
-    pending = None if plain else pending_reduction(layout)
+    reduction = None if plain else partial_reduction(layout)
     head, longest = "rank:shard", f"{max(mesh.ranks or [mesh.size])}:{layout.shard_count}"
-    if pending is not None:
-        head += "+addend" if pending.op == "sum" else f" {pending.op}"
-        longest += f"{_sign(pending)}{pending.count}"
+    if reduction is not None:
+        head += "+addend" if reduction.op == "sum" else f" {reduction.op}"
+        longest += f"{_sign(reduction)}{reduction.count}"
     cell = max(len(longest), len(f"{column}=00"))
     most = max(3, min(MOST_COLUMNS, (width - len(head)) // (cell + 2)))
     lines: list[tuple[GridCell, ...]] = []
@@ -120,25 +120,25 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
             lines += [()] * (i > 0) + [(GridCell(panel.name),)]
         table = [[GridCell(text) for text in ("rank" if plain else head, *panel.heads)]]
         for label, ranks in panel.rows:
-            table.append([GridCell(label), *(_rank_cell(layout, rank, plain, pending) for rank in ranks)])
+            table.append([GridCell(label), *(_rank_cell(layout, rank, plain, reduction) for rank in ranks)])
         lines += _aligned(table)
-    if pending is not None:
-        lines += [(GridCell(line),) for line in wrap(pending.sentence, width)]
+    if reduction is not None:
+        lines += [(GridCell(line),) for line in wrap(reduction.sentence, width)]
     return Picture(tuple(lines), layout.shard_count)
 
 
-def _sign(pending: PendingReduction) -> str:
+def _sign(reduction: PartialReduction) -> str:
     """What parts the number of a contribution from its shard's: ``+``, or a word with spaces around it."""
-    return pending.sign if pending.op == "sum" else f" {pending.sign}"
+    return reduction.sign if reduction.op == "sum" else f" {reduction.sign}"
 
 
-def _rank_cell(layout: Layout, rank: int | None, plain: bool, pending: PendingReduction | None) -> GridCell:
+def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
     if rank is None:
         return GridCell(GAP)
     if plain:
         return GridCell(str(rank))
     shard = layout.shard_index(rank)
-    addend = "" if pending is None else f"{_sign(pending)}{pending.number(rank)}"
+    addend = "" if reduction is None else f"{_sign(reduction)}{reduction.number(rank)}"
     return GridCell(f"{rank}:{shard}{addend}", shard)
 
 

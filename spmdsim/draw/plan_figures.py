@@ -10,8 +10,8 @@ from spmdsim.draw.canvas import Canvas, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, side_by_side
 from spmdsim.draw.layout_picture import GridCell, Picture, box_text
 from spmdsim.errors import SpmdError, many
+from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
-from spmdsim.layout.pending import pending_reduction
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.plan_table import best_of_each_kind, bytes_text, plan_dict, seconds_text
 from spmdsim.trace.event_table import pairs
@@ -25,8 +25,10 @@ MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
 
 def moving_words(plan: Plan) -> str:
     """Return a remark about boxes that are addends, or nothing."""
-    pending = pending_reduction(plan.src)
-    return "" if pending is None else f"; what moves are {pending.noun}s: the {pending.op} stays pending"
+    reduction = partial_reduction(plan.src)
+    return (
+        "" if reduction is None else f"; what moves are {reduction.noun}s: the {reduction.op} stays pending"
+    )
 
 
 class SentBox(NamedTuple):
@@ -168,12 +170,12 @@ def _way(plan: Plan) -> Canvas:
     """The layouts that the tensor goes through, with the collective on each arrow."""
     out, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
-    high = 54 if any(map(pending_reduction, states)) else 40
+    high = 54 if any(map(partial_reduction, states)) else 40
     for number, layout in enumerate(states):
-        words, pending = [layout.short() or "scalar", str(layout.mesh)], pending_reduction(layout)
-        words += [] if pending is None else [f"{pending.result_words} {pending.noun}s"]
+        words, reduction = [layout.short() or "scalar", str(layout.mesh)], partial_reduction(layout)
+        words += [] if reduction is None else [f"{reduction.result_words} {reduction.noun}s"]
         wide = max(map(width_of, words)) + 20
-        out.cell(x, 0, wide, high, words, number, str(layout), hatched=pending is not None)
+        out.cell(x, 0, wide, high, words, number, str(layout), hatched=reduction is not None)
         x += wide
         if number < len(states) - 1:
             step = plan.steps[number] if number < len(plan.steps) else None

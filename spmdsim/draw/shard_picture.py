@@ -9,8 +9,8 @@ from typing import Any
 
 from spmdsim.core import Layout
 from spmdsim.draw.layout_picture import GAP, MOST_PANELS, GridCell, Picture, digits, shown
+from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
-from spmdsim.layout.pending import pending_reduction
 
 MOST_PIECES = 8
 """Blocks of a dim that are drawn; of more the first ones and the last."""
@@ -181,10 +181,10 @@ def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, 
     shard = layout.shard_index(rank)
     split = set(layout.split_axes)
     holders = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
-    pending = pending_reduction(layout)
+    reduction = partial_reduction(layout)
     if len(holders) > 6:
         text = ranks_text(holders)
     else:
-        text = ",".join(map(str, holders)) if pending is None else pending.holder_words(rank)
-    name = f"#{shard}" if pending is None else f"#{shard} = {pending.result_words}"
+        text = ",".join(map(str, holders)) if reduction is None else reduction.holder_words(rank)
+    name = f"#{shard}" if reduction is None else f"#{shard} = {reduction.result_words}"
     return (name, f"{'rank' if len(holders) == 1 else 'ranks'} {text}"), shard

@@ -19,8 +19,8 @@ from spmdsim.core.rule import BoundRule
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap
 from spmdsim.draw.plan_figures import SentBox, transfers
 from spmdsim.explore.offer import Shape, ends_of, layouts_of
+from spmdsim.layout.addends import ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation
-from spmdsim.layout.pending import ownership_words, pending_reduction
 from spmdsim.ops import matmul
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import parts
@@ -64,7 +64,7 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
     >>> derivation_facts(Mesh((2, 2), ("a", "b"))("a", partial="b"))["addends"]
     ['+1 of 2', '+2 of 2', '+1 of 2', '+2 of 2']
     """
-    derived, pending = Derivation(layout), pending_reduction(layout)
+    derived, reduction = Derivation(layout), partial_reduction(layout)
     rows = derived.rows
     return {
         "short": layout.short(),
@@ -80,10 +80,10 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
         "shard": [row.shard_number for row in rows],
         "shards": layout.shard_count,
         "replicas": [row.replicas for row in rows],
-        "pending": [] if pending is None else list(pending.axes),
-        "addends": [] if pending is None else [pending.label(row.rank) for row in rows],
-        "owned": [] if pending is None else [pending.long_label(row.rank) for row in rows],
-        "result": "" if pending is None else pending.result_words,
+        "pending": [] if reduction is None else list(reduction.axes),
+        "addends": [] if reduction is None else [reduction.label(row.rank) for row in rows],
+        "owned": [] if reduction is None else [reduction.long_label(row.rank) for row in rows],
+        "result": "" if reduction is None else reduction.result_words,
         "ownership": ownership_words(layout),
     }
 
@@ -226,7 +226,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     first, second = bound.input_layouts(strategy)
     x, w = (Tensor.from_global(a, layout, world) for a, layout in ((X, first), (W, second)))
     y = matmul(x, w)  # operands that lie as the strategy wants them are multiplied as they are
-    whole, pending = y.to(y.layout.reduced), pending_reduction(y.layout)
+    whole, reduction = y.to(y.layout.reduced), partial_reduction(y.layout)
     local = [np.asarray(shard) for shard in y.shards]
     return {
         "text": str(strategy),
@@ -235,7 +235,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
         "w": boxes(second, W.shape),
         "y": boxes(y.layout, (M, N)),
         "pending": list(y.layout.partial_axes),
-        "owned": [pending.long_label(rank) for rank in strategy.mesh.rank_list] if pending else [],
+        "owned": [reduction.long_label(rank) for rank in strategy.mesh.rank_list] if reduction else [],
         "local": [shard.ravel().tolist() for shard in local],
         "received": _received(y.layout, y.meta.dtype.itemsize),
         "rounds": ring_rounds(y.layout, local),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.core.layout import Bounds, Layout
-from spmdsim.layout.pending import pending_reduction
+from spmdsim.layout.addends import partial_reduction
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class Derivation:
         )
 
     def _compute_table(self) -> TextTable:
-        pending = pending_reduction(self.layout)
-        shared = "shard" if pending is None else pending.noun
+        reduction = partial_reduction(self.layout)
+        shared = "shard" if reduction is None else reduction.noun
         columns: tuple[str, ...]
         rows: list[tuple[str, ...]]
         columns = ("rank", "digits * strides", "shard number", f"ranks with the same {shared}")
@@ -168,11 +168,11 @@ class Derivation:
             (str(row.rank), self._sum_text(row), str(row.shard_number), ranks_text(row.replicas))
             for row in self.rows
         ]
-        if pending is not None:
-            columns = (*columns[:3], pending.noun, columns[3])
-            rows = [(*row[:3], pending.label(int(row[0])), row[3]) for row in rows]
+        if reduction is not None:
+            columns = (*columns[:3], reduction.noun, columns[3])
+            rows = [(*row[:3], reduction.label(int(row[0])), row[3]) for row in rows]
         notes = () if self.needs_adjusting else self._dropped()
-        notes += () if pending is None else (pending.sentence,)
+        notes += () if reduction is None else (reduction.sentence,)
         return TextTable("compute the shard numbers", columns, tuple(rows), (*notes, *map(str, self.strides)))
 
     def _sum_text(self, row: RankDerivation) -> str:

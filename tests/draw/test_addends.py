@@ -16,7 +16,7 @@ from spmdsim.cli.main import main
 from spmdsim.core import REDUCE_OPS
 from spmdsim.draw.canvas import FILLS, HATCH_OPACITY, Canvas, svg
 from spmdsim.draw.figures import html_of, svg_of
-from spmdsim.layout.pending import pending_reduction
+from spmdsim.layout.addends import partial_reduction
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
@@ -105,7 +105,7 @@ def test_plans_say_which_states_are_addends(capsys: pytest.CaptureFixture[str]):
 
 def test_axes_of_one_rank_are_pending_in_name_only():
     mesh = Mesh((2, 1), ("a", "b"))
-    assert pending_reduction(mesh("a", partial="b")) is None
+    assert partial_reduction(mesh("a", partial="b")) is None
     assert "hatching" not in svg_of(mesh("a", partial="b"), shape=(4,))
 
 

@@ -13,14 +13,14 @@ from spmdsim.errors import many
 
 
 @dataclass(frozen=True)
-class PendingReduction:
+class PartialReduction:
     """The reduction that a layout waits for.
 
     Attributes:
         layout: the layout, with a pending axis longer than 1.
 
     >>> from spmdsim.core import Mesh
-    >>> pending = PendingReduction(Mesh((2, 2, 2), ("a", "b", "c"))("a", partial="b"))
+    >>> pending = PartialReduction(Mesh((2, 2, 2), ("a", "b", "c"))("a", partial="b"))
     >>> pending.label(2), pending.result_words, pending.holder_words(0)
     ('+2 of 2', 'sum of 2', '(0,1)+(2,3)')
     """
@@ -98,17 +98,17 @@ class PendingReduction:
         return ("+" if self.op == "sum" else ",").join(texts)
 
 
-def pending_reduction(layout: Layout) -> PendingReduction | None:
+def partial_reduction(layout: Layout) -> PartialReduction | None:
     """Return the reduction that a layout waits for, or None if ranks of one shard own copies.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((4, 1), ("a", "b"))
-    >>> pending_reduction(mesh(None)), pending_reduction(mesh(None, partial="b"))
+    >>> partial_reduction(mesh(None)), partial_reduction(mesh(None, partial="b"))
     (None, None)
-    >>> pending_reduction(mesh(None, partial={"a": "max"})).sentence
+    >>> partial_reduction(mesh(None, partial={"a": "max"})).sentence
     'max 1 .. max 4: the 4 contributions of each shard, not copies; their max over a is pending'
     """
-    reduction = PendingReduction(layout)
+    reduction = PartialReduction(layout)
     return reduction if reduction.count > 1 else None
 
 
@@ -126,7 +126,7 @@ def ownership_words(layout: Layout) -> str:
     """
     shards, ranks = layout.shard_count, layout.mesh.size
     counts = f"{many(shards, 'shard')} on {many(ranks, 'rank')}"
-    reduction = pending_reduction(layout)
+    reduction = partial_reduction(layout)
     if reduction is not None:
         counts += f", each the {reduction.op} of {reduction.count} {reduction.noun}s"
         copies = "" if shards * reduction.count == ranks else ", or copies of one"
