@@ -7,12 +7,13 @@ import itertools
 import math
 import re
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim import LockStep, Mesh, Tensor, nn
+from spmdsim import LockStep, Mesh, Tensor, nn, record
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 from spmdsim.tensor import random
@@ -42,17 +43,45 @@ def _mlp(x, w, name="", function=_gelu):
     return _affine(function(_affine(x, w, f"{name}up.")), w, f"{name}down.")
 
 
-def _attention(x, w, name="", heads=2, causal=True):
-    """One head and one position at a time."""
+def _rotated(vector, position, base, interleaved):
+    """One head's numbers at a position: each pair as a complex number, turned by its angle."""
+    half, result = len(vector) // 2, np.empty_like(vector)
+    for i in range(half):
+        pair = [2 * i, 2 * i + 1] if interleaved else [i, i + half]
+        turned = complex(*vector[pair]) * np.exp(1j * position / base ** (2 * i / len(vector)))
+        result[pair] = turned.real, turned.imag
+    return result
+
+
+def _rotary(x, base=10_000.0, interleaved=False, start=0):
+    result = np.empty_like(x)
+    for b, t, h in np.ndindex(x.shape[:3]):
+        result[b, t, h] = _rotated(x[b, t, h], start + t, base, interleaved)
+    return result
+
+
+def _attention(x, w, name="", heads=2, causal=True, kv_heads=None, rotate=None):
+    """One head and one position at a time; each head of keys is that of as many neighbouring heads of queries."""
     q, k, v = (_affine(x, w, f"{name}{part}.") for part in "qkv")
-    width, mixed = x.shape[-1] // heads, np.zeros_like(x)
+    width, mixed, share = x.shape[-1] // heads, np.zeros_like(x), heads // (kv_heads or heads)
+    turned = rotate or (lambda vector, position: vector)
     for b, h, t in np.ndindex(x.shape[0], heads, x.shape[1]):
-        part = slice(h * width, (h + 1) * width)
+        part, keys = (slice(g * width, (g + 1) * width) for g in (h, h // share))
         length = t + 1 if causal else x.shape[1]
-        seen = np.array([q[b, t, part] @ k[b, s, part] / math.sqrt(width) for s in range(length)])
+        query = turned(q[b, t, part], t)
+        seen = np.array([query @ turned(k[b, s, keys], s) / math.sqrt(width) for s in range(length)])
         weights = np.exp(seen - seen.max())
-        mixed[b, t, part] = (weights / weights.sum()) @ v[b, :length, part]
+        mixed[b, t, part] = (weights / weights.sum()) @ v[b, :length, keys]
     return _affine(mixed, w, f"{name}out.")
+
+
+def _swiglu(x, w, name=""):
+    gate = _affine(x, w, f"{name}gate.")
+    return _affine(gate / (1 + np.exp(-gate)) * _affine(x, w, f"{name}up."), w, f"{name}down.")
+
+
+def _rms_norm(x, w, name, epsilon=1e-6):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * w[f"{name}scale"]
 
 
 def _block(x, w, name="", causal=True):
@@ -73,8 +102,16 @@ def _embedded(ids, w):
 
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4))
+WIDE = np.random.default_rng(2).normal(size=(2, 3, 16))
+ROTATED = np.random.default_rng(3).normal(size=(2, 3, 2, 6))
 IDS = np.random.default_rng(1).integers(0, 6, size=(2, 3))
 IDS[0, 1] = 3
+
+
+def _grouped(kv_heads, interleaved, stream):
+    rotary = nn.RotaryEmbedding(4, 100.0, interleaved=interleaved)
+    return nn.Attention(16, 4, stream, "tp", kv_heads=kv_heads, rotary=rotary, bias=False, dtype=F8)
+
 
 LAYERS = {
     "Linear": (lambda: nn.Linear(4, 6, MESH("tp", None), dtype=F8), X, lambda x, w: _affine(x, w, "")),
@@ -107,6 +144,20 @@ LAYERS = {
         lambda: nn.TransformerBlock(4, 2, 8, STREAM, "tp", causal=False, dtype=F8), X,
         lambda x, w: _block(x, w, causal=False),
     ),
+    "RMSNorm": (lambda: nn.RMSNorm(4, MESH("tp"), dtype=F8), X, lambda x, w: _rms_norm(x, w, "")),
+    "SwiGLU": (lambda: nn.SwiGLU(4, 6, STREAM, "tp", dtype=F8), X, _swiglu),
+    "SwiGLU, sequence parallel": (lambda: nn.SwiGLU(4, 6, MESH("dp", "tp", None), "tp", dtype=F8), X, _swiglu),
+    "RotaryEmbedding": (lambda: nn.RotaryEmbedding(6), ROTATED, lambda x, w: _rotary(x)),
+    "RotaryEmbedding, interleaved": (
+        lambda: nn.RotaryEmbedding(6, 500.0, interleaved=True), ROTATED, lambda x, w: _rotary(x, 500.0, True),
+    ),
+    **{
+        f"Attention, {kv_heads} of 4 heads{' interleaved' * interleaved}{' by sequence' * sequence}": (
+            partial(_grouped, kv_heads, interleaved, MESH("dp", "tp" if sequence else None, None)), WIDE,
+            partial(_attention, heads=4, kv_heads=kv_heads, rotate=partial(_rotated, base=100.0, interleaved=interleaved)),
+        )
+        for kv_heads, interleaved, sequence in ((1, False, False), (1, True, True), (2, True, False), (2, False, True), (4, False, True))
+    },
     "GPT, tied": (lambda: nn.GPT(6, 4, 2, 2, 5, STREAM, "tp", tied=True, rows="owned", dtype=F8), IDS, _gpt),
 }  # fmt: skip
 
@@ -124,7 +175,7 @@ def test_every_public_layer_and_optimiser_is_here():
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_by_hand(name, world):
-    """Values, and the gradient of every parameter along a random direction."""
+    """Values, and the gradient of every parameter and of the input along a random direction."""
     make, x, reference = LAYERS[name]
     layer, rng = make().materialise(world, seed=2), np.random.default_rng(5)
     for parameter in layer.parameters():  # ones and zeros would hide a scale that is not used
@@ -133,7 +184,8 @@ def test_layers_by_hand(name, world):
         )
         parameter.assign(value)
     weights = {key: p.value.full().copy() for key, p in layer.named_parameters()}
-    operand = Tensor.from_global(x, MESH("dp", *[None] * (x.ndim - 1)), world)
+    graded = x.dtype.kind == "f"
+    operand = Tensor.from_global(x, MESH("dp", *[None] * (x.ndim - 1)), world, requires_grad=graded)
     y = layer(operand)
     expected = reference(x, weights)
     np.testing.assert_allclose(y.full(), expected, rtol=1e-11, atol=1e-11)
@@ -147,6 +199,64 @@ def test_layers_by_hand(name, world):
         ]
         slope = (ends[0] - ends[1]) / 2e-6
         assert float((parameter.grad.full() * along).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-5), key
+    if graded:
+        along = rng.normal(size=x.shape)
+        ends = [float((dy * reference(x + step * along, weights)).sum()) for step in (1e-6, -1e-6)]
+        slope = (ends[0] - ends[1]) / 2e-6
+        assert float((operand.grad.full() * along).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-5)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
+def test_grouped_heads_communicate_as_equal_ones(world, kv_heads, sequence):
+    """Fewer heads of keys than ranks, too: forward there is nothing but what brings the input and adds the result up."""
+    mesh = Mesh((4,), ("tp",))
+    stream, x = mesh(None, "tp" if sequence else None, None), np.random.default_rng(0).normal(size=(2, 4, 16))
+    traces = []
+    for options in ({}, {"kv_heads": kv_heads, "rotary": nn.RotaryEmbedding(4), "bias": False}):
+        layer = nn.Attention(16, 4, stream, "tp", dtype=F8, **options).materialise(world, seed=2)
+        with record() as trace:
+            layer(Tensor.from_global(x, stream, world))
+        traces.append(trace.counts())
+    assert (
+        traces[0] == traces[1] == ({"all_gather": 1, "reduce_scatter": 1} if sequence else {"all_reduce": 1})
+    )
+    assert layer.k.weight.shape == (16, 4 * kv_heads)
+    parts = [shard.shape[1] for shard in layer.k.weight.value.shards]
+    assert set(parts) == {4 if kv_heads == 4 else 4 * kv_heads}
+
+
+@pytest.mark.ranks(2)
+def test_rotary_positions_of_a_split_sequence_and_of_its_continuation(world):
+    """No rank asks another one; `start` counts on from what came before, and half precision is rotated in float32."""
+    mesh, rotary = Mesh((2,), ("cp",)), nn.RotaryEmbedding(6)
+    whole = np.random.default_rng(4).normal(size=(1, 8, 2, 6))
+    with record() as trace:
+        turned = rotary(Tensor.from_global(whole, mesh(None, "cp", None, None), world))
+        later = rotary(Tensor.from_global(whole[:, 5:], mesh(None, None, "cp", None), world), start=5)
+    assert trace.counts() == {} and turned.layout == mesh(None, "cp", None, None)
+    np.testing.assert_allclose(turned.full(), _rotary(whole), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(later.full(), _rotary(whole)[:, 5:], rtol=1e-12, atol=1e-12)
+    half = whole.astype(np.float16)
+    result = rotary(Tensor.from_global(half, mesh(None, "cp", None, None), world), start=1000)
+    assert result.dtype == np.float16
+    np.testing.assert_allclose(result.full(), _rotary(half.astype(float), start=1000), rtol=2e-3, atol=2e-3)
+
+
+def test_heads_and_sizes_that_do_not_fit():
+    for make, text in (
+        (lambda: nn.RotaryEmbedding(5), "RotaryEmbedding: size must be an even number of 2 or more, got 5"),
+        (lambda: nn.RotaryEmbedding("6"), "size must be an even number of 2 or more, got '6'"),
+        (lambda: nn.Attention(16, 4, STREAM, "tp", kv_heads=3), "Attention: kv_heads must divide the 4 heads, got 3"),
+        (lambda: nn.Attention(16, 4, STREAM, "tp", kv_heads=0), "kv_heads must divide the 4 heads, got 0"),
+        (
+            lambda: nn.RotaryEmbedding(6)(Tensor.from_global(ROTATED[..., :4], MESH("dp", None, None, None), LockStep(4))),
+            r"x must be \[batch, sequence, heads, 6\], got shape \(2, 3, 2, 4\)",
+        ),
+    ):  # fmt: skip
+        with pytest.raises(LayoutError, match=text):
+            make()
 
 
 OPTIMISERS = [

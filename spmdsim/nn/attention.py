@@ -1,0 +1,165 @@
+"""Self-attention, with fewer heads of keys and values if wanted, and rotary positions. Layouts decide what communicates."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+import spmdsim.ops as ops
+from spmdsim.core import Layout
+from spmdsim.errors import LayoutError, many
+from spmdsim.layout.element_type import accumulator
+from spmdsim.nn.layers import Linear, without
+from spmdsim.nn.module import Module
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.sources import Described
+
+__all__ = ["Attention", "RotaryEmbedding"]
+
+
+class RotaryEmbedding(Module):
+    """Pairs of numbers of each head, rotated by angles that grow with the position (RoPE, Su et al., 2021).
+
+    Pair ``i`` of position ``p`` is rotated by ``p * base ** (-2 i / size)``. Angles are computed in float64, sines and
+    cosines applied in float32, or in float64 to numbers of that type.
+
+    Args:
+        size: the width of a head, an even number.
+        base: the angles' base, 500,000 in Llama 3, say.
+        interleaved: whether a pair is two neighbours (0 and 1, 2 and 3), as in RoFormer and GPT-J; else its numbers are half
+            a head apart (0 and ``size / 2``), as in GPT-NeoX and in Llama of Hugging Face.
+
+    Raises:
+        LayoutError: an odd size, or numbers whose last dim has another size.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, nn
+    >>> x = Tensor.ones((1, 2, 1, 2), layout=Mesh((2,), ("tp",))(None, "tp", None, None), world=LockStep(2))
+    >>> nn.RotaryEmbedding(2)(x).full().round(4).tolist()  # the second position by one radian
+    [[[[1.0, 1.0]], [[-0.3012, 1.3818]]]]
+    """
+
+    def __init__(self, size: int, base: float = 10_000.0, *, interleaved: bool = False) -> None:
+        if not isinstance(size, int) or size < 2 or size % 2:
+            raise LayoutError(f"RotaryEmbedding: size must be an even number of 2 or more, got {size!r}")
+        self.size, self.base, self.interleaved = size, base, interleaved
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """``[batch, sequence, heads, size]`` rotated, in its own layout; ``start`` is the position of the first entry."""
+        if x.ndim != 4 or x.shape[-1] != self.size:
+            raise LayoutError(
+                f"RotaryEmbedding: x must be [batch, sequence, heads, {self.size}], got shape {x.shape}"
+            )
+        half = self.size // 2
+        first, second = (x[..., 0::2], x[..., 1::2]) if self.interleaved else (x[..., :half], x[..., half:])
+        cosines, sines = self._table(x, np.cos, start), self._table(x, np.sin, start)
+        rotated = [
+            ops.subtract(ops.multiply(first, cosines), ops.multiply(second, sines)),
+            ops.add(ops.multiply(second, cosines), ops.multiply(first, sines)),
+        ]
+        joined = ops.reshape(ops.stack(rotated, -1), x.shape) if self.interleaved else ops.concat(rotated, -1)
+        return joined if joined.dtype == x.dtype else ops.cast(joined, x.dtype)
+
+    def _table(self, x: Tensor, function: np.ufunc, start: int) -> Tensor:
+        """Return a function of all angles, ``[sequence, 1, size / 2]``, split along the sequence as `x` is."""
+        dtype, shape = accumulator("sum", x.dtype), (x.shape[1], 1, self.size // 2)
+        rates = self.base ** (-2.0 * np.arange(shape[2]) / self.size)
+
+        def block(index: tuple[slice, ...]) -> np.ndarray:
+            positions = np.arange(start + index[0].start, start + index[0].stop)
+            return np.asarray(function(positions[:, None, None] * rates[index[2]])[:, index[1]], dtype)
+
+        words = f"the {function.__name__} of rotary angles to base {self.base} from position {start} on"
+        layout = Layout(x.layout.mesh, (x.layout.dims[1], None, None))
+        return Tensor.from_global(Described(block, words), layout, x.world, shape=shape, dtype=dtype)
+
+
+class Attention(Module):
+    """Multi-head self-attention with the heads split over an axis: no communication between the projections.
+
+    Args:
+        heads: the axis' size must divide it.
+        stream: layout of input and result ``[batch, sequence, width]``.
+        axis: the mesh axis that splits the heads.
+        causal: whether a position sees only itself and earlier ones.
+        kv_heads: heads of keys and values, each for as many neighbouring heads of queries (grouped-query attention,
+            Ainslie et al., 2023); as many as heads if left out, one gives multi-query attention. Where the axis' size
+            does not divide them, as with fewer of them than ranks, every rank has the projections of all of them.
+        rotary: rotates queries and keys by their positions.
+        bias: whether the projections have biases.
+
+    Raises:
+        LayoutError: heads that do not divide the width, are not divided by the ranks, or are no multiple of kv_heads.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> len(list(nn.Attention(4, 2, mesh(None, None, None), "tp").named_parameters()))
+    8
+    >>> grouped = nn.Attention(8, 4, mesh(None, None, None), "tp", kv_heads=2, rotary=nn.RotaryEmbedding(2), bias=False)
+    >>> [(name, one.shape) for name, one in grouped.named_parameters()]
+    [('q.weight', (8, 8)), ('k.weight', (8, 4)), ('v.weight', (8, 4)), ('out.weight', (8, 8))]
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        causal: bool = True,
+        kv_heads: int | None = None,
+        rotary: RotaryEmbedding | None = None,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        parts = stream.mesh.axis_size(axis) if axis else 1
+        if width % heads or heads % parts:
+            raise LayoutError(
+                f"attention of width {width} with {many(heads, 'head')} over {many(parts, 'rank')}: heads must divide the width "
+                "and the ranks the heads"
+            )
+        groups = heads if kv_heads is None else kv_heads
+        if groups < 1 or heads % groups:
+            raise LayoutError(f"Attention: kv_heads must divide the {many(heads, 'head')}, got {groups}")
+        mesh, gathered, size = stream.mesh, without(stream, axis), width // heads
+        column = partial(Linear, width, bias=bias, input=gathered, dtype=dtype)
+        self.q = column(width, mesh(None, axis))
+        shared = mesh(None, None if groups % parts else axis)
+        self.k, self.v = column(groups * size, shared), column(groups * size, shared)
+        self.out = Linear(
+            width, width, mesh(axis, None), bias=mesh(None) if bias else False, output=stream, dtype=dtype
+        )
+        self.gathered, self.rotary = gathered, rotary
+        self.heads, self.kv_heads, self.causal = heads, groups, causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, sequence, width] -> [batch, sequence, width]``."""
+        x = x.to(self.gathered)
+        batch, length, width = x.shape
+        q = self._split(self.q(x), self.heads)
+        k, v = (self._split(layer(x), self.kv_heads) for layer in (self.k, self.v))
+        if self.rotary is not None:
+            q, k = self.rotary(q), self.rotary(k)
+        if self.kv_heads != self.heads:
+            k, v = (ops.repeat(one, self.heads // self.kv_heads, 2) for one in (k, v))
+        scores = ops.einsum("bthd,bshd->bhts", q, k)
+        scores = ops.multiply(scores, (width // self.heads) ** -0.5)
+        if self.causal:
+            scores = ops.where(causal_mask(length, x), scores, -math.inf)
+        mixed = ops.einsum("bhts,bshd->bthd", ops.softmax(scores), v)
+        return self.out.forward(ops.reshape(mixed, (batch, length, width)))
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        """Return ``[batch, sequence, width]`` as ``[batch, sequence, heads, width / heads]``."""
+        batch, length, width = x.shape
+        return ops.reshape(x, (batch, length, heads, width // heads))
+
+
+def causal_mask(length: int, like: Tensor) -> Tensor:
+    """``[length, length]``, true where the column is not later than the row."""
+    words, layout = f"the causal mask of {many(length, 'position')}", like.layout.mesh(None, None)
+    mask = Described(lambda index: np.tri(length, dtype=bool)[index], words)
+    return Tensor.from_global(mask, layout, like.world, shape=(length, length), dtype=bool)

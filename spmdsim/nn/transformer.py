@@ -1,0 +1,120 @@
+"""The transformer block and a small GPT, made of the other layers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+import spmdsim.ops as ops
+from spmdsim.core import Layout
+from spmdsim.nn.attention import Attention
+from spmdsim.nn.layers import MLP, Embedding, LayerNorm, Linear, without
+from spmdsim.nn.module import Module, Normal, Parameter
+from spmdsim.tensor import Tensor
+
+__all__ = ["GPT", "TransformerBlock"]
+
+
+class TransformerBlock(Module):
+    """Attention and MLP, each after a layer norm and beside the stream (pre-norm).
+
+    With a stream that is split along the sequence over ``axis`` the reductions become reduce_scatters and
+    the copies all_gathers: sequence parallelism, by layout alone.
+
+    Args:
+        heads: the axis' size must divide it, and it the width.
+        stream: layout of input and result ``[batch, sequence, width]``.
+        axis: the mesh axis that splits heads and hidden width (None: no tensor parallelism).
+        causal: whether a position sees only itself and earlier ones.
+
+    Raises:
+        LayoutError: heads that do not divide, or an axis that the mesh does not have.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> len(list(nn.TransformerBlock(4, 2, 8, mesh(None, None, None), "tp").named_parameters()))
+    16
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        causal: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        vector = stream.mesh(None)
+        self.norm1 = LayerNorm(width, vector, dtype=dtype)
+        self.attention = Attention(width, heads, stream, axis, causal=causal, dtype=dtype)
+        self.norm2 = LayerNorm(width, vector, dtype=dtype)
+        self.mlp = MLP(width, hidden, stream, axis, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, sequence, width] -> [batch, sequence, width]``."""
+        x = ops.add(x, self.attention(self.norm1(x)))
+        return ops.add(x, self.mlp(self.norm2(x)))
+
+
+class GPT(Module):
+    """A small GPT: embedding, blocks, norm, and logits over the vocabulary.
+
+    Args:
+        length: longest sequence.
+        stream: layout of ``[batch, sequence, width]``.
+        axis: the tensor-parallel axis; splits heads, hidden width and vocabulary.
+        tied: use the embedding as the output projection, too.
+        rows: what the embedding exchanges, ``"all"`` or ``"owned"``.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> len(list(nn.GPT(16, 4, 2, 1, 8, mesh(None, None, None), "tp").named_parameters()))
+    21
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        heads: int,
+        blocks: int,
+        length: int,
+        stream: Layout,
+        axis: str | None,
+        *,
+        tied: bool = False,
+        rows: str = "all",
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        mesh = stream.mesh
+        self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, rows=rows, dtype=dtype)
+        positions = Layout(mesh, (stream.dims[1], None))
+        self.positions = Parameter((length, width), positions, Normal(0.02), dtype)
+        block = partial(TransformerBlock, width, heads, 4 * width, stream, axis, dtype=dtype)
+        self.blocks = [block() for _ in range(blocks)]
+        self.norm = LayerNorm(width, mesh(None), dtype=dtype)
+        self.gathered = without(stream, axis)
+        self.head = None if tied else Linear(width, vocabulary, mesh(None, axis), bias=False, dtype=dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """``[batch, sequence] -> [batch, sequence, vocabulary]``; the logits stay split over the vocabulary."""
+        length = ids.shape[1]
+        positions = self.positions.value
+        if length != positions.shape[0]:
+            positions = ops.slice_(positions, (0, 0), (length, positions.shape[1]))
+        x = ops.add(self.tokens(ids), positions)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x).to(self.gathered)
+        if self.head is not None:
+            return self.head.forward(x)
+        return ops.matmul(x, self.tokens.table.value, transpose_b=True)
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of the next tokens."""
+        return ops.cross_entropy(self(ids), targets)
