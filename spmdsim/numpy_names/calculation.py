@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim import linalg, ops
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import RuleError, SpmdError, UsageTypeError
 from spmdsim.numpy_names.arrangement import diagonal, ravel
 from spmdsim.ops.dim_reductions import as_type, normal_dims
 from spmdsim.ops.scans import along_dim, conjugated
-from spmdsim.ops.statistics import PICKING
+from spmdsim.ops.statistics import PICKING, in_type_of_quantiles
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import zeros_like
 from spmdsim.tensor.operands import Operand, array_operands, operands
@@ -61,6 +61,10 @@ def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return ops.subtract(ops.max(a, axis=axis, keepdims=keepdims), ops.min(a, axis=axis, keepdims=keepdims))
 
 
+class NoWeights(SpmdError, ZeroDivisionError):
+    """Weights of no elements, which add up to 0."""
+
+
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """The mean, weighted by as many numbers as there are elements, or as the dim is long."""
     x, *heavy = operands("np.average", (a,) if weights is None else (a, weights))
@@ -74,6 +78,13 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
             f"np.average of tensors takes weights of the shape {x.shape}, not {weight.shape}"
         )
     total = ops.sum(weight, axis=axis, keepdims=keepdims)
+    if (
+        total.size and not weight.size
+    ):  # numpy raises this error for all sums of 0; those of values are not looked at
+        raise NoWeights(
+            f"np.average: the weights must not add up to 0, got none along axis {axis} of shape {x.shape}; leave weights "
+            "out for nan"
+        )
     return ops.divide(ops.sum(ops.multiply(x, weight), axis=axis, keepdims=keepdims), total)
 
 
@@ -290,8 +301,7 @@ def _order_statistic(name: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
             return as_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
-        typed = a.dtype.kind == "f" and method not in PICKING and not isinstance(q, (int, float))
-        x = as_type(a, np.result_type(a.dtype, np.true_divide(q, a.dtype.type(1)).dtype)) if typed else a
+        x = a if method in PICKING else in_type_of_quantiles(a, q)
         statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)
         return statistic
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import ops
-from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
+from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import promoted
 from spmdsim.numpy_names.arrangement import ravel
 from spmdsim.ops.along import put_along
@@ -67,7 +67,7 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in (*choicelist, default)]
     dtype = np.result_type(*types)
     *choicelist, default = (
-        np.asarray(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
+        _typed_choice(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
         for x in (*choicelist, default)
     )
     like = next((x for x in (*condlist, *choicelist, default) if isinstance(x, Tensor)), None)
@@ -75,6 +75,18 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     for condition, choice in reversed(tuple(zip(conditions, choicelist))):
         default = ops.where(condition, choice, default)
     return operands("np.select", (default,))[0]
+
+
+def _typed_choice(number: complex, dtype: np.dtype) -> np.ndarray:
+    """Return a number among choices as an array of their type; raise InputError if it is out of range, where NumPy wraps around."""
+    try:
+        return np.asarray(number, dtype)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        raise InputError(
+            f"np.select: numbers among choices must be in the range of {dtype.name}, {limits.min} to {limits.max}, got {number}; "
+            f"give np.int64({number}), or convert the choices first, such as x.astype('int64')"
+        ) from None
 
 
 def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor:

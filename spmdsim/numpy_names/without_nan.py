@@ -13,7 +13,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
 from spmdsim.ops.dim_reductions import as_type, normal_dims, wide
 from spmdsim.ops.scans import conjugated
-from spmdsim.ops.statistics import as_rows, checked_parts, middle
+from spmdsim.ops.statistics import as_rows, checked_parts, in_type_of_quantiles, middle
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, full
 from spmdsim.tensor.operands import operands
@@ -174,11 +174,11 @@ def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> 
 
 def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Quantiles of what is no nan, between two entries by linear interpolation: nan come last in a sort."""
-    return _nanquantile(a, q, axis, keepdims, _part_way)
+    return _nanquantile(in_type_of_quantiles(a, q), np.asarray(q, np.float64), axis, keepdims, _part_way)
 
 
-def _nanquantile(a: Tensor, q: Any, axis: Axis, keepdims: bool, between: Between) -> Tensor:
-    parts = checked_parts(np.asarray(q, np.float64))
+def _nanquantile(a: Tensor, parts: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
+    checked_parts(parts)
     if a.dtype.kind == "c":
         raise RuleError("complex numbers have no quantiles")
     dims = normal_dims(axis, a.ndim)
@@ -212,12 +212,14 @@ def _part_way(below: Tensor, above: Tensor, part: Tensor) -> Tensor:
 
 def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """:func:`nanquantile`, in hundredths."""
-    return nanquantile(a, np.asarray(q, np.float64) / 100, axis, keepdims)
+    return _nanquantile(
+        in_type_of_quantiles(a, q), np.asarray(q, np.float64) / 100, axis, keepdims, _part_way
+    )
 
 
 def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The middle one of what is no nan, or the mean of the two in the middle."""
-    return _nanquantile(a, 0.5, axis, keepdims, lambda below, above, _: middle(below, above))
+    return _nanquantile(a, np.array(0.5), axis, keepdims, lambda below, above, _: middle(below, above))
 
 
 def nan_to_num(

@@ -183,6 +183,7 @@ def binary(
     gradient = None if vjp is None else _summed(vjp)
     op = Op(name, declared, pooled(function), gradient, dtype=derived(name, function), moves=moves)
     compares = function in COMPARISONS
+    adapts = compares or function is np.true_divide
 
     def call(a: Operand, b: Operand, /) -> Tensor:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
@@ -191,8 +192,8 @@ def binary(
                 a, b = operands(name, (a, b))
             else:
                 other = b if like is a else a
-                if compares and like.meta.dtype.kind in "iu":
-                    other = _comparable(other, like.dtype)
+                if adapts and like.meta.dtype.kind in "iu":
+                    other = _in_range(other, like.dtype, compares)
                 other = constant(other, like)
                 a, b = (like, other) if like is a else (other, like)
         # Without another call in between: it costs as much as a sum of few elements.
@@ -201,12 +202,17 @@ def binary(
     return _named(call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear)
 
 
-def _comparable(value: Operand, dtype: np.dtype) -> Operand:
-    """A number, infinite where no element of an integer type can be that far: all comparisons are as with it."""
+def _in_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
+    """Return an int that is out of range for an integer type as a float; for comparisons as an infinite one.
+
+    Comparisons with an infinite number are those with the int. Quotients of integers are floats anyway.
+    """
     if type(value) is not int:
         return value
     limits = np.iinfo(dtype)
-    return value if limits.min <= value <= limits.max else math.copysign(math.inf, value)
+    if limits.min <= value <= limits.max:
+        return value
+    return math.copysign(math.inf, value) if compares else float(value)
 
 
 def _summed(vjp: Vjp) -> Vjp:

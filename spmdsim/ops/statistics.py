@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
 from spmdsim.ops.declare import Array, Shape, cast
-from spmdsim.ops.dim_reductions import Dims, normal_dims
+from spmdsim.ops.dim_reductions import Dims, mean, normal_dims
 from spmdsim.ops.dim_reductions import max as max_
 from spmdsim.ops.dim_reductions import min as min_
 from spmdsim.ops.dim_reductions import sum as sum_
@@ -51,6 +52,17 @@ def _quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims:
     )
     kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
     return reshape(transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *kept))
+
+
+def in_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
+    """Return entries in the type that NumPy gives their quantiles: parts in an array or of a NumPy type have a type of their own.
+
+    Parts that are Python numbers have none. Whole numbers stay as they are: their quantiles are float64.
+    """
+    if x.dtype.kind != "f" or type(q) in (int, float):
+        return x
+    kind = np.result_type(x.dtype, np.true_divide(q, x.dtype.type(1)).dtype)
+    return x if kind == x.dtype else cast(x, kind)
 
 
 def checked_parts(q: Array) -> Array:
@@ -159,14 +171,18 @@ def percentile(
 def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """The middle one of the entries along dims (all for None), or the mean of the two in the middle; nan where there is one.
 
-    Of the type of ``x``, float64 for whole numbers.
+    Of the type of ``x``, float64 for whole numbers. Of no entries it is nan, with a RuntimeWarning, as in NumPy.
 
     Raises:
-        RuleError: no entries, or complex numbers.
+        RuleError: complex numbers.
 
     >>> ops.median(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
+    if x.dtype.kind != "c" and not math.prod(x.shape[d] for d in normal_dims(dim, x.ndim)):
+        warnings.warn("median of no entries is nan", RuntimeWarning, stacklevel=2)
+        with np.errstate(invalid="ignore"):
+            return mean(x if x.dtype.kind in "fV" else cast(x, np.float64), dim, keepdims)
     return _quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
 
 

@@ -1,0 +1,106 @@
+"""Types and values at the edges of NumPy's functions: quantiles by parts of several types, numbers out of range, no entries."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, Tensor
+from spmdsim.errors import InputError, SpmdError
+
+PARTS = (0.77, np.float64(0.77), np.float32(0.5), np.float16(0.5), [0.77, 0.3], np.array([0.77]), np.array(0.3), np.array([0.5, 0.25], "f4"), (0.1,))  # fmt: skip
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_quantiles_have_numpys_type_and_its_precision(world, dtype):
+    """Those in float64 are exact to float64, of float32 entries too."""
+    mesh = Mesh((world.size,), ("x",))
+    entries = (np.random.default_rng(0).normal(size=(11, 3)) * 20 + 90).astype(dtype)
+    x = Tensor.from_global(entries, mesh("x", None), world)
+    for name, scale in (("quantile", 1), ("percentile", 100), ("nanquantile", 1), ("nanpercentile", 100)):
+        for part in PARTS:
+            q = [scale * one for one in part] if isinstance(part, (list, tuple)) else part * scale
+            for axis in (None, 0):
+                expected, result = getattr(np, name)(entries, q, axis), getattr(np, name)(x, q, axis)
+                assert result.dtype == expected.dtype, (name, part, axis)
+                wide = getattr(np, name)(entries.astype(np.float64), np.asarray(q, np.float64), axis)
+                steps = 4 * np.finfo(result.dtype).eps * np.abs(wide)
+                assert (
+                    np.abs(result.full() - wide)
+                    <= steps + 8 * np.abs(wide) * np.finfo(np.asarray(part).dtype).eps
+                ).all()
+
+
+@pytest.mark.ranks(1, 2)
+def test_quotients_of_integers_by_any_int(world):
+    mesh = Mesh((world.size,), ("x",))
+    for dtype in ("uint8", "int8", "uint16", "int64"):
+        numbers = np.arange(1, 9, dtype=dtype)
+        x = Tensor.from_global(numbers, mesh("x"), world)
+        for number in (-1, 300, -(2**40), 2**70, 3):
+            for result, expected in (
+                (x / number, numbers / number),
+                (np.true_divide(x, number), np.true_divide(numbers, number)),
+            ):
+                assert result.dtype == expected.dtype
+                np.testing.assert_array_equal(result.full(), expected)
+            np.testing.assert_array_equal((number / x).full(), number / numbers.astype(float))
+        with pytest.raises(InputError, match=f"is no {dtype}, which goes from"):
+            x + 2**70
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_choice_out_of_range_is_one_line(world):
+    """NumPy wraps it around without a word: -1 is 255."""
+    numbers = np.array([3, 5], np.uint8)
+    x = Tensor.from_global(numbers, Mesh((world.size,), ("x",))("x"), world)
+    for choices, default, number in (([x], -1, "-1"), ([x], 300, "300"), ([-1], x, "-1")):
+        with pytest.raises(
+            InputError,
+            match=rf"^np.select: numbers among choices must be in the range of uint8, 0 to 255, got {number}; give",
+        ):
+            np.select([x > 3], choices, default)
+    result = np.select([x > 3], [x], np.int64(-1))
+    assert result.dtype == np.int64 and result.full().tolist() == [-1, 5]
+    assert np.select([x > 3], [x], 7).dtype == np.uint8
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_has_no_entries(world):
+    mesh = Mesh((world.size,), ("x",))
+
+    def empty(*shape, dtype="f8"):
+        return Tensor.from_global(np.zeros(shape, dtype), mesh(*[None] * len(shape)), world)
+
+    for shape, axis, dtype in (
+        ((0,), None, "f8"),
+        ((0,), None, "f4"),
+        ((0, 3), 0, "f8"),
+        ((0, 3), None, "i4"),
+        ((3, 0), 0, "f4"),
+        ((3, 0), 1, "i8"),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = np.median(np.zeros(shape, dtype), axis)
+            result = np.median(empty(*shape, dtype=dtype), axis)
+            np.testing.assert_array_equal(result.full(), expected)
+            assert result.dtype == expected.dtype and result.shape == np.shape(expected)
+            if not expected.size:  # numpy divides by zero itself
+                continue
+            means = [np.average(np.zeros(shape, dtype), axis), np.average(empty(*shape, dtype=dtype), axis)]
+            np.testing.assert_array_equal(means[1].full(), means[0])
+    with pytest.warns(RuntimeWarning, match="median of no entries is nan"):
+        assert np.isnan(ops.median(empty(0)).item())
+    with pytest.raises(ZeroDivisionError) as caught:
+        np.average(empty(0), weights=empty(0))
+    assert isinstance(caught.value, SpmdError) and "the weights must not add up to 0, got none" in str(
+        caught.value
+    )
+    with pytest.raises(ZeroDivisionError):
+        np.average(empty(0, 3), axis=0, weights=empty(0, 3))
+    assert np.average(empty(3, 0), axis=0, weights=empty(3, 0)).shape == (0,)
