@@ -320,12 +320,12 @@ def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
     from spmdsim.ops.dim_reductions import wide
 
     slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
-    squares = [ops.sum(_squared_modulus(slope)) for slope in slopes]
+    squares = [ops.sum(squared_modulus(slope)) for slope in slopes]
     together = brought([(square, square.layout.reduced) for square in squares], "norm")
     return [together[k] for k in range(len(squares))]
 
 
-def _squared_modulus(x: Tensor) -> Tensor:
+def squared_modulus(x: Tensor) -> Tensor:
     """Return the square of each element, of a complex one the square of its absolute value."""
     import spmdsim.ops as ops
 

@@ -14,6 +14,7 @@ import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
 from spmdsim.dialects import mindspore, oneflow, paddle
+from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError
 from tests.nn.test_optimiser_state import OPTIMISERS, RATE, layouts, reference
 
@@ -199,6 +200,13 @@ def test_adam_of_the_dialects(world, shape):
         optimiser = make(weight)
         optimiser((gradient,)) if name == "mindspore" else optimiser.step()
         np.testing.assert_allclose(weight.value.full(), start - RATE * (1 - 1j), rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.ranks(2)
+def test_mindspores_clipping_of_complex_gradients(world):
+    with use_world(world):
+        (clipped,) = mindspore.ops.clip_by_global_norm([mindspore.Tensor(np.array([3 + 4j, 0, 12j]))], 1.0)
+        np.testing.assert_allclose(clipped.asnumpy(), np.array([3 + 4j, 0, 12j]) / 13)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0)], ids=str)

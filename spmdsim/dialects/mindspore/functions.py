@@ -26,6 +26,7 @@ from spmdsim.dialects.mindspore.training import grad, value_and_grad
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.table import Row, by_part, flat, renamed, same
 from spmdsim.errors import InputError
+from spmdsim.nn.gradients import squared_modulus
 from spmdsim.tensor import Tensor
 
 
@@ -159,7 +160,7 @@ def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Non
     if use_norm is not None:
         raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
     tensors = [to_tensor(g) for g in x]
-    norm = math.sqrt(sum(float(core.sum(core.multiply(g, g)).item()) for g in tensors))
+    norm = math.sqrt(sum(float(core.sum(squared_modulus(g)).item()) for g in tensors))
     return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)
 
 
