@@ -1,7 +1,7 @@
 """Five works of a distributed program in spmdsim, by hand with mpi4py, and in DTensor, Heat and JAX where they are installed.
 
 Run: mpirun -n 2 python scripts/bench/bench_peers.py [--only rows product embedding mlp stencil] [--shrink 8]
-A row is another system's time over spmdsim's: above 1, spmdsim is faster. All ways of a work run interleaved in one job, on the same
+A row is spmdsim's time over another system's: below 1, spmdsim takes less time. All ways of a work run interleaved in one job, on the same
 data, and their results are compared first. ``pip install '.[peers]'`` adds the other systems. DTensor runs over gloo, Heat over MPI,
 JAX in one process that has a CPU device per rank.
 """
@@ -26,6 +26,7 @@ from bench_embedding import lookups, tensors
 from bench_redistribution import Hand
 from bench_training import mlp
 from paired import PART, QUICK, paired, row
+from peers_table import GROUP
 
 from spmdsim import Mesh, MPIWorld, Tensor, matmul
 
@@ -184,7 +185,7 @@ WORKS: dict[str, tuple[str, Callable[[MPIWorld, in_jax.Jax | None, int], Ways]]]
 
 
 def main() -> None:
-    """Print each system's time over spmdsim's."""
+    """Print spmdsim's time over each other system's."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -199,8 +200,9 @@ def main() -> None:
     args = parser.parse_args()
     here = MPIWorld()
     jax = in_jax.start(here.comm)
-    versions = {name: _version(name) for name in ("torch", "heat", "jax")}
-    there = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    packages = {"DTensor": "torch", "Heat": "heat", "JAX": "jax"}
+    versions = {peer: f"{name} {version}" for peer, name in packages.items() if (version := _version(name))}
+    there = ", ".join(versions.values())
     if here.rank == 0:
         print(f"{here.size} ranks; beside mpi4py by hand{f', {there}' if there else ''}", flush=True)
     for name in args.only:
@@ -211,14 +213,9 @@ def main() -> None:
         case = title if args.shrink == 1 else f"{title}, dims divided by {args.shrink}"
         for peer, way in zip(PEERS, (by_hand, *PEERS[1:])):
             if way in times:
-                note = f"{way} {times[way] * 1e3:.2f} ms, spmdsim {times['spmdsim'] * 1e3:.2f} ms"
-                row(
-                    f"time of {peer} over spmdsim's",
-                    case,
-                    times.ratio(way, "spmdsim"),
-                    others=times.others,
-                    note=note,
-                )
+                spent = f"{peer} {times[way] * 1e3:.2f} ms, spmdsim {times['spmdsim'] * 1e3:.2f} ms"
+                note = f"{versions[peer]}; {spent}" if peer in versions else spent
+                row(GROUP + peer, case, times.ratio("spmdsim", way), others=times.others, note=note)
 
 
 def _version(name: str) -> str:

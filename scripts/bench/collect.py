@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paired import OTHERS, figure, goal_text, passed, row_text
+from peers_table import peers_table
 from speed_table import speed_table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SPEED, BEGIN, END = ROOT / "docs" / "speed", "<!-- speed: begin -->", "<!-- speed: end -->"
+SPEED = ROOT / "docs" / "speed"
 
 
 class Bench(NamedTuple):
@@ -170,7 +171,7 @@ def _run(
         lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
     return {
         "bench": bench.name, "mpi": kind if ranks > 1 else "", "ranks": ranks, "kernel": kernel, "busy": options.busy,
-        "exit": code, "seconds": round(time.time() - start, 1), "before": state, "after": _state(),
+        "statistic": os.environ.get("BENCH_STATISTIC", "median"), "exit": code, "seconds": round(time.time() - start, 1), "before": state, "after": _state(),
         "commit": _commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "rows": [json.loads(line) for line in lines],
     }  # fmt: skip
@@ -306,14 +307,18 @@ def _markdown(record: dict[str, Any]) -> str:
 
 
 def _write_page() -> int:
-    """Put the table of all machines into docs/speed.md, between its two marks."""
+    """Put the tables of all machines between the marks: all rows into docs/speed.md, those beside other systems into README.md."""
     machines = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(SPEED.glob("*.json"))]
     if not machines:
-        print(f"{_shown(SPEED)} has no results yet: docs/speed.md stays as it is")
+        print(f"{_shown(SPEED)} has no results yet: docs/speed.md and README.md stay as they are")
         return 0
-    path = ROOT / "docs" / "speed.md"
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n{speed_table(machines)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    for path, name, table in (
+        (ROOT / "docs" / "speed.md", "speed", speed_table(machines)),
+        (ROOT / "README.md", "peers", peers_table(machines)),
+    ):
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = path.read_text(encoding="utf-8").split(begin)
+        path.write_text(f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")
     return 0
 
 

@@ -66,7 +66,7 @@ def embedding(ids: Any, rows: int, width: int, scattered: bool) -> dict[str, Cal
     torch, laid, mesh = torch_parts
     placements = [laid.Shard(0) if scattered else laid.Replicate()]
     table = laid.distribute_tensor(torch.randn(rows, width), mesh, [laid.Shard(0)])
-    numbers = laid.distribute_tensor(torch.from_numpy(ids), mesh, [laid.Replicate()])
+    numbers = laid.distribute_tensor(torch.from_numpy(ids.copy()), mesh, [laid.Replicate()])
 
     def look_up() -> object:
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 Ways run interleaved in one job. A value is a median over the rounds with its 95 % interval, of the slowest rank; a case
 during which others used the machine is measured again. On a machine that is never quiet ``BENCH_STATISTIC=min`` compares
-the best times instead. ``scripts/bench.sh`` sets the rest: ``BENCH_ROWS`` is the file that rows are added to,
+the best times instead, and measures once. ``scripts/bench.sh`` sets the rest: ``BENCH_ROWS`` is the file that rows are added to,
 ``BENCH_QUICK=1`` asks for a short run (``BENCH_PART=0`` beside it for the shortest that runs all), ``BENCH_BUSY`` says how many cores are kept busy on purpose.
 """
 
@@ -22,7 +22,7 @@ QUICK = os.environ.get("BENCH_QUICK") == "1"
 #: The part of the time that benches ask for.
 PART = float(os.environ.get("BENCH_PART", "0.2" if QUICK else "1"))
 #: Cores that others may use before a case counts as disturbed, and how often it is measured again then.
-OTHERS, AGAIN = 0.15, 0 if not PART else 1 if QUICK else 3
+OTHERS, AGAIN = 0.15, 0 if not PART or os.environ.get("BENCH_STATISTIC") == "min" else 1 if QUICK else 3
 #: Runs of a way before the one that counts, at most, and the seconds that they may take (two are always made).
 WARM, WARMING = 6, 0.1
 

@@ -1,0 +1,49 @@
+"""README's table of speed, from the newest rows of bench_peers.py that the files in docs/speed/ have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from paired import figure
+
+#: What the rows of bench_peers.py are called, but for the other system's name.
+GROUP = "beside other systems, of the time of "
+
+
+def peers_table(machines: Iterable[dict[str, Any]]) -> str:
+    """Return the machine and the versions in a sentence, and a line per work with spmdsim's time over each system's.
+
+    Args:
+        machines: the records of docs/speed/.
+    """
+    runs = [
+        (run["date"], record["machine"], run)
+        for record in machines
+        for run in record["runs"]
+        if run["bench"] == "peers"
+    ]
+    if not runs:
+        return "No machine has been measured yet."
+    _, machine, run = max(runs, key=lambda one: one[0])
+    rows = [row for row in run["rows"] if row["group"].startswith(GROUP)]
+    systems = list(dict.fromkeys(row["group"].removeprefix(GROUP) for row in rows))
+    versions = list(
+        dict.fromkeys(
+            match[0] for row in rows if (match := re.match(r"(?:torch|heat|jax) [\w.+]+", row["note"]))
+        )
+    )
+    values = {(row["case"], row["group"].removeprefix(GROUP)): figure(row["value"]) for row in rows}
+    state = f"load {run['before']['load']} before and {run['after']['load']} after"
+    state += ", the best time of each way" if run.get("statistic") == "min" else ""
+    lines = [
+        f"spmdsim's time over the other system's: below 1 spmdsim takes less time. {run['ranks']} ranks on {machine['processor']} with "
+        f"{machine['cores']} cores, {state}; {', '.join(versions) or 'no other system is installed'}.",
+        "",
+        f"| work | {' | '.join(systems)} |",
+        f"|---{'|---' * len(systems)}|",
+    ]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        lines.append(f"| {case} | {' | '.join(values.get((case, system), '–') for system in systems)} |")
+    return "\n".join(lines)
