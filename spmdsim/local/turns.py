@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from spmdsim.errors import DisagreementError, RuleError, SpmdError
 from spmdsim.notation.rules import Shape
 from spmdsim.sides import name_ranks, sides
 from spmdsim.tensor import Op
+from spmdsim.tensor.function_facts import FunctionFacts, facts_of
 from spmdsim.tensor.program_operator import V
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent
@@ -334,9 +335,22 @@ class LocalBound(BoundRule):
 
 @dataclass(frozen=True, eq=False)
 class LocalOp(Op):
-    """The operator of a local function; its parameters are the layouts, and the shapes and types of the results."""
+    """The operator of a local function; its parameters are the layouts, and the shapes and types of the results.
+
+    Attributes:
+        flops: floating-point operations of one rank, as the user said them.
+        users: the user's functions, which ranks compare: the local one and its gradient.
+    """
 
     flops: Any = None
+    users: tuple[Any, ...] = ()
+
+    tells_parameters: ClassVar[bool] = False
+
+    @cached_property
+    def facts(self) -> tuple[FunctionFacts, ...]:
+        """What ranks compare of the user's functions."""
+        return facts_of(*self.users)
 
     def on_ranks(self, world: World, mesh: Mesh, jobs: dict[int, Callable[[], V]]) -> dict[int, V]:
         """The functions may call collectives: those of all ranks take turns."""

@@ -14,6 +14,7 @@ import math
 import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ MOST_HEADER = 100 << 20
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
+#: Elements of a row that are read of a file to compare it.
+SAMPLE = 1 << 10
+
+
 @dataclass(frozen=True)
 class FileArray:
     """An array in a file, sliced like an array; ``read`` gives the block at an index, in native byte order."""
@@ -52,6 +57,17 @@ class FileArray:
         parts = index if isinstance(index, tuple) else (index,)
         full = (*parts, *[slice(None)] * len(self.shape))
         return self.read(tuple(slice(*p.indices(n)) for p, n in zip(full, self.shape)))
+
+    def sample(self) -> str:
+        """Return the file's size and a checksum of the first rows, those in the middle and the last ones, in words."""
+        number = 0
+        for part in range(3):
+            # One index for all dims but the last, of which up to SAMPLE elements are read.
+            starts = [part * max(size - 1, 0) // 2 for size in self.shape]
+            starts[-1:] = [min(start, max(self.shape[-1] - SAMPLE, 0)) for start in starts[-1:]]
+            ends = [start + 1 for start in starts[:-1]] + [start + SAMPLE for start in starts[-1:]]
+            number = zlib.crc32(self[tuple(map(slice, starts, ends))].tobytes(), number)
+        return f"a file of {many(self.path.stat().st_size, 'byte')} with the sample {number:08x}"
 
 
 def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> FileArray:

@@ -43,7 +43,8 @@ class CallRecipe(Recipe):
     Attributes:
         finals: the redistributions of results, None where there is nothing to move.
         prepared: what a kind of operators derived besides.
-        number: of the operator and its parameters, the same in all processes.
+        number: of the operator with the user's functions and its parameters, the same in all processes.
+        title: the operator's name, and where the user's function stands, for messages.
         compares: whether ranks compare what they call.
         moves: whether some operand needs a redistribution.
         plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
@@ -59,6 +60,7 @@ class CallRecipe(Recipe):
     finals: tuple[Route | None, ...] = ()
     prepared: Any = None
     number: int = 0
+    title: str = ""
     compares: bool = False
     moves: bool = False
     plain: bool = False
@@ -96,7 +98,11 @@ class CallRecipe(Recipe):
         recipe.moves = not all(lies_so(*way) for way in ways)
         if isinstance(world, World):  # those of core know nothing of this
             recipe.compares = world.compares
-            recipe.number = world.number(op.name, *[p for p in params.items() if p[0] not in op.varying])
+            facts = op.facts if world.compares else ()
+            place = str(facts[0]) if facts else ""
+            recipe.title = f"{op.name} ({place})" if place else op.name
+            derived_from = [p for p in params.items() if p[0] not in op.varying]
+            recipe.number = world.number(op.name, *[one.compared for one in facts], *derived_from)
             if sharding is None and recipe.moves and not recipe.strategy.splits:
                 world.gathers_whole(op.name, recipe.bound, metas, recipe.plans)
         turns = op.contextual and (len(recipe.active) > 1 or type(op).on_ranks is not Op.on_ranks)

@@ -19,6 +19,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import ShardedOp, applied, sharded
 from spmdsim.layout.element_type import computed_widely
 from spmdsim.pictured import ShortRepr
+from spmdsim.tensor.function_facts import FunctionFacts, facts_of
 from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
 
@@ -183,6 +184,8 @@ class Op(operator.Op):
     moves: bool = False
 
     node: ClassVar[type[OpNode]] = CallNode
+    #: Whether its parameters say something in messages.
+    tells_parameters: ClassVar[bool] = True
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.tensor.operator_calls.apply`. Several results are a tuple: :meth:`results`."""
@@ -224,6 +227,11 @@ class Op(operator.Op):
                 f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"
             )
         return np.asarray(array, dtype, order="C")
+
+    @cached_property
+    def facts(self) -> tuple[FunctionFacts, ...]:
+        """What ranks compare of the user's functions, as these are when the operator is first compared."""
+        return facts_of(self.forward, self.vjp, self.rule)
 
     @property
     def has_gradient(self) -> bool:

@@ -241,7 +241,7 @@ class Tensor(SymbolicTensor):
 
         Raises:
             WorldError: the mesh does not fit the world; the ranks of the mesh have different arrays (their checksums
-                are compared, of more than 64 KiB those of samples), or several took different pieces from functions.
+                are compared, of memory maps and files those of samples), or several took different pieces from functions.
             LayoutError: the layout is for another number of dims.
         """
         check_layout(layout)

@@ -244,13 +244,20 @@ def along(tensor: T, plan: Plan) -> T:
 
 # -- that all ranks have the same
 
-#: Bytes up to which all are in a checksum; of more, so many samples of so many bytes.
+#: Bytes up to which all are in a checksum of samples; of more, so many samples of so many bytes.
 SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
+#: Bytes that a checksum copies at a time where an array is not contiguous.
+BLOCK = 1 << 22
 
 
 def checksum(array: np.ndarray) -> int:
-    """A checksum of all bytes of an array."""
-    return crc(array.ravel())
+    """Return the CRC-32 of all bytes of an array in C order."""
+    if array.flags.c_contiguous or array.nbytes <= BLOCK:
+        return crc(array.ravel())
+    rows, number = max(BLOCK * len(array) // array.nbytes, 1), 0
+    for first in range(0, len(array), rows):
+        number = crc(array[first : first + rows].ravel(), number)
+    return number
 
 
 def sampled(array: np.ndarray, turn: int = 0) -> int:
@@ -264,29 +271,35 @@ def sampled(array: np.ndarray, turn: int = 0) -> int:
     return crc(np.concatenate([np.asarray(flat[k : k + count]) for k in first]))
 
 
-def crc(flat: np.ndarray) -> int:
-    """A checksum of the bytes of numbers in a row."""
+def crc(flat: np.ndarray, number: int = 0) -> int:
+    """Return the CRC-32 of the bytes of a 1-D array, ``number`` being that of the bytes before them."""
     data: Any = flat.view(np.uint8)
-    return zlib.crc32(data) if flat.size else 0
+    return zlib.crc32(data, number) if flat.size else number
 
 
 def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
-    """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError; large ones are sampled.
+    """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError.
 
-    Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
+    Of an array all bytes are compared, of a memory map and of a file samples, of a function the pieces that several ranks
+    took, or what it says that it gives (``words``).
     """
     meta, rank = tensor.meta, world.ranks[0]
     layout = meta.layout
     if rank not in layout.mesh or getattr(source, "words", "") is None:
         return
     words, array = getattr(source, "words", ""), tensor.held[0]
+    if hasattr(source, "sample"):
+        words = source.sample()
     if not hasattr(source, "shape") and not callable(source):
         source = np.asarray(source)
     if whole := isinstance(source, np.ndarray):
         array = source
-    group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replica_ranks(rank)))
+    copies = layout.replica_ranks(rank)
+    group = tuple(sorted(layout.mesh.rank_list if whole or words else copies))
     facts = (str(meta.shape), meta.dtype.name, str(layout), words)
-    number = number_of(repr((*facts, 0 if words else sampled(array))))
+    compared = sampled if isinstance(source, np.memmap) else checksum
+    is_told = words and len(copies) < len(group)  # the words are all that these ranks have in common
+    number = number_of(repr((*facts, 0 if is_told else compared(array))))
     if len(group) > 1 and not world.equal_on(group, number, what):
         from spmdsim.tensor.replicas import refuse_unlike
 

@@ -185,13 +185,14 @@ def derived_origin(
     operands = (*map(_origin, of),)
     if recipe is None:
         return computed_origin(world, "a sum of gradients", operands, ())
-    number, name = recipe.number + k, recipe.op.name
+    number, name = recipe.number + k, recipe.title
     if forward:
         number, name = number + forward + 1, name + BACKWARD
     elif params and recipe.op.varying:  # nothing else is derived from those: the recipe does not know them
         number += world.number(*[params.get(name) for name in recipe.op.varying])
     origin: int = hash((number, *operands)) & ORIGINS
-    world.provenance.note(origin, name, (*operands, forward) if forward else operands, params)
+    told = params if recipe.op.tells_parameters else None
+    world.provenance.note(origin, name, (*operands, forward) if forward else operands, told)
     return origin
 
 

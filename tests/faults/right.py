@@ -31,6 +31,31 @@ PROGRAMS = {
         step(50)
     """,
     "ranks outside of a mesh": "M = Mesh((2,), ('q',), (0, 1))\nt = Tensor.from_global(a, M('q', None), w)\nfor _ in range(100): t.to(M(None, None))\nstep(10)\n",
+    "gradients on a mesh of one rank": """
+        from spmdsim import ops
+        for axes in ((None, "q"), ("q", None)):
+            t = Tensor.from_global(np.ones((2, 2)), Mesh((1,), ("q",), (1,))(*axes), w, requires_grad=True)
+            ops.sum(t @ t).backward()
+            assert (t.grad.full() == 4).all()
+    """,
+    "local functions with objects of a rank's own": """
+        from spmdsim import local_map
+        def look(me, log, noise, name, comm, root):
+            def f(v, keep=("a", None)):
+                if root and me == 0 and name not in {"x", "y"}: log(v.shape, comm.rank)
+                return v * 2 + 0 * noise.sum()
+            return local_map(f)
+        for k in range(3):
+            look(rank, print if rank == 0 else None, np.full(rank + 1, rank), f"log-{rank}", w.comm, rank == 0)(x).to(R)
+    """,
+    "rank 0 looks at what others do not": """
+        from spmdsim import ops
+        t = Tensor.from_global(a, R, w)
+        for k in range(20):
+            t = t * 0.5
+            if rank == 0: print((t / 3).local().sum(), t.shape)
+            step(1)
+    """,
     "wrong on all ranks, and caught": """
         from spmdsim import SpmdError
         for _ in range(5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.case import DEADLINE, MPIRUN, SECONDS, WHO, Case
+from faults.case import DEADLINE, LAUNCH, MPIRUN, SECONDS, WHO, Case
 
 LATE = SECONDS + DEADLINE
 FIRST = r"[\[(]0, 0[\])]"
@@ -80,6 +80,20 @@ CASES = [
     value("another learning rate", TRAINED, "{here}", "computed (otherwise|by other)"),
     value("a factor that is a number, values watched", "begins()\nt = Tensor.from_global(a, R, w) * (3.0 if bad else 2.0)  # @here\nt.to(ROWS).full()\n", "{here}", variables=SEEN),
 ]  # fmt: skip
+
+#: Other code or numbers in functions, masks and files, each with the lines or values that must be said.
+OTHERWISE = {
+    "a mask": ("t = Tensor.from_global(a, BOTH, w)\nbegins()\ny = t[t > (9.0 if bad else 5.0)]  # @here\ny.full()\n", ("{here}", r"number 9\.0", r"number 5\.0")),
+    "what nonzero looks at": ("from spmdsim import ops\nt = Tensor.from_global(a, BOTH, w)\nbegins()\ny = ops.nonzero(t * (3.0 if bad else 2.0))[0]  # @here\ny.full()\n", ("{here}", r"number 3\.0", r"number 2\.0")),
+    "another operator before the same ones": ("from spmdsim import ops\nbegins()\nif bad:\n    y = ops.tanh(x)  # @there\nelse:\n    y = ops.relu(x)  # @here\n(y * 2 + 1).full()\n", ("by relu at {here}", "by tanh at {there}")),
+    "the code of a local function": ("from spmdsim import local_map\nf = (lambda v: v * 3) if bad else (lambda v: v * 2)  # @here\nbegins()\nlocal_map(f)(x).full()\n", ("{here}",)),
+    "the code of an operator": ("from spmdsim import Op, Rule\nf = (lambda v: v * 3) if bad else (lambda v: v * 2)  # @here\nbegins()\nOp('times', Rule.parse('... -> ...'), f)(x).full()\n", ("{here}",)),
+    "an argument of a local function": ("from functools import partial\nfrom spmdsim import local_map\nf = partial(lambda v, k: v * k, k=3 if bad else 2)\nbegins()\nlocal_map(f)(x).full()  # @here\n", ("{here}", "k=3", "k=2")),
+    "a number that a local function closes over": ("from spmdsim import local_map\ndef scaled(k): return local_map(lambda v: v * k)\nbegins()\nscaled(3.0 if bad else 2.0)(x).full()  # @here\n", ("{here}", r"k=3\.0", r"k=2\.0")),
+    "one element of a large array": ("b = np.zeros(70_000, np.float32)\nb[69_998] += bad\nbegins()\nt = Tensor.from_global(b, line('all'), w)  # @here\nt.full()\n", ("{here}", r"69998")),
+    "another file": ("from spmdsim.tensor.files import open_array\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), a + bad)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
+}  # fmt: skip
+CASES += [value(name, body, *says, ways=(LAUNCH,)) for name, (body, says) in OTHERWISE.items()]
 
 LOADS = """
 from spmdsim.tensor.checkpoint import load, save

@@ -16,6 +16,7 @@ from spmdsim.core import Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import Tensor, replicas, sources, watch
+from spmdsim.tensor.files import open_array
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
 from spmdsim.worlds import LockStep
 
@@ -502,3 +503,24 @@ def test_what_is_compared_is_called_by_its_name(monkeypatch):
         about.clear()
     split = Tensor.from_global(np.zeros(4), mesh("x"), world)
     assert check_replicas(split).compared == "0 copies of 1 tensor compared"
+
+
+def test_a_checksum_of_an_array_in_another_order_is_taken_block_by_block(monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK", 64)
+    array = np.arange(600.0).reshape(20, 30)
+    for other in (array.T, array[::2], array[:, 3:9], array.reshape(20, 5, 6)[..., ::3]):
+        assert replicas.checksum(other) == zlib.crc32(other.tobytes())
+
+
+def test_files_are_told_apart_by_their_size_and_a_sample(tmp_path):
+    first = np.arange(7000.0).reshape(2, 3500)
+    arrays = {"same": first, "last": first.copy(), "longer": np.arange(8000.0).reshape(2, 4000)}
+    arrays["last"][-1, -1] = 0
+    samples = {}
+    for name, array in {"first": first, **arrays}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        samples[name] = open_array(tmp_path / f"{name}.npy").sample()
+    assert samples["first"] == samples["same"] and len({*samples.values()}) == 3
+    for k, shape in enumerate([(), (0,), (3, 0), (5,)]):
+        np.save(tmp_path / f"{k}.npy", np.ones(shape))
+        assert open_array(tmp_path / f"{k}.npy").sample().startswith("a file of ")

@@ -1,0 +1,118 @@
+"""What ranks compare of a user's functions: equal in all processes of a correct program, different where code differs."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+
+import numpy as np
+import pytest
+from processes import run_python
+
+from spmdsim.tensor.function_facts import facts_of
+
+
+def compared(function):
+    return [facts.compared for facts in facts_of(function)]
+
+
+class Scaled:
+    def __call__(self, x):
+        return x * 2
+
+    def other(self, x):
+        return x * 3
+
+
+def with_default(k):
+    def function(x, k=k, *, more=k):
+        return x * k * more
+
+    return function
+
+
+def closing_over(k):
+    return lambda x: x * k
+
+
+def decorated(function):
+    @wraps(function)
+    def inside(x):
+        return function(x)
+
+    return inside
+
+
+DIFFERENT = {
+    "a constant": (lambda x: x * 2, lambda x: x * 3),
+    "a name": (lambda x: np.sin(x), lambda x: np.cos(x)),
+    "a function inside": (lambda x: sorted(x, key=lambda y: y + 1), lambda x: sorted(x, key=lambda y: y + 2)),
+    "a set of constants": (lambda x: x in {"a", "b"}, lambda x: x in {"a", "c"}),
+    "a default": (with_default(1), with_default(2)),
+    "an argument": (partial(with_default(1), k=3), partial(with_default(1), k=4)),
+    "text as an argument": (partial(np.sort, kind="stable"), partial(np.sort, kind="heapsort")),
+    "an argument in a row": (partial(np.clip, 1), partial(np.clip, np.float32(2))),
+    "a number closed over": (closing_over(2.0), closing_over(3.0)),
+    "a tuple of numbers closed over": (closing_over((1.0, 2j)), closing_over((1.0, 3j))),
+    "methods": (Scaled(), Scaled().other),
+    "functions of numpy": (np.sin, np.cos),
+    "what a decorator holds": (decorated(lambda x: x * 2), decorated(lambda x: x * 3)),
+}
+
+
+@pytest.mark.parametrize("pair", DIFFERENT.values(), ids=DIFFERENT)
+def test_other_functions_are_told_apart(pair):
+    assert compared(pair[0]) != compared(pair[1])
+
+
+ALIKE = {
+    "whole numbers": (3, 4),
+    "truth values": (True, False),
+    "text": ("log-0", "log-1"),
+    "arrays": (np.ones(3), np.zeros(2)),
+    "functions": (print, lambda *_: None),
+    "objects": (Scaled(), None),
+}
+
+
+@pytest.mark.parametrize("pair", ALIKE.values(), ids=ALIKE)
+def test_what_may_be_a_ranks_own_is_not_compared_where_a_function_closes_over_it(pair):
+    assert compared(closing_over(pair[0])) == compared(closing_over(pair[1]))
+
+
+def test_the_same_code_at_another_place_is_the_same():
+    first = lambda x: x * 2  # noqa: E731
+    second = lambda y: y * 2  # noqa: E731
+    assert compared(first) == compared(second)
+    assert str(facts_of(first)[0]).startswith("test_function_facts.py:")
+    assert str(facts_of(first)[0]) != str(facts_of(second)[0])
+    assert str(facts_of(partial(first, k=2))[0]).endswith(", k=2")
+
+
+def test_a_variable_that_has_no_value_yet_is_left_out():
+    def before():
+        return lambda x: x * later
+
+    function = before()
+    assert len(compared(function)) == 1
+    later = 2.0
+    assert function(1.0) == later
+
+
+def test_functions_of_the_package_stand_for_those_that_they_hold():
+    from spmdsim.local.overlap import _overlapping
+
+    two, three = (_overlapping("f", function, None) for function in DIFFERENT["a constant"])
+    assert [facts.compared for facts in two.facts] != [facts.compared for facts in three.facts]
+    assert "test_function_facts.py" in str(two.facts[0])
+
+
+def test_all_processes_have_the_same_facts():
+    text = """
+from functools import partial
+from spmdsim.tensor.function_facts import facts_of
+def function(x, k=("a", None), *, scale=2.5):
+    return x in {"a", "b", "c", "d"} or x in ("e", frozenset(("f", "g"))) or (lambda y: y is None)(k)
+print([facts.compared for facts in facts_of(partial(function, {1, 2}, b=3), print)])
+"""
+    said = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in ("0", "1", "7")}
+    assert len(said) == 1 and "print" in said.pop()
