@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from spmdsim.bounded import MOST, Bounded
+from spmdsim.bounded import MOST
 from spmdsim.trace.source_lines import in_words, user_frame
 
 #: The bits of an origin; the hash of integers is the same in all processes.
@@ -109,25 +109,28 @@ def differing_ancestors(
 
 
 class Provenance:
-    """The calculations of one world in this process, the latest ones of all."""
+    """The calculations of one world in this process: of tensors computed and tensors made the latest thousands each."""
 
     def __init__(self) -> None:
-        # Sources are kept apart: parameters are made once, before thousands of calculations.
-        self._sources: Bounded[int, Calculation] = Bounded(MOST)
-        self._computed: Bounded[int, Calculation] = Bounded(MOST)
+        # Sources are kept apart: parameters are made once, before thousands of calculations. Of both there are the latest
+        # ones and those before: to forget all of an old table at once takes less time than one entry after the other.
+        self._sources: list[dict[int, Calculation]] = [{}, {}]
+        self._computed: list[dict[int, Calculation]] = [{}, {}]
 
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
         """Remember that the tensor of this number is computed now."""
         frame, _ = user_frame(sys._getframe(1))
         place = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        table = self._sources if name in (TENSOR, NUMBER) else self._computed
-        table[number] = Calculation(name, operands, parameters, *place)
+        tables = self._sources if name in (TENSOR, NUMBER) else self._computed
+        if len(tables[0]) >= MOST:
+            tables[:] = {}, tables[0]
+        tables[0][number] = Calculation(name, operands, parameters, *place)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._computed or number in self._sources
+        return self._of(number) is not None
 
     def _of(self, number: int) -> Calculation | None:
-        return self._computed.get(number) or self._sources.get(number)
+        return next((table[number] for table in (*self._computed, *self._sources) if number in table), None)
 
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
         """Yield a tensor's number and those of what it was computed from, nearest first, each with words for :func:`unpacked`."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, matmul, ops, record
-from spmdsim.worlds.provenance import differing_ancestors
+from spmdsim.bounded import MOST
+from spmdsim.worlds.provenance import TENSOR, differing_ancestors
 
 #: Functions of two square tensors.
 PAIRS = (
@@ -141,3 +142,15 @@ def test_of_a_gradient_the_forward_call_is_said_too():
 
     relu, tanh = sides_of(gradient(ops.relu), gradient(ops.tanh))
     assert "relu.backward at test_provenance.py:" in relu and ", of the call at test_provenance.py:" in tanh
+
+
+def test_the_latest_calculations_are_known_and_sources_outlive_them():
+    world, _ = numbered()
+    world.provenance.note(3, TENSOR, parameters=("f64[8]", 1))
+    for number in range(10, 10 + 3 * MOST):
+        world.provenance.note(number, "relu", (3,))
+    assert 3 in world.provenance and number in world.provenance and number - MOST + 1 in world.provenance
+    assert 10 not in world.provenance and sum(map(len, world.provenance._computed)) <= 2 * MOST
+    assert dict(world.provenance.ancestors(number))[3].startswith(
+        "tensor f64[8], number 1 of its kind, made at"
+    )
