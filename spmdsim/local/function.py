@@ -402,10 +402,8 @@ def local_map(
     Args:
         function: numpy arrays in, an array out, or a tuple of several. Of 16-bit floats it is given float32. Where it is
             called with lists, tuples or dicts of tensors it is given such of arrays; text, functions and None as they are.
-            All ranks must give the same: ranks compare its code, numbers and text that are bound to it as arguments
-            (defaults, ``functools.partial``), and floating and complex numbers that it closes over. A number of a rank's own
-            comes from :func:`~spmdsim.local.axis_rank` or from an operand, in lock step, too. Whole numbers, arrays and other
-            objects that it closes over, and global variables, are not compared.
+            Ranks compare its code, the numbers and text bound to it as arguments (defaults, ``functools.partial``) and the
+            floating numbers that it closes over. A number of a rank's own comes from :func:`~spmdsim.local.axis_rank`.
         in_layouts: per operand the layout in which the function wants it, to which it is brought; None (or one None):
             as it lies, pending sums added up. One layout holds for all operands, or for all in a list or dict.
         out_layouts: per result the layout whose pieces the function gives; that of the first operand if left out. Results
