@@ -57,6 +57,14 @@ def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
     assert grade.points < task.points
 
 
+def test_trying_all_combinations_earns_the_points_of_short_chains():
+    """Right where it ends: the long chain alone is lost, and the sentence says what is asked, not that time is up."""
+    task = lab(8).task("cheapest")
+    (wrong,) = [one for one in task.wrong if "all combinations" in one.sentence]
+    grade = score(lab(8), task, names(lab(8), task, wrong.code))
+    assert (grade.points, task.points) == (3, 4) and "cheapest way" in grade.mistake
+
+
 @pytest.mark.parametrize("of, task", TASKS, ids=called)
 def test_the_type_of_a_number_costs_no_points(of, task):
     """Numbers of numpy, and a list for a tuple."""
