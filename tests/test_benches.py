@@ -59,6 +59,34 @@ def test_the_table_of_speeds_has_every_row(monkeypatch):
     assert any("12.4: sort of 20,000 float64" in cells[3] for cells in lines if len(cells) > 3)
 
 
+def test_the_readmes_table_has_every_row_of_the_newest_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    table = __import__("peers_table").peers_table
+    records = [json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "speed").glob("*.json"))]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert table(records) in readme, "README.md is out of date: run scripts/bench.sh --readme"
+    assert "below 1 spmdsim takes less time" in readme
+    row = {"most": None, "least": None, "unit": "x", "others": 0.0, "note": "heat 1.8.0; Heat 2 ms"}
+    group = "beside other systems, of the time of "
+    rows = [
+        {**row, "group": group + name, "case": case, "value": value}
+        for name, case, value in (("Heat", "sort", 0.5), ("JAX", "sort", 1.25), ("Heat", "fft", 2.0))
+    ]
+    run = {
+        "bench": "peers",
+        "ranks": 2,
+        "date": "2026-01-02",
+        "before": {"load": 1.0},
+        "after": {"load": 2.0},
+    }
+    older = {**run, "date": "2026-01-01", "rows": [{**rows[0], "case": "old"}]}
+    told = table([{"machine": {"processor": "P", "cores": 2}, "runs": [{**run, "rows": rows}, older]}])
+    assert "| work | Heat | JAX |" in told and "| sort | 0.50 | 1.25 |\n| fft | 2.00 | – |" in told
+    assert (
+        "2 ranks on P with 2 cores, load 1.0 before and 2.0 after; heat 1.8.0." in told and "old" not in told
+    )
+
+
 def test_the_worst_case_is_the_largest_time_and_the_least_speed(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     run = {"bench": "b", "mpi": "mpich", "ranks": 2, "kernel": "native", "busy": False}
