@@ -29,7 +29,8 @@ examples:
 
 LIMITS = """\
 Each task runs in a process of its own with limits; a program that leaves (sys.exit(0)) or ends its process earns nothing
-for it. A program that wants to can change what it is told there: read what counts for a mark, or grade with nbgrader.
+for it. What judges is another process, which is given results as plain data. Functions of tensors, optimisers and messages
+are checked where they run: a program that changes the library can change what is found there, so read what counts for a mark.
 exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
@@ -119,14 +120,14 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _scores(of: Lab, args: argparse.Namespace) -> list[Score]:
-    from spmdsim.labs.grading import compiled, run_program, score_apart
+    from spmdsim.labs.grading import compiled, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
     path = _file(of, args.file)
     codes = compiled(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
     tasks = [of.task(args.task)] if args.task else of.tasks
-    return [score_apart(of, task, lambda: run_program(codes, path), limits, quiet=True) for task in tasks]
+    return [score_limited(of, task, lambda: run_program(codes, path), limits) for task in tasks]
 
 
 def _file(of: Lab, name: str | None) -> Path:

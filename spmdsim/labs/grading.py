@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType
@@ -15,8 +14,9 @@ from typing import Any
 
 from spmdsim.errors import InputError
 from spmdsim.labs.declaration import Lab, LabTask, lab
-from spmdsim.labs.judging import RANKS, Mistake
-from spmdsim.launch.limits import Limits, mistake, run_limited, start_clock
+from spmdsim.labs.answers import answer_apart, checked_there, function_of
+from spmdsim.labs.judging import RANKS, first_mistake
+from spmdsim.launch.limits import Limits, mistake, run_limited
 from spmdsim.launcher import is_root, launched
 from spmdsim.worlds import world
 
@@ -97,7 +97,7 @@ class Score:
 
 
 def score(of: Lab, task: LabTask, program: Program) -> Score:
-    """Run a checker on a student's function, here and without limits; on ranks, what all of them say together.
+    """Run a checker on a student's function, which lives in a process of its own; on ranks, what all of them say together.
 
     Args:
         of: the lab.
@@ -111,19 +111,15 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
     >>> score(lab(1), lab(1).task("block"), dict).points
     0
     """
+    checker = of.checker(task)  # what judges is there before the program runs
     points, first = 0, None
     try:
-        start_clock()
-        names = program()
-        function = names.get(task.name)
-        if not callable(function):
-            raise Mistake(f"there is no function {task.name} in the program")
-        for _ in of.checker(task)(function):
-            points += 1
-    except Mistake as error:
-        first = str(error)
-    except NotImplementedError:
-        first = "not written yet: write your lines where it raises NotImplementedError"
+        if launched() or not hasattr(os, "fork"):
+            points, first = first_mistake(checker(function_of(program(), task.name)))
+        else:
+            with answer_apart(program, task.name, checker) as answer:
+                is_live = getattr(checker, "is_live", False)
+                points, first = checked_there(answer, task.points) if is_live else first_mistake(checker(answer))
     except (Exception, SystemExit) as error:
         first = mistake(error)
     if launched():
@@ -136,24 +132,24 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
     return Score(task.name, min(points, task.points), task.points, first)
 
 
-def score_apart(of: Lab, task: LabTask, program: Program, limits: Limits, quiet: bool = False) -> Score:
-    """The same in a child process with limits: a program that ends its process, hangs or takes all memory earns nothing."""
+def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
+    """Like :func:`score`, but with limits: a program that ends its process, hangs or takes all memory earns nothing."""
     of.checker(task)  # what judges is there before the program runs
     with tempfile.TemporaryFile("w+") as box:
 
         def body() -> int:
-            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if quiet else nullcontext():
-                marks = score(of, task, program)
-            box.write(json.dumps(asdict(marks)))
+            box.write(json.dumps(asdict(score(of, task, program))))
             box.flush()
             return 0
 
         try:
             run_limited(body, limits)
+            box.seek(0)
+            return Score(**json.loads(box.read()))
         except InputError as error:
             return Score(task.name, 0, task.points, str(error))
-        box.seek(0)
-        return Score(**json.loads(box.read()))
+        except (ValueError, TypeError):
+            return Score(task.name, 0, task.points, "the program writes to the grader's files: nothing can be said of it")
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
@@ -198,7 +194,7 @@ def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -
     1
     """
     of = lab(number)
-    scores = [score_apart(of, task, lambda: names, limits or Limits()) for task in of.tasks]
+    scores = [score_limited(of, task, lambda: names, limits or Limits()) for task in of.tasks]
     _say(report(of, scores))
     return int(any(each.points < each.most for each in scores))
 
@@ -230,7 +226,7 @@ class Grader:
             AssertionError: ``strict``, and points are missing; the sentence says why.
         """
         task = self.lab.task(getattr(function, "__name__", repr(function)))
-        marks = score_apart(self.lab, task, lambda: {task.name: function}, Limits())
+        marks = score_limited(self.lab, task, lambda: {task.name: function}, Limits())
         self.scores[task.name] = marks
         if self.strict and marks.points < marks.most:
             raise AssertionError(str(marks).strip())

@@ -15,6 +15,7 @@ import numpy as np
 from spmdsim.errors import many
 from spmdsim.core import Layout
 from spmdsim.draw.layout_picture import box_text
+from spmdsim.launch.limits import mistake
 from spmdsim.layout.pieces import Pieces
 from spmdsim.tensor import Tensor
 from spmdsim.trace import Trace, record
@@ -31,6 +32,32 @@ LONGEST = 1000
 
 class Mistake(Exception):
     """What is wrong with an answer, in one sentence."""
+
+
+def live(checker: Checker) -> Checker:
+    """Mark a checker whose student's function is given live objects, or gives some: it runs where that function does."""
+    checker.is_live = True  # type: ignore[attr-defined]
+    return checker
+
+
+def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
+    """Return the points that a checker's generator earns, and the sentence about the first mistake; None without one."""
+    points = 0
+    try:
+        for _ in checks:
+            points += 1
+    except Mistake as error:
+        return points, str(error)
+    except NotImplementedError:
+        return points, "not written yet: write your lines where it raises NotImplementedError"
+    except (Exception, SystemExit) as error:
+        return points, mistake(error)
+    return points, None
+
+
+def algorithm_of(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the generator function of an answer, wherever it lives."""
+    return getattr(answer, "rounds", answer)
 
 
 def expect(holds: object, sentence: str) -> None:

@@ -283,3 +283,55 @@ def test_a_script_on_ranks(launcher, tmp_path):
     result = run_python("-m", "spmdsim", "launch", "-n", "8", file)
     assert result.stdout.splitlines()[-1:] == ["10 of 10 points"], result.stderr
     assert result.returncode == 0
+
+
+# -- answers that would change who judges them ----------------------------------------------------------
+
+NOTHING = "".join(f"def {task.name}(*a): return None\n" for task in lab(1).tasks)
+FORGERIES = {
+    "another checker": """
+from spmdsim.labs.declaration import Lab
+Lab.checker = lambda self, task: lambda f: (None for _ in range(task.points))
+""",
+    "checks that see nothing": """
+from spmdsim.labs import judging
+from spmdsim.labs.checks import lab1
+for name in ("expect", "expect_equal", "expect_layout", "expect_several"):
+    setattr(judging, name, lambda *_, **__: None)
+    setattr(lab1, name, lambda *_, **__: None)
+for name in ("layouts", "block", "owners", "most_bytes"):
+    setattr(lab1, name, lambda f: iter([None] * 9))
+""",
+    "a result of its own": r"""
+import gc, json, os
+said = json.dumps({"task": "block", "points": 3, "most": 3, "mistake": None})
+for number in range(3, 256):
+    for text in (said, '["answer", [3, null]]\n', '["answer", null]\n' * 9, "code 0\n"):
+        try:
+            os.write(number, text.encode())
+        except OSError:
+            pass
+for frame in gc.get_objects():
+    if type(frame).__name__ == "frame" and "report" in frame.f_locals:
+        os.write(frame.f_locals["report"][0], f"{frame.f_locals['report'][1]} code 0\n".encode())
+os._exit(0)
+""",
+    "equal to everything": """
+class Same(int):
+    __eq__ = __ge__ = __le__ = lambda *_: True
+    __hash__ = int.__hash__
+class Two(tuple):
+    __eq__ = lambda *_: True
+    __hash__ = tuple.__hash__
+""",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_an_answer_does_not_change_who_judges_it(forgery, tmp_path, capfd):
+    file = tmp_path / "lab1.py"
+    functions = NOTHING.replace("None", "Same(1)") if "Same" in FORGERIES[forgery] else NOTHING
+    file.write_text(FORGERIES[forgery] + functions)
+    assert main(["labs", "check", "1", str(file), "--json", "--time-limit", "60"]) == 1
+    told = capfd.readouterr()
+    assert json.loads(told.out)["points"] == 0 and "Traceback" not in told.err

@@ -15,9 +15,11 @@ from spmdsim.errors import ScheduleError
 from spmdsim.labs.judging import (
     RANKS,
     Mistake,
+    algorithm_of,
     expect,
     expect_answer,
     expect_collectives,
+    live,
     numbers,
     plain,
     tensor,
@@ -30,7 +32,7 @@ def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) ->
     facts = {}
     for size in sizes:
         try:
-            facts[size] = facts_of(make_schedule(from_function(answer, collective), size))
+            facts[size] = facts_of(make_schedule(from_function(algorithm_of(answer), collective), size))
         except ScheduleError as error:
             if "NotImplementedError" in error.message:
                 raise NotImplementedError from None
@@ -81,6 +83,7 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
+@live
 def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
     """By the collectives that run."""
     mesh = Mesh((RANKS,), ("r",))

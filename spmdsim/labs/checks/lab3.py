@@ -18,6 +18,7 @@ from spmdsim.labs.judging import (
     expect_bytes,
     expect_collectives,
     expect_several,
+    live,
     numbers,
     plain,
     tensor,
@@ -48,6 +49,7 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
+@live
 def contraction(answer: Callable[..., Any]) -> Iterator[None]:
     """By values and layout, then by bytes."""
     mesh = Mesh((RANKS,), ("r",))

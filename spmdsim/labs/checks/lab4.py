@@ -18,6 +18,7 @@ from spmdsim.labs.judging import (
     expect_collectives,
     expect_several,
     expect_tensor,
+    live,
     numbers,
     tensor,
     traced,
@@ -74,6 +75,7 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
+@live
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     """By values, by what the products were given, by collectives."""
     x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
@@ -92,6 +94,7 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
+@live
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
     """By value, then by bytes."""
     tokens, words = 16, 64

@@ -16,6 +16,7 @@ from spmdsim.labs.judging import (
     expect_layout,
     expect_several,
     expect_tensor,
+    live,
     numbers,
     plain,
     tensor,
@@ -67,6 +68,7 @@ def nearest(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
+@live
 def finish(answer: Callable[..., Any]) -> Iterator[None]:
     """By values and layout, then by bytes."""
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
@@ -79,6 +81,7 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
+@live
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     """Both tensors, then the bytes of both together."""
     a = numbers(16, 16)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import SpmdError
-from spmdsim.labs.judging import RANKS, Mistake, expect
+from spmdsim.labs.judging import RANKS, Mistake, expect, live
 from spmdsim.errors import many
 from spmdsim.simulation import simulate
 from spmdsim.simulation.simulation_report import Report
@@ -60,6 +60,7 @@ def _told(value: Any) -> str:
     return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
+@live
 def ring(answer: Callable[..., Any]) -> Iterator[None]:
     """The sums, then the messages."""
     body: Body = lambda comm: answer(comm, (comm.rank + 1) ** 2)  # noqa: E731
@@ -79,6 +80,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
+@live
 def halo(answer: Callable[..., Any]) -> Iterator[None]:
     """Inner cells, then the outer ones, on several numbers of ranks."""
 
@@ -105,6 +107,7 @@ def _each(
         _expect_results(values, [wanted(rank, RANKS) for rank in range(RANKS)], name)
 
 
+@live
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
     """Even numbers of ranks, and odd ones."""
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
@@ -116,6 +119,7 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
     return _each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
 
 
+@live
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
     """Results in several legal orders; fewer tasks than workers; who works while one task takes long."""
     by_rank_0: list[int] = []
