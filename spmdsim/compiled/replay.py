@@ -319,13 +319,14 @@ class Replay(Pictured):
         finally:
             world.about = 0
             self._before.clear()
+        # Numbered by their places: which values share an array, and so a number, may differ between ranks.
         for k, meta, n in self.gradients:
-            leaves[k].grad = (
-                None if meta is None else Tensor(world, meta, after[n], origin=origin(self.world, base, n))
-            )
+            grad = None if meta is None else Tensor(world, meta, after[n], origin=origin(world, base, (1, k)))
+            leaves[k].grad = grad
         self._assign(leaves, base, after)
         tensors = [
-            Tensor(world, meta, after[n], origin=origin(self.world, base, n)) for n, meta in self._results
+            Tensor(world, meta, after[n], origin=origin(world, base, (2, k)))
+            for k, (n, meta) in enumerate(self._results)
         ]
         return self._result(tensors)
 
@@ -335,7 +336,7 @@ class Replay(Pictured):
             held = after.get(n)
             if held is None:
                 continue
-            tensor, new = leaves[k], origin(self.world, base, n)
+            tensor, new = leaves[k], origin(self.world, base, (3, k))
             if k in self._sole and tensor.held[0] is held[0]:  # nobody sees whether it is another one
                 tensor.grad, tensor.origin = None, new
             else:

@@ -158,8 +158,8 @@ class Recipe:
     def typed(self, result: Any) -> tuple[np.ndarray, ...]:
         """What the local function gave, in the types that the results' metas say."""
         arrays = result if len(self.outputs) > 1 else (result,)
-        kinds = [meta.held for meta in self.outputs]
-        return tuple([x if x.dtype == kind else x.astype(kind, order="C") for x, kind in zip(arrays, kinds)])
+        like = zip(map(np.asarray, arrays), [meta.held for meta in self.outputs])
+        return tuple([x if x.dtype == kind else x.astype(kind, order="C") for x, kind in like])
 
     def outside(self) -> tuple[np.ndarray, ...]:
         """What a rank outside the mesh holds: arrays without elements."""

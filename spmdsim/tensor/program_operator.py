@@ -221,7 +221,9 @@ class Op(operator.Op):
     def typed(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """A local result in the type that the operator declares; RuleError if that would lose its kind."""
         if array.dtype == dtype:
-            return array
+            return np.asarray(
+                array
+            )  # a scalar of numpy's on some ranks, an array on those outside of the mesh
         if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
             raise RuleError(
                 f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"

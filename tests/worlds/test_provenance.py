@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, Tensor, matmul, ops, record
+from spmdsim import LockStep, Mesh, Tensor, compile, matmul, ops, record
 from spmdsim.bounded import MOST
 from spmdsim.worlds.provenance import TENSOR, differing_ancestors
 
@@ -56,6 +56,26 @@ def test_values_and_gradients_have_one_provenance_on_all_ranks(world):
         x.grad.full()
         outside += mesh.size < world.size
     assert outside >= 10
+
+
+@pytest.mark.mpi
+@pytest.mark.ranks(2, 3)
+def test_compiled_functions_have_one_provenance_on_all_ranks(world):
+    mesh = Mesh((1,), ("a",), (world.size - 1,))
+    x = Tensor.from_global(np.arange(4.0), mesh("a"), world, requires_grad=True)
+
+    @compile
+    def run(x):
+        total = ops.sum(x * 2) + 1
+        (total * ops.max(x) + total).backward()
+        return total
+
+    for _ in range(4):
+        x.grad = None
+        total = run(x)
+        origins = [total.origin, x.grad.origin]
+        assert all(other == origins for other in world.gather_objects([origins]))
+        assert total.item() == 13
 
 
 class Comparing(LockStep):
