@@ -83,12 +83,9 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"spmdsim.{name}")
     if home is None:
-        from spmdsim.errors import nearest
+        from spmdsim.wrong_calls import missing_name
 
-        near = nearest(name, (*__all__, *_APART, *_ROOMS)) if not name.startswith("_") else None
-        raise AttributeError(
-            f"module 'spmdsim' has no attribute {name!r}" + f"; nearest: {near!r}" * bool(near)
-        )
+        raise missing_name(__name__, name, (*__all__, *_APART, *_ROOMS))
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -85,6 +85,10 @@ class UsageTypeError(SpmdError, TypeError):
     """An argument of the wrong type."""
 
 
+class NoTensorError(UsageTypeError):
+    """A call in which nothing is a tensor. A function made of operators names itself in the place of the inner one."""
+
+
 @contextmanager
 def context(**facts: object) -> Iterator[None]:
     """Add facts to a :class:`SpmdError` that passes through, and hide where inside us it arose.

@@ -10,11 +10,12 @@ All have gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from spmdsim import wrong_calls
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import RuleError, many
 from spmdsim.ops.declare import cast
@@ -340,3 +341,6 @@ __all__ = sorted(
     for name, value in vars().items()
     if callable(value) and value.__module__ == __name__ and name[0] != "_"
 )
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+    __getattr__ = wrong_calls.refuse_names(__name__, __all__)

@@ -28,7 +28,9 @@ def later(
             return getattr(import_module(f"{package}.{modules[current]}"), current)
         if current != name:
             return getattr(import_module(package), current)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from spmdsim.wrong_calls import missing_name
+
+        raise missing_name(package, name, modules)
 
     return look_up
 

@@ -25,6 +25,7 @@ LEFT_OF = {
     "bounded": (),
     "pictured": (),  # may be imported by all
     "registry": ("errors",),
+    "wrong_calls": ("errors",),
     "notation": ("errors",),
     "core": ("errors", "notation"),
     "layout": ("errors", "reading", "notation", "core"),

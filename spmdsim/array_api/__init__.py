@@ -84,7 +84,9 @@ def __getattr__(name: str) -> Any:
             value = value.with_all_names() if getattr(value, "others", None) else value
             globals()[name] = value
             return value
-    raise AttributeError(f"module 'spmdsim.array_api' has no attribute {name!r}")
+    from spmdsim.wrong_calls import missing_name
+
+    raise missing_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

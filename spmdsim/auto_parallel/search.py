@@ -25,6 +25,7 @@ from spmdsim.core import Mesh, Strategy
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.notation.layouts import MOST_RANKS
+from spmdsim.wrong_calls import explained
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {
@@ -43,6 +44,7 @@ MOST_AXES = 4
 MOST_BINARY_AXES = 4
 
 
+@explained
 def search(
     program: Graph | Callable[..., object] | str,
     mesh_or_ranks: int | Mesh | Sequence[Mesh],

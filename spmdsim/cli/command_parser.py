@@ -70,6 +70,16 @@ class Parser(argparse.ArgumentParser):
         hint = f": {right_words(options[0], ours)}" if options and nearest(options[0], ours) else ""
         return f"there is no argument {' '.join(words)}{hint}"
 
+    def _missing(self, message: str) -> str:
+        """Return the line for arguments that were not given: their names, and how the command is called."""
+        rest = [str(one.metavar or one.dest) for one in self._actions if one.nargs == argparse.REMAINDER]
+        names = [name for name in message.partition(": ")[2].split(", ") if name not in rest]
+        places = [one for one in self._actions if not one.option_strings and one.nargs != argparse.REMAINDER]
+        if not {*names} <= {str(one.metavar or one.dest) for one in places}:
+            return message
+        words = " ".join(str(one.metavar or one.dest).upper() for one in places)
+        return f"{' and '.join(names)} must be given: {self.prog} {words}"
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             words = right_words(str(value), [str(choice) for choice in action.choices])
@@ -80,5 +90,5 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("the following arguments are required"):
             options = [word for word in self._words if word.startswith("--") and word != "--"]
             unknown = [word for word in options if not self._get_option_tuples(word)]
-            message = self._unknown(unknown) if unknown else message
+            message = self._unknown(unknown) if unknown else self._missing(message)
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")

@@ -23,6 +23,7 @@ from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
+from spmdsim.wrong_calls import explained
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +124,7 @@ def _detached(result: Any) -> Any:
     return type(result)(map(_detached, result)) if isinstance(result, (list, tuple)) else result
 
 
+@explained
 def compile(function: Callable[P, R]) -> Compiled[P, R]:
     """Record a function of tensors once, and run only its local calculations and collectives from then on.
 

@@ -28,6 +28,7 @@ from spmdsim.cost.closed_forms import (
 )
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import ShortRepr
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +67,7 @@ class CostModel(Protocol):
         """Time (or cost) of one local operator."""
 
 
+@explained
 @dataclass(frozen=True, eq=True, repr=False)
 class Machine(ShortRepr):
     """The cost parameters of one machine; immutable and hashable.

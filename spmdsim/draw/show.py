@@ -11,6 +11,7 @@ from spmdsim.draw.figures import figure_of
 from spmdsim.draw.layout_picture import Picture, mesh_grid, rank_grid
 from spmdsim.draw.shard_picture import tensor_pieces
 from spmdsim.errors import InputError
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,6 +29,7 @@ MOST_RANKS = 20
 """Larger schedules are told by their counts."""
 
 
+@explained
 def show(what: object, shape: Sequence[int] | None = None) -> None:
     """Show what a value looks like: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
 

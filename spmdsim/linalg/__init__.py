@@ -6,6 +6,9 @@ gathered (:func:`qr`, :func:`svd`, :func:`svdvals`, :func:`pinv`, :func:`matrix_
 split itself is brought together, which the plan says and a warning tells with its bytes.
 """
 
+from typing import TYPE_CHECKING
+
+from spmdsim import wrong_calls
 from spmdsim.linalg.by_panels import *
 from spmdsim.linalg.norms import *
 from spmdsim.linalg.tall import *
@@ -17,3 +20,6 @@ from spmdsim.ops import tensordot as tensordot
 from spmdsim.ops import vecdot as vecdot
 
 __all__ = sorted(name for name, value in vars().items() if callable(value))
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+    __getattr__ = wrong_calls.refuse_names(__name__, __all__)

@@ -4,8 +4,14 @@ A function written for ``jax.shard_map`` is written down here line by line: :fun
 pieces, and inside of it ranks have coordinates (:func:`axis_rank`) and collectives by axis (:func:`psum`, ...).
 """
 
+from typing import TYPE_CHECKING
+
+from spmdsim import wrong_calls
 from spmdsim.local.axis_collectives import *
 from spmdsim.local.function import *
 from spmdsim.local.overlap import *
 
 __all__ = sorted(name for name, value in vars().items() if callable(value))
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+    __getattr__ = wrong_calls.refuse_names(__name__, __all__)

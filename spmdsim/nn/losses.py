@@ -14,6 +14,7 @@ import spmdsim.ops as ops
 from spmdsim.errors import InputError
 from spmdsim.ops.declare import binary
 from spmdsim.ops.dim_reductions import normal_dims
+from spmdsim.ops.operators import of_tensors
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand
 
@@ -52,6 +53,7 @@ def _require_real(loss: str, **operands: object) -> None:
             )
 
 
+@of_tensors
 def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     """Squared differences of two tensors of one shape.
 
@@ -77,6 +79,7 @@ def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     return reduced(ops.squared_difference(x, y), reduction)
 
 
+@of_tensors
 def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     """Absolute differences of two tensors, complex ones included, reduced as by :func:`mse_loss`.
 
@@ -93,6 +96,7 @@ def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     return reduced(ops.absolute(ops.subtract(x, y)), reduction)
 
 
+@of_tensors
 def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Squared differences below ``beta``, absolute ones above (Girshick, 2015), reduced as by :func:`mse_loss`.
 
@@ -145,6 +149,7 @@ def _weighted(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
     return reduced(losses if weight is None else ops.multiply(losses, weight), reduction)
 
 
+@of_tensors
 def binary_cross_entropy(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -165,6 +170,7 @@ def binary_cross_entropy(
     return _weighted(_binary_cross_entropy(x, target), weight, reduction)
 
 
+@of_tensors
 def binary_cross_entropy_with_logits(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean", pos_weight: Operand | None = None
 ) -> Tensor:  # fmt: skip
@@ -243,6 +249,7 @@ def _rows(x: Tensor, target: Tensor) -> Tensor:
     return rows
 
 
+@of_tensors
 def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
@@ -267,6 +274,7 @@ def nll_loss(
     return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
 
 
+@of_tensors
 def cross_entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0,

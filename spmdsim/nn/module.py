@@ -24,6 +24,7 @@ from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
+from spmdsim.wrong_calls import explained
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -344,6 +345,11 @@ class Module(Pictured):
                         yield f"{name}.{number}", item
             elif isinstance(value, (Parameter, Module)):
                 yield name, value
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("spmdsim.nn.") and "__init__" in vars(cls):
+            explained(cls)
 
     def parameters(self) -> list[Parameter]:
         """All parameters."""

@@ -27,6 +27,7 @@ from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.provenance import computed_origin
+from spmdsim.wrong_calls import explained
 
 __all__ = ["Optimiser", "sharded_over"]
 
@@ -89,6 +90,11 @@ class Optimiser(SavedState, Pictured):
     >>> issubclass(nn.Adam, Optimiser)
     True
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("spmdsim.nn.") and "__init__" in vars(cls):
+            explained(cls)
 
     #: Whether nobody else has the value at hand any more, so that the new one may take its place; whether nobody reads its
     #: gradient after the update, which may write to it.

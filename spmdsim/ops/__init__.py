@@ -5,6 +5,9 @@ Element types are numpy's. Functions that make fractions of whole numbers (``sig
 width and meets float16 in float32, as in torch and JAX. What needs an order, or is not defined for a type, is refused.
 """
 
+from typing import TYPE_CHECKING
+
+from spmdsim import wrong_calls
 from spmdsim.ops.activations import *
 from spmdsim.ops.along import *
 from spmdsim.ops.arrange import *
@@ -30,3 +33,6 @@ from spmdsim.ops.windowed import *
 __all__ = sorted(
     name for name, value in vars().items() if isinstance(value, OperatorFunction) and name != "setitem"
 )
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+    __getattr__ = wrong_calls.refuse_names(__name__, __all__)

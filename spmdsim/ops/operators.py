@@ -8,9 +8,10 @@ from inspect import cleandoc, signature
 from re import MULTILINE, findall, search, split
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from spmdsim.errors import SpmdError, UsageTypeError, two_names
+from spmdsim.errors import NoTensorError, SpmdError, two_names
 from spmdsim.pictured import Pictured
 from spmdsim.tensor.program_operator import Op
+from spmdsim.wrong_calls import is_of_the_call, wrong_arguments
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import RuleSource
@@ -173,6 +174,8 @@ class OperatorFunction(Pictured, Generic[P, R]):
         try:
             return self._function(*args, **kwargs)
         except FOREIGN as error:
+            if isinstance(error, TypeError) and is_of_the_call(error):
+                raise wrong_arguments(self._function, args, kwargs, error) from None
             require_tensors(self.__name__, error, (*args, *kwargs.values()))
             raise
 
@@ -223,6 +226,8 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except FOREIGN as error:
+            if isinstance(error, TypeError) and is_of_the_call(error):
+                raise wrong_arguments(function, args, kwargs, error) from None
             require_tensors(function.__name__, error, (*args, *kwargs.values()))
             raise
 
@@ -231,10 +236,11 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
     """After an error that is not ours: whether there was any tensor at all."""
-    of_the_call = isinstance(error, SpmdError) or "argument" in str(error)  # says itself what is wrong
-    if not of_the_call and not any(map(_stands_for_a_tensor, values)):
+    # An error of ours says itself what is wrong, but for the name of the function that the user called.
+    of_the_call = isinstance(error, SpmdError) or "argument" in str(error)
+    if (not of_the_call or isinstance(error, NoTensorError)) and not any(map(_stands_for_a_tensor, values)):
         kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
-        raise UsageTypeError(
+        raise NoTensorError(
             f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
         ) from None
 

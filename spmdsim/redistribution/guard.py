@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.bounded import Bounded
 from spmdsim.errors import PlanError, many
 from spmdsim.redistribution.planner import Plan
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core.rule import BoundRule
@@ -26,6 +27,7 @@ class RedistributionWarning(UserWarning):
     """An operator moved data to bring an operand into the layout it needs."""
 
 
+@explained
 @contextmanager
 def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
     """Inside the block, an operator that must move an operand raises (or warns).

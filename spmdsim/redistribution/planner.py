@@ -33,6 +33,7 @@ from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Sh
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.ways.way import plan_peak
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -259,6 +260,7 @@ def plan(
     partial_target: bool = False,
     more_memory: bool = False,
 ) -> StyledPlan: ...
+@explained
 def plan(
     src: Layout,
     dst: Layout,

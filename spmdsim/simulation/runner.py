@@ -24,6 +24,7 @@ from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPl
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
 from spmdsim.trace.source_lines import cell
+from spmdsim.wrong_calls import explained
 
 Emit = Callable[[int, str], None]
 
@@ -31,6 +32,7 @@ MOST_RANKS = 1 << 16
 """Virtual ranks: each has a stack, its modules and an environment."""
 
 
+@explained
 def simulate(
     program: Callable[..., object] | str | os.PathLike[str],
     n: int,

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.layout.element_type import is_half
 from spmdsim.layout.pieces import Pieces, misplaced
 from spmdsim.tensor.program_tensor import Tensor
@@ -41,6 +41,7 @@ from spmdsim.tensor.rounding import (
     tolerance,
     unit_roundoff,
 )
+from spmdsim.wrong_calls import explained
 
 #: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.
 OUTLIER = 64.0
@@ -51,6 +52,7 @@ LOST = 256.0
 Reference = Tensor | ArrayLike | Measured | Callable[..., object]
 
 
+@explained
 def check(
     tensor: Tensor,
     reference: Reference,
@@ -87,6 +89,14 @@ def check(
     >>> check(y, np.matmul, operands=(a, a.T)).word
     'ok'
     """
+    if not isinstance(tensor, Tensor):
+        swapped = "; the tensor comes first: check(y, function, operands=(a, b))" * isinstance(
+            reference, Tensor
+        )
+        raise UsageTypeError(
+            f"check: tensor must be a Tensor, got {type(tensor).__name__}{swapped}"
+            + ("" if swapped else "; make one with Tensor.from_global(array, layout)")
+        )
     world = tensor.world
     if not world.has_data:
         raise WorldError("a ShapeOnly world holds no data to check")
@@ -169,7 +179,14 @@ class _Expected:
         if self._block is None:
             array: np.ndarray | Measured = self.whole[index]
             return array
-        block = self._block(index)
+        try:
+            block = self._block(index)
+        except TypeError as error:
+            name = getattr(self._block, "__name__", "reference")
+            raise UsageTypeError(
+                f"check: {name} was given one tuple of slices, as functions without operands= are ({error}); if it is a "
+                f"function of arrays, say which: check(y, {name}, operands=(a, b))"
+            ) from error
         if not isinstance(block, tuple):
             return np.asarray(block)
         function, operands = block

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
-from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError, many
+from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.watch import watchers
@@ -38,7 +38,7 @@ def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     like = next((x if isinstance(x, Tensor) else x.value for x in values if _placed(x)), None)
     if like is None:
         kinds = ", ".join(type(x).__name__ for x in values)
-        raise UsageTypeError(
+        raise NoTensorError(
             f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
         )
     return [as_operand(x, like) for x in values]

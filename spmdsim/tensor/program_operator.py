@@ -22,6 +22,7 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.tensor.function_facts import FunctionFacts, facts_of
 from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
+from spmdsim.wrong_calls import explained
 
 T = TypeVar("T", bound=Tensor)
 V = TypeVar("V")
@@ -145,6 +146,7 @@ def specialised_vjp(
     return None if specialise is None else specialise(wanted, *arrays, **params)
 
 
+@explained
 @dataclass(frozen=True, repr=False, eq=False)
 class Op(operator.Op):
     """An operator on global tensors.

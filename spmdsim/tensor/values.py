@@ -194,13 +194,22 @@ class ReadableTensor(SummedTensor):
         return (1, 0)
 
     def __float__(self) -> float:
+        self._require_one_element("float")
         return float(self.item())
 
     def __int__(self) -> int:
+        self._require_one_element("int")
         return int(self.item())
 
     def __complex__(self) -> complex:
+        self._require_one_element("complex")
         return complex(self.item())
+
+    def _require_one_element(self, function: str) -> None:
+        if self.size != 1:
+            raise InputError(
+                f"{function}(x): x must have one element, got shape {self.shape}; reduce it first, such as ops.sum(x)"
+            )
 
     def __index__(self) -> int:
         """The only element, if it is an integer, where Python wants one: ``range(n)``."""
@@ -210,6 +219,11 @@ class ReadableTensor(SummedTensor):
 
     def __bool__(self) -> bool:
         """Whether the only element is not zero; more have no truth of their own, as in numpy."""
+        if self.size != 1:
+            raise InputError(
+                f"bool(x), as `if x > 3:` asks for it: x must have one element, got shape {self.shape}; take ops.any(x) or "
+                "ops.all(x)"
+            )
         return bool(self.item())
 
 

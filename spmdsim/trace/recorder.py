@@ -17,6 +17,7 @@ from spmdsim.errors import many
 from spmdsim.pictured import Pictured
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.trace.source_lines import source_line
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,6 +141,7 @@ class Trace(Pictured, Sequence[Event]):
         printer.text("..." if cycle else str(self))
 
 
+@explained
 @contextlib.contextmanager
 def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.

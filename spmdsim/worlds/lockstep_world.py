@@ -38,6 +38,7 @@ from spmdsim.worlds.local_steps import (
     scanned,
 )
 from spmdsim.worlds.programs import Moved, StepProgram, check_mode, check_shard
+from spmdsim.wrong_calls import explained
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
@@ -182,6 +183,7 @@ def _how(size: int) -> str:
     return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
 
 
+@explained
 class LockStep(World, lockstep.LockStep):
     """A world of ``size`` ranks in this process, without MPI.
 
@@ -296,6 +298,7 @@ class ShapeArray(Pictured):
         return ShapeArray(self.shape, dtype)
 
 
+@explained
 class ShapeOnly(World):
     """A world of ``size`` ranks of which only rank 0 is followed, by shapes.
 

@@ -58,7 +58,7 @@ def test_what_is_no_rule(text, options, message):
     ("text", "shapes", "message"),
     [
         ("m k, k n -> m n", [(2, 3)], "takes 2 operands, but 1 was given"),
-        ("m k, k n -> m n", [(2, 3), (4, 5)], "factor 'k' .* has size 3, but 4 in operand 1"),
+        ("m k, k n -> m n", [(2, 3), (4, 5)], "dim called 'k' has size 3, but 4 in operand 1"),
         ("m k, k n -> m n", [(2, 3), (3,)], "needs an operand of 2 dims, but it has 1"),
         ("..., ... -> ...", [(2, 3), (4, 3)], "dim 1 from the right of '...' .* size 2, but 4"),
         ("... k -> ...", [()], "needs operands of 1 dim or more, not 0"),

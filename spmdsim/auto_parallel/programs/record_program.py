@@ -22,6 +22,7 @@ from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import source_lines
 from spmdsim.trace.source_lines import in_words
+from spmdsim.wrong_calls import is_of_the_call, wrong_arguments
 
 Program = Callable[..., Any]
 #: Shapes of a program's arguments: a shape, or a pair of a shape and an element type.
@@ -185,6 +186,8 @@ def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
     try:
         return program(**arguments)
     except Exception as error:
+        if isinstance(error, TypeError) and is_of_the_call(error):
+            raise wrong_arguments(program, (), arguments, error) from None
         if _in_numpy(error):
             raise _without_rule(error) from None
         if isinstance(error, SpmdError):

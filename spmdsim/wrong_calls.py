@@ -1,0 +1,183 @@
+"""Errors for a name that a module does not have, and for arguments that a function does not take: the nearest right ones.
+
+Python says both in words of its own, without a suggestion. Public modules ask :func:`missing_name`; public functions and
+classes are decorated with :func:`explained`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeVar
+
+from spmdsim.errors import UsageTypeError, nearest, unknown
+
+#: Modules in which a name that another one lacks may stand.
+NAMESPACES = ("spmdsim", "spmdsim.ops", "spmdsim.nn", "spmdsim.local", "spmdsim.linalg", "spmdsim.fft")
+#: Collectives by their names in MPI and torch: inside of a function of local arrays they are these. Tensors need none.
+COLLECTIVES = {
+    **dict.fromkeys(("allreduce", "all_reduce", "reduce"), "psum"),
+    **dict.fromkeys(("allgather", "all_gather_into_tensor", "gather"), "all_gather"),
+    **dict.fromkeys(("reducescatter", "reduce_scatter"), "psum_scatter"),
+    **dict.fromkeys(("alltoall", "all_to_all_single"), "all_to_all"),
+    **dict.fromkeys(("send", "recv", "sendrecv", "isend", "irecv"), "ppermute"),
+}
+#: Characters of an argument's meaning that an error quotes.
+MOST_QUOTED = 80
+#: Characters of a signature that an error shows whole.
+MOST_OF_A_CALL = 120
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error for a name that a public module does not have, with the nearest one here or in another module.
+
+    Args:
+        module: its name.
+        name: what was asked for.
+        names: what it has.
+
+    >>> print(missing_name("spmdsim.nn", "ReLU", ["Linear", "SGD"]))
+    module 'spmdsim.nn' has no attribute 'ReLU'; nearest: spmdsim.relu
+    >>> print(missing_name("spmdsim", "allreduce", ["matmul"]))
+    module 'spmdsim' has no attribute 'allreduce'; nearest: tensor.to(layout), or spmdsim.local.psum in a local function
+    """
+    # ``from package import module`` asks here first, and imports the module then.
+    is_name = not name.startswith("_") and not _is_module(f"{module}.{name}")
+    hint = _nearest_name(module, name, list(names)) if is_name else ""
+    return AttributeError(
+        f"module {module!r} has no attribute {name!r}" + (f"; nearest: {hint}" if hint else "")
+    )
+
+
+def refuse_names(module: str, names: Iterable[str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a public module that has these names and no others."""
+
+    def look_up(name: str) -> Any:
+        raise missing_name(module, name, names)
+
+    return look_up
+
+
+def _is_module(name: str) -> bool:
+    """Return True if there is a module of this name, loaded or not."""
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
+    """Return the nearest name, with its module where that is another one; "" if none is near."""
+    collective = COLLECTIVES.get(name.lower())
+    if collective is not None:
+        return f"tensor.to(layout), or spmdsim.local.{collective} in a local function"
+    others = {one: getattr(import_module(one), "__all__", ()) for one in NAMESPACES if one != module}
+    for cutoff in ("the same letters", "similar"):
+        for place, public in {module: names, **others}.items():
+            near = nearest(name, public)
+            if near is not None and (cutoff == "similar" or near.lower() == name.lower()):
+                return repr(near) if place == module else f"{place}.{near}"
+    return ""
+
+
+def explained(target: F) -> F:
+    """Have a function or a class refuse wrong arguments in words: the nearest keyword, or what is missing and how it is called.
+
+    >>> @explained
+    ... def cut(array, rows=1):
+    ...     return array[:rows]
+    >>> cut([1, 2], row=1)
+    Traceback (most recent call last):
+    spmdsim.errors.UsageTypeError: cut has no argument 'row'; did you mean 'rows'? it takes array, rows
+    >>> cut()
+    Traceback (most recent call last):
+    spmdsim.errors.UsageTypeError: cut: argument 'array' is missing; it is called as cut(array, rows=1)
+    """
+    if isinstance(target, type):
+        target.__init__ = _explained(target.__init__, target)  # type: ignore[misc]
+        return target
+    function: F = _explained(target, target)
+    return function
+
+
+def _explained(function: Any, target: Any) -> Any:
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if not is_of_the_call(error):
+                raise
+            raise wrong_arguments(target, args, kwargs, error) from None
+
+    return called
+
+
+def is_of_the_call(error: TypeError) -> bool:
+    """Return True if Python raised an error because the arguments do not fit the function that the caller's frame called."""
+    trace = error.__traceback__
+    return not isinstance(error, UsageTypeError) and (trace is None or trace.tb_next is None)
+
+
+def wrong_arguments(
+    target: Any, args: Sequence[object], kwargs: Mapping[str, object], error: TypeError
+) -> UsageTypeError:
+    """Return the error for arguments that do not fit the signature of a function or class.
+
+    Args:
+        target: the function, or the class of which ``__init__`` was called; then ``args`` begin with the instance.
+        args: arguments by their place.
+        kwargs: arguments by their names.
+        error: what Python raised, whose text is taken where nothing else is found.
+    """
+    name = target.__name__
+    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+    written = signature(function)
+    parameters = [p for p in written.parameters.values() if p.name not in ("self", "cls")]
+    shift = len(written.parameters) - len(parameters)
+    takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    strange = [word for word in kwargs if word not in words and not takes_any]
+    if strange:
+        return unknown(
+            f"{name} has no argument {strange[0]!r}", strange[0], words, UsageTypeError, "it takes"
+        )
+    count = len(args) - shift
+    call = f"it is called as {name}{_short(written.replace(parameters=parameters))}"
+    twice = [p.name for p in by_place[:count] if p.name in kwargs]
+    if twice:
+        return UsageTypeError(f"{name}: argument {twice[0]!r} is given by its place and by its name; {call}")
+    needed = [*by_place[count:], *[p for p in parameters if p.kind is p.KEYWORD_ONLY]]
+    missing = [p.name for p in needed if p.default is p.empty and p.name not in kwargs]
+    if missing:
+        meaning = _meaning(target, missing[0])
+        return UsageTypeError(f"{name}: argument {missing[0]!r} is missing{meaning}; {call}")
+    if count > len(by_place) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        most = f"{len(by_place)} argument{'s' * (len(by_place) != 1)}"
+        return UsageTypeError(f"{name} takes at most {most} by their place, got {count}; {call}")
+    return UsageTypeError(str(error))
+
+
+def _short(written: Signature) -> str:
+    """Return a signature as text, without types; of a long one only what must be given."""
+    bare = [p.replace(annotation=p.empty) for p in written.parameters.values()]
+    text = str(written.replace(parameters=bare, return_annotation=Signature.empty))
+    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>|<operator (\w+)>", r"\1\2", text)
+    if len(text) <= MOST_OF_A_CALL:
+        return text
+    return f"({', '.join(p.name for p in bare if p.default is p.empty)}, ...)"
+
+
+def _meaning(target: Any, name: str) -> str:
+    """Return the first words of what a docstring says about an argument, in brackets; "" if it says nothing."""
+    match = re.search(rf"^ +{name}: ([^.;:]+)", target.__doc__ or "", re.MULTILINE)
+    words = " ".join(match[1].split()).replace("`", "") if match else ""
+    is_whole = all(words.count(opening) == words.count(closing) for opening, closing in ("()", "[]"))
+    return f" ({words})" if 0 < len(words) <= MOST_QUOTED and is_whole else ""

@@ -1,0 +1,217 @@
+"""A wrong name or argument in Python gets the nearest right one in one line, as commands have it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spmdsim
+from spmdsim import (
+    LockStep,
+    Machine,
+    Mesh,
+    Op,
+    Rule,
+    Tensor,
+    check,
+    fft,
+    linalg,
+    local,
+    matmul,
+    nn,
+    ops,
+    plan,
+    search,
+    simulate,
+)
+from spmdsim.cli.main import main
+from spmdsim.errors import InputError, RuleError, UsageTypeError
+
+MESH = Mesh((2, 4), ("dp", "tp"))
+A = np.ones((8, 8))
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return Tensor.from_global(A, MESH("dp", "tp"), LockStep(8))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "nearest"),
+    [
+        (nn, "ReLU", "nearest: spmdsim.relu"),
+        (nn, "Lineer", "nearest: 'Linear'"),
+        (nn, "CrossEntropyLoss", "nearest: 'cross_entropy'"),
+        (ops, "sofmax", "nearest: 'softmax'"),
+        (ops, "mse_loss", "nearest: spmdsim.nn.mse_loss"),
+        (linalg, "invert", "nearest: 'inv'"),
+        (fft, "ftt", "nearest: 'fft'"),
+        (local, "all_reduce", "nearest: tensor.to(layout), or spmdsim.local.psum in a local function"),
+        (spmdsim, "allreduce", "nearest: tensor.to(layout), or spmdsim.local.psum in a local function"),
+        (spmdsim, "Tenser", "nearest: 'Tensor'"),
+        (spmdsim.array_api, "ones_lke", "nearest: 'ones_like'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_name_gets_the_nearest(module, name: str, nearest: str) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(module, name)
+    assert str(raised.value) == f"module {module.__name__!r} has no attribute {name!r}; {nearest}"
+
+
+def test_what_has_nothing_near_says_no_more() -> None:
+    for name in ("qqqqqq", "_private", "__wrapped__"):
+        with pytest.raises(AttributeError, match=rf"^module 'spmdsim.ops' has no attribute '{name}'$"):
+            getattr(ops, name)
+
+
+def test_a_submodule_is_imported_without_a_search_for_names() -> None:
+    """``from spmdsim import errors`` asks the package for a name first: that loads neither NumPy nor operators."""
+    code = (
+        "import sys; from spmdsim import errors; print('numpy' in sys.modules, 'spmdsim.ops' in sys.modules)"
+    )
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: nn.SGD([], lr=0.1), "SGD has no argument 'lr'; it takes parameters, rate, momentum"),
+        (
+            lambda: nn.Linear(3, 4),
+            "Linear: argument 'weight' is missing (layout of [n_in, n_out]); it is called as Linear(",
+        ),
+        (
+            lambda: nn.Linear(3, 4, MESH("tp", None), outputs=1),
+            "Linear has no argument 'outputs'; did you mean 'output'?",
+        ),
+        (lambda: nn.Sequential(module=3), "Sequential has no argument 'module'"),
+        (lambda: Machine(alpa=1), "Machine has no argument 'alpa'; did you mean 'alpha'?"),
+        (lambda: LockStep(ranks=4), "LockStep has no argument 'ranks'; it takes size"),
+        (
+            lambda: Op("f", Rule.parse("... -> ..."), np.exp, vjs=1),
+            "Op has no argument 'vjs'; did you mean 'vjp'?",
+        ),
+        (
+            lambda: plan(MESH("dp"), MESH("tp")),
+            "plan: argument 'shape' is missing (global shape); it is called as plan(",
+        ),
+        (
+            lambda: plan(MESH("dp"), MESH("tp"), (8,), dtyp="f4"),
+            "plan has no argument 'dtyp'; did you mean 'dtype'?",
+        ),
+        (
+            lambda: plan(MESH("dp"), MESH("tp"), (8,), shape=(8,)),
+            "plan: argument 'shape' is given by its place and by its name",
+        ),
+        (lambda: search(inputs={"y": (3, 4)}), "search: argument 'program' is missing"),
+        (lambda: search(lambda x: x, 8, inputs={"y": (8, 8)}), "<lambda> has no argument 'y'; it takes x"),
+        (lambda: simulate(), "simulate: argument 'program' is missing"),
+        (lambda: simulate("program.py", 4, rank=3), "simulate has no argument 'rank'; it takes program, n"),
+        (
+            lambda: check(Tensor.from_global(A, MESH("dp", "tp"), LockStep(8))),
+            "check: argument 'reference' is missing",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_arguments_get_the_right_ones(call, said: str) -> None:
+    with pytest.raises(UsageTypeError) as raised:
+        call()
+    assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+
+
+def test_an_error_inside_of_a_call_is_left_as_it_is(x: Tensor) -> None:
+    def loss(y):
+        raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match=r"^of its own$"):
+        nn.Sequential(loss)(x)
+    with pytest.raises(TypeError, match=r"^of its own$"):
+        search(loss, 4, inputs={"y": (4,)})
+
+
+def test_operators_name_their_arguments(x: Tensor) -> None:
+    with pytest.raises(UsageTypeError, match=r"^softmax has no argument 'dimm'; did you mean 'dim'"):
+        ops.softmax(x, dimm=1)
+    with pytest.raises(UsageTypeError, match=r"^softmax takes at most 2 arguments by their place, got 4"):
+        ops.softmax(x, 1, 2, 3)
+    with pytest.raises(UsageTypeError, match=r"^linear has no argument 'biass'; did you mean 'bias'"):
+        ops.linear(x, x, biass=3)
+
+
+def test_losses_name_themselves() -> None:
+    for loss in (
+        nn.cross_entropy,
+        nn.mse_loss,
+        nn.l1_loss,
+        nn.binary_cross_entropy,
+        nn.smooth_l1_loss,
+    ):
+        for operands in ((3, 4), (A, A), ([1.0], [0])):
+            with pytest.raises(UsageTypeError, match=rf"^{loss.__name__} takes tensors, but got "):
+                loss(*operands)
+
+
+def test_check_says_which_argument_is_where(x: Tensor) -> None:
+    with pytest.raises(
+        UsageTypeError, match=r"^check: tensor must be a Tensor, got ufunc; the tensor comes first: check\(y"
+    ):
+        check(np.matmul, x)
+    with pytest.raises(
+        UsageTypeError,
+        match=r"^check: tensor must be a Tensor, got ndarray; make one with Tensor.from_global",
+    ):
+        check(A, A)
+    for function in (np.matmul, lambda a, b: a @ b, lambda a: a * 2.0):
+        with pytest.raises(
+            UsageTypeError,
+            match=r"if it is a function of arrays, say which: check\(y, .*, operands=\(a, b\)\)",
+        ):
+            check(x, function)
+    assert check(x, lambda index: A[index])
+
+
+def test_numbers_of_several_elements_name_what_asked_for_them(x: Tensor) -> None:
+    for function in (float, int, complex):
+        with pytest.raises(
+            InputError, match=rf"^{function.__name__}\(x\): x must have one element, got shape \(8, 8\)"
+        ):
+            function(x)
+    with pytest.raises(
+        InputError, match=r"^bool\(x\), as `if x > 3:` asks for it: .*ops\.any\(x\) or ops\.all\(x\)"
+    ):
+        _ = 1 if x > 3 else 0
+    with pytest.raises(InputError, match=r"^item\(\) needs a tensor of one element"):
+        x.item()
+
+
+def test_sizes_that_differ_are_named_by_their_dim(x: Tensor) -> None:
+    y = Tensor.from_global(np.ones((6, 8)), MESH("tp", None), x.world)
+    with pytest.raises(
+        RuleError,
+        match=r"sizes must be equal where dims have one name in the rule .*: the dim called 'k' has size 8, but 6",
+    ):
+        matmul(x, y)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "collective show ring -n 4",
+            "algorithm must be given: spmdsim collective show COLLECTIVE ALGORITHM",
+        ),
+        ("simulate", "script must be given: spmdsim simulate SCRIPT"),
+        ("launch -n 2", "script must be given: spmdsim launch SCRIPT"),
+    ],
+)
+def test_commands_say_how_they_are_called(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err
