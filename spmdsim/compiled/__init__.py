@@ -21,6 +21,7 @@ from spmdsim.errors import UsageTypeError
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.in_place import without_base
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
 from spmdsim.wrong_calls import explained
@@ -118,7 +119,7 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
 
 def _detached(result: Any) -> Any:
     if isinstance(result, Tensor):
-        return result.detach()
+        return without_base(result)
     if isinstance(result, dict):
         return {key: _detached(part) for key, part in result.items()}
     return type(result)(map(_detached, result)) if isinstance(result, (list, tuple)) else result

@@ -94,7 +94,7 @@ class Tensor(Pictured):
     """
 
     __slots__ = (
-        *("__weakref__", "_tracked", "grad", "gradient_layout", "held", "meta"),
+        *("__weakref__", "_changes", "_tracked", "_view", "grad", "gradient_layout", "held", "meta"),
         *("name", "node", "origin", "output", "sums", "world"),
     )
 
@@ -119,7 +119,7 @@ class Tensor(Pictured):
         self.gradient_layout: Layout | None = None
         self.sums: Shards | None = None
         self.node: Node | None = None
-        self.output = 0
+        self.output, self._changes, self._view = 0, None, None
 
     @classmethod
     def from_global(

@@ -18,9 +18,9 @@ from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.notation.layouts import integers
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.in_place import become
 from spmdsim.tensor.random import Index, normal_block, uniform_block
 from spmdsim.tensor.sources import Described, check_layout
-from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current

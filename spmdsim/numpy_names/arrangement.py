@@ -144,7 +144,15 @@ def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[T
     else:
         cuts = [0, *[slice(int(k)).indices(n)[1] for k in indices_or_sections], n]
     pieces = [slice(start, max(start, stop)) for start, stop in pairwise(cuts)]
-    return [ops.getitem(ary, (*[slice(None)] * at, piece)) for piece in pieces]
+    before: list[Any] = [slice(None)] * at
+    return [ary[(*before, piece)] for piece in pieces]
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along a dim, without it."""
+    at = along_dim("unstack", x, axis)
+    before: list[Any] = [slice(None)] * at
+    return tuple(x[(*before, k)] for k in range(x.shape[at]))
 
 
 def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:

@@ -21,12 +21,13 @@ from spmdsim import ops
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.element_type import number_type
 from spmdsim.numpy_names import arrangement, calculation, element_functions, selection, without_nan
+from spmdsim.numpy_names.view_functions import as_view
 from spmdsim.ops.scans import running_extreme
 from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, empty_like, full_like, ones_like, zeros_like
+from spmdsim.tensor.in_place import become
 from spmdsim.tensor.operands import array_operands, counted_dim
-from spmdsim.tensor.symbols import become
 
 #: NumPy's functions that have another name here.
 SPELLED = {
@@ -199,7 +200,7 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     out = named.pop("out", None)
     room = import_module(_ROOMS[module]) if module in _ROOMS else ops
     result = _called(called.__name__, said, args, named, room)
-    return result if out is None else _into(out, result, said)
+    return as_view(called, args, named, result) if out is None else _into(out, result, said)
 
 
 def _by_name(called: Callable[..., Any], args: Any, options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

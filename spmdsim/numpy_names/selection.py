@@ -17,8 +17,8 @@ from spmdsim.ops.declare import alike
 from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import ones_like, zeros_like
+from spmdsim.tensor.in_place import become, before
 from spmdsim.tensor.operands import Operand, array_operands, operands
-from spmdsim.tensor.symbols import become, before
 
 
 def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:

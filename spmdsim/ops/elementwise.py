@@ -198,6 +198,31 @@ conjugate = unary("conjugate", np.conjugate, vjp=lambda dy, xs, y: (conj(dy),), 
 real = unary("real", lambda x: np.array(x.real), lambda x: np.ones((), x.dtype), linear="each", says="x.real")
 imag = unary("imag", lambda x: np.array(x.imag), lambda x: np.asarray(-1j), linear="each", says="x.imag")
 
+
+def _with_part(x: Array, value: Array, name: str) -> Array:
+    changed = np.array(x)
+    setattr(changed, name, value)
+    return changed
+
+
+def _with_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Array, Array]:
+    return (1j * dy.imag, dy.real.copy()) if name == "real" else (dy.real + 0j, dy.imag.copy())
+
+
+_with_part_op = Op(
+    "with_part",
+    lambda *_, name: Rule.parse("..., ... -> ...", linear="all"),
+    _with_part,
+    _with_part_vjp,
+    lambda x, value, name: x,
+)
+
+
+def with_part(name: str, x: Tensor, value: Tensor) -> Tensor:
+    """Return complex numbers with another real or imaginary part; ``name`` is "real" or "imag"."""
+    return _with_part_op(x, value, name=name)
+
+
 _LN2, _LN10 = np.log(2.0), np.log(10.0)
 log2 = unary("log2", np.log2, lambda x: 1 / (x * x.dtype.type(_LN2)), work=FUNCTIONS)
 log10 = unary("log10", np.log10, lambda x: 1 / (x * x.dtype.type(_LN10)), work=FUNCTIONS)

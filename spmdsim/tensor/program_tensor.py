@@ -14,8 +14,10 @@ from spmdsim.core import Layout
 from spmdsim.core.tensor import pieces
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, UsageTypeError, two_names
+from spmdsim.tensor import views
+from spmdsim.tensor.in_place import become, before, has_item
 from spmdsim.tensor.sources import along, assemble, blocks, check_layout, move, require_equal_source
-from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
+from spmdsim.tensor.symbols import SymbolicTensor, ops
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
@@ -326,7 +328,7 @@ class Tensor(SymbolicTensor):
     # -- parts ----------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Index) -> Tensor:
-        return ops.getitem(self, index)
+        return views.item(self, index, ops.getitem(self, index))
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[k] for k in range(len(self)))
@@ -342,6 +344,8 @@ class Tensor(SymbolicTensor):
 
     def __setitem__(self, index: Index, value: Operand) -> None:
         """``x[index] = value``: the tensor gets new values; no array is written into (see :func:`become`)."""
+        if isinstance(value, Tensor) and has_item(self, index, value):
+            return
         become(self, ops.setitem(before(self), index, value), "an assignment")
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
@@ -364,16 +368,6 @@ class Tensor(SymbolicTensor):
             return _numpy_protocols().function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
-
-    @property
-    def T(self) -> Tensor:
-        """The tensor with its dims in reversed order."""
-        return ops.transpose.__wrapped__(self)
-
-    @property
-    def mT(self) -> Tensor:
-        """The tensor with its last two dims exchanged."""
-        return ops.matrix_transpose(self)
 
     @property
     def device(self) -> str:
@@ -413,12 +407,16 @@ class Tensor(SymbolicTensor):
     ) -> Tensor:
         """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
-            return ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
-        return ops.reshape.__wrapped__(self, (shape, *sizes) if sizes else shape, layout, order=order)  # type: ignore[arg-type]
+            result = ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
+        else:
+            new: Any = (shape, *sizes) if sizes else shape
+            result = ops.reshape.__wrapped__(self, new, layout, order=order)
+        return views.reshaped(self, result, order)
 
     def transpose(self, perm: int | Sequence[int] | None = None, *dims: int) -> Tensor:
         """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""
-        return ops.transpose(self, (perm, *dims) if isinstance(perm, int) else perm)
+        order = (perm, *dims) if isinstance(perm, int) else perm
+        return views.permuted(self, ops.transpose(self, order), order)
 
     def flatten(self, start: int | str = 0, order: str = "C") -> Tensor:
         """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""

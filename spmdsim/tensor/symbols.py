@@ -9,13 +9,15 @@ from functools import lru_cache, partial
 from importlib import import_module
 from sys import getrefcount
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard
 
 import numpy as np
 
 from spmdsim.core import tensor
 from spmdsim.core.world import programs
-from spmdsim.errors import LayoutError, RuleError, UsageTypeError, nearest
+from spmdsim.errors import UsageTypeError, nearest
+from spmdsim.tensor import views
+from spmdsim.tensor.in_place import become, before
 from spmdsim.tensor.values import ReadableTensor
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace.recorder import open_traces
@@ -163,52 +165,6 @@ def _symbols(name: str) -> tuple[Binary, Binary, Binary]:
     return _binary(name), _reflected(name), _in_place(name)
 
 
-def _is_leaf(x: tensor.Tensor) -> bool:
-    return x.requires_grad and x.node is None
-
-
-def before(x: Any) -> Any:
-    """A tensor as it is now, for what will be its new values; those of a leaf have no history."""
-    if x.node is None:
-        return x.detach()
-    same = type(x)(x.world, x.meta, x.held, True, x.name, x.origin)
-    same.node, same.output = x.node, x.output
-    return same
-
-
-def become(x: tensor.Tensor, result: Any, what: str) -> Any:
-    """Let a tensor be another one's values, in its own layout and element type: ``x += y``, ``x[k] = y``, ``out=x``.
-
-    No array is written into: who shares arrays with it keeps what it had. A leaf of the graph of gradients stays one,
-    with new values; any other tensor gets the history of its new values.
-
-    Raises:
-        LayoutError: the result has another shape.
-        UsageTypeError: the tensor is a leaf that wants a gradient, and the values have a history of their own.
-        RuleError: the element type cannot hold the result.
-    """
-    if programs:
-        programs[-1].changed(x, what)
-    if result.shape != x.shape:
-        raise LayoutError(f"{what} in place would make shape {result.shape} of {x.shape}; give it a new name")
-    if result.dtype != x.dtype:
-        if not np.can_cast(result.dtype, x.dtype, "same_kind"):
-            raise RuleError(
-                f"{what} in place would make {result.dtype} of {x.dtype}; give it a new name, or convert it first"
-            )
-        result = ops.cast(result, x.dtype)
-    if _is_leaf(x) and result.requires_grad:
-        raise UsageTypeError(
-            f"{what} in place: the tensor wants a gradient, and so do its new values; give them a new name, or "
-            "detach() them"
-        )
-    placed = result.to(x.layout.reduced)
-    x.world, x.meta, x.held, x.origin, x.sums = placed.world, placed.meta, placed.held, placed.origin, None
-    if not _is_leaf(x):
-        x._tracked, x.node, x.output = placed.requires_grad, placed.node, placed.output
-    return x
-
-
 def _comparable(other: object) -> TypeGuard[Operand]:
     """Whether ``==`` compares elements with it; what is no operand is not equal."""
     types = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
@@ -284,12 +240,12 @@ def fill(x: Tensor, value: Operand) -> Tensor:
     return ops.setitem(x, ..., value)
 
 
-class _Attribute(_Method):
-    """A function of the tensor alone, as an attribute."""
+class _Part(_Method):
+    """The real or the imaginary part, as an attribute."""
 
     def __get__(self, tensor: Any, owner: Any) -> Any:
         function = super().__get__(None, owner)
-        return function if tensor is None else function(tensor)
+        return function if tensor is None else views.component(tensor, function(tensor), self.function)
 
 
 def _instead(kind: type, name: str) -> str:
@@ -306,14 +262,19 @@ def _instead(kind: type, name: str) -> str:
 
 
 class SymbolicTensor(ReadableTensor):
-    """A tensor with the symbols of Python and the methods of numpy's arrays."""
+    """A tensor with the symbols of Python and the methods of numpy's arrays.
+
+    ``has_views``: whether results that NumPy calls views change what they are of.
+    """
 
     __slots__ = ()
 
+    has_views: ClassVar[bool] = True
+
     clip, conj, conjugate, nonzero = map(_Method, ("clip", "conjugate", "conjugate", "nonzero"))
-    repeat, searchsorted, squeeze = map(_Method, ("repeat", "searchsorted", "squeeze"))
-    swapaxes, take = map(_Method, ("swapaxes", "take"))
-    real, imag = map(_Attribute, ("real", "imag"))
+    repeat, searchsorted, take = map(_Method, ("repeat", "searchsorted", "take"))
+    squeeze, swapaxes = map(_NumpyMethod, ("squeeze", "swapaxes"))
+    real, imag = map(_Part, ("real", "imag"))
     argsort, copy, cumprod, cumsum = map(_NumpyMethod, ("argsort", "copy", "cumprod", "cumsum"))
     argpartition, choose = map(_NumpyMethod, ("argpartition", "choose"))
     compress = _Reversed("compress")
@@ -343,6 +304,25 @@ class SymbolicTensor(ReadableTensor):
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         return ops.not_equal(self, other) if _comparable(other) else NotImplemented  # type: ignore[arg-type]
+
+    @property
+    def T(self: Any) -> Tensor:
+        """The tensor with its dims in reversed order."""
+        return views.permuted(self, ops.transpose.__wrapped__(self))
+
+    @property
+    def mT(self: Any) -> Tensor:
+        """The tensor with its last two dims exchanged."""
+        return self.swapaxes(-1, -2) if self.ndim > 1 else ops.matrix_transpose(self)
+
+    def __copy__(self) -> SymbolicTensor:
+        """Another tensor with the same attributes, which is a view of none."""
+        reduced: Any = self.__reduce_ex__(4)
+        function, arguments, (_, slots) = reduced[:3]
+        copied: SymbolicTensor = function(*arguments)
+        for name, value in {**slots, "_view": None}.items():
+            setattr(copied, name, value)
+        return copied
 
     #: A tensor hashes by identity, though ``==`` compares elements.
     __hash__ = tensor.Tensor.__hash__

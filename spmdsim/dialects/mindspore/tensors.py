@@ -241,6 +241,8 @@ class CountedTensor(Tensor):
 
     __slots__ = ()
 
+    has_views = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if _limit[0] is not None and self.held and not isinstance(self.held[0], np.generic):

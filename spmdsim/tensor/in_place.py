@@ -1,0 +1,160 @@
+"""In-place changes of tensors, and of the tensors that they are views of.
+
+``x += y``, ``x[k] = y`` and ``out=x`` compute new values and let the tensor have them (:func:`become`). If the tensor is a view,
+its base gets them, too, and so on. The base may have got other values since the view was taken. If these may be elements of the
+view, the change is refused, for the view still has the old ones. Everything follows from calls that all ranks make, and
+nothing from values.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import tensor
+from spmdsim.core.world import programs
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError
+from spmdsim.tensor.views import MOST_PARENTS, View
+
+_ops = cache(partial(import_module, "spmdsim.ops"))  # right of this file
+_indexing = cache(partial(import_module, "spmdsim.ops.indexing"))
+
+#: Changes through views that a base remembers one by one; after as many its older views are no longer current.
+MOST_CHANGES = 1000
+
+
+def before(x: Any) -> Any:
+    """A tensor as it is now, for what will be its new values; those of a leaf have no history."""
+    if x.node is None:
+        return x.detach()
+    same = type(x)(x.world, x.meta, x.held, True, x.name, x.origin)
+    same.node, same.output = x.node, x.output
+    return same
+
+
+def without_base(x: Any) -> Any:
+    """Return the tensor without a history, as a view of no other one."""
+    detached = x.detach()
+    if detached is not x or x._view is None:
+        return detached
+    return type(x)(x.world, x.meta, x.held, name=x.name, origin=x.origin)
+
+
+def _is_leaf(x: tensor.Tensor) -> bool:
+    return x.requires_grad and x.node is None
+
+
+def become(x: Any, result: Any, what: str) -> Any:
+    """Let a tensor be another one's values, in its own layout and element type: ``x += y``, ``x[k] = y``, ``out=x``.
+
+    No array is written into: whoever shares arrays with it keeps what it had. A leaf of the graph of gradients stays one,
+    with new values; any other tensor gets the history of its new values. What the tensor is a view of changes with it.
+
+    Raises:
+        LayoutError: the result has another shape.
+        UsageTypeError: the tensor is a leaf that wants a gradient, and the values have a history of their own; or it is
+            a view that is read-only, or whose base has got other values.
+        RuleError: the element type cannot hold the result.
+    """
+    if programs:
+        programs[-1].changed(x, what)
+    if result.shape != x.shape:
+        raise LayoutError(f"{what} in place would make shape {result.shape} of {x.shape}; give it a new name")
+    if result.dtype != x.dtype:
+        if not np.can_cast(result.dtype, x.dtype, "same_kind"):
+            raise RuleError(
+                f"{what} in place would make {result.dtype} of {x.dtype}; give it a new name, or convert it first"
+            )
+        result = _ops().cast(result, x.dtype)
+    if _is_leaf(x) and result.requires_grad:
+        raise UsageTypeError(
+            f"{what} in place: the tensor wants a gradient, and so do its new values; give them a new name, or "
+            "detach() them"
+        )
+    placed = result.to(x.layout.reduced)
+    if (view := x._view) is not None:
+        _write_back(view, placed, what)
+    x.world, x.meta, x.held, x.origin, x.sums = placed.world, placed.meta, placed.held, placed.origin, None
+    x._changes = None
+    if not _is_leaf(x):
+        x._tracked, x.node, x.output = placed.requires_grad, placed.node, placed.output
+    return x
+
+
+def _write_back(view: View, value: Any, what: str) -> None:
+    """Put a view's new values into its base, if anything still refers to that.
+
+    A base that is gone and was a view itself is computed from its own base, whose turn it is then.
+    """
+    base = view.base()
+    if base is not None:
+        _require_current(view, base, what)
+        become(base, view.put(before(base), value), what)
+        changes = view.changes if len(view.changes) < MOST_CHANGES else []
+        base._changes = view.changes = changes
+        changes.append(view.index)
+        view.seen = len(changes)
+    elif view.parent is not None and view.is_reachable:
+        if view.depth > MOST_PARENTS:
+            raise UsageTypeError(
+                f"{what} in place: the tensor is the last of more than {MOST_PARENTS} views, each of the one before; take a "
+                "copy() first"
+            )
+        old = _current(view.parent, what)
+        if old is not None:
+            _write_back(view.parent, view.put(old, value), what)
+
+
+def _current(view: View, what: str) -> Any:
+    """The values of a view whose tensor is gone; None if those it was taken of are gone, too."""
+    base = view.base()
+    if base is not None:
+        _require_current(view, base, what)
+        return view.taken(before(base))
+    old = None if view.parent is None else _current(view.parent, what)
+    return None if old is None else view.taken(old)
+
+
+def _require_current(view: View, base: Any, what: str) -> None:
+    """Raise UsageTypeError if the base has other values than when it was taken where the view has elements."""
+    since = view.changes[view.seen :]
+    if base._changes is view.changes and all(_are_apart(base.shape, view, index) for index in since):
+        return
+    raise UsageTypeError(
+        f"{what} in place: the tensor is a view of one that has got other values since, and still has the old ones; take the "
+        "view again, such as row = x[0], or a copy() of it"
+    )
+
+
+def _are_apart(shape: tuple[int, ...], view: View, index: Any) -> bool:
+    """Return True if a view by index and ``shape_array[index]`` have no element in common; None stands for all elements."""
+    if view.index is None or index is None:
+        return False
+    one, other = (_cut(shape, part) for part in (view.index, index))
+    for (a, b, s), (c, d, t) in zip(zip(*one), zip(*other)):
+        if max(a, c) >= min(b, d) or (s == t and (a - c) % s):
+            return True
+    return False
+
+
+def _cut(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
+    """First places, places after the last, and steps that an index takes, per dim."""
+    indexing = _indexing()
+    entries = [indexing.place_of(p) for p in (index if isinstance(index, tuple) else (index,))]
+    cut = indexing.cut_of_parts(shape, indexing.per_dim(entries, len(shape)))
+    return cut.start, cut.stop, cut.step
+
+
+def has_item(x: Any, index: Any, value: Any) -> bool:
+    """Return True if ``value`` is ``x[index]`` itself, as after the first two parts of ``x[index] += 1``: x has its values."""
+    view = value._view
+    if view is None or view.index is None or view.base() is not x:
+        return False
+    if x._changes is not view.changes or view.seen != len(view.changes):
+        return False
+    written = _indexing().written_plainly
+    plain = written(index)
+    return plain is not None and plain == written(view.index)
