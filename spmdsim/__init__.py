@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spmdsim.ops import reshape as reshape
     from spmdsim.ops import softmax as softmax
     from spmdsim.ops.contract import linear as linear
+    from spmdsim.ops.gradient_check import check_gradient as check_gradient
     from spmdsim.redistribution import plan as plan
     from spmdsim.redistribution.guard import forbid_redistribution as forbid_redistribution
     from spmdsim.simulation import simulate as simulate
@@ -53,6 +54,7 @@ _HOMES = {
     **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
     **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
     "compile": "spmdsim.compiled",
+    "check_gradient": "spmdsim.ops.gradient_check",
     "check_replicas": "spmdsim.tensor.replicas",
     **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
     "local_map": "spmdsim.local",

@@ -79,7 +79,20 @@ class CallNode(OpNode):
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Calculate the operands' gradients, in a way that is derived once per recipe."""
+        """Calculate the operands' gradients; RuleError if the local gradient function looks at a result that is not saved."""
+        try:
+            return self._pulled(gradients)
+        except (AttributeError, TypeError) as error:
+            op: Any = self.recipe.op
+            if op.saves_result or "NoneType" not in str(error):
+                raise
+            raise RuleError(
+                f"the vjp of {op.name} looks at its third argument, the result, which is kept only for "
+                f"Op(..., saves_result=True): {error}"
+            ) from error
+
+    def _pulled(self, gradients: list[Gradients]) -> list[Gradients]:
+        """The operands' gradients, in a way that is derived once per recipe."""
         recipe: Any = self.recipe
         if open_traces or len(gradients[0]) != 1:
             return super().pull(gradients)
