@@ -13,7 +13,8 @@ import numpy as np
 
 from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import element_type
-from spmdsim.tensor.files import FileArray, Index, open_array, open_tokens
+from spmdsim.tensor.file_arrays import FileArray, Index
+from spmdsim.tensor.files import open_array, open_tokens
 from spmdsim.tensor.random import normal_block
 
 #: Rows of hidden features that stand for a weight where the user gives none.

@@ -36,6 +36,7 @@ from spmdsim.tensor.checkpoint_folder import (
     sync_folder,
 )  # fmt: skip
 from spmdsim.tensor.files import open_array
+from spmdsim.tensor.model_files import is_model, load_model
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described, require_equal_source
 from spmdsim.trace.source_lines import source_line
@@ -242,9 +243,11 @@ def load(
     """Read tensors, each rank only the bytes that overlap its own shards.
 
     Args:
-        folder: what :func:`save` wrote, on any mesh and number of ranks.
+        folder: what :func:`save` wrote, on any mesh and number of ranks; or a model of another system: a ``.safetensors``
+            file, a ``model.safetensors.index.json``, or the folder of these.
         world: where they are wanted.
-        layouts: a layout per name, or a function of name and shape; the saved ones if left out.
+        layouts: a layout per name, or a function of name and shape; the saved ones if left out. Of a model that has no
+            layouts, those arrays are read that are named, or all with a function.
         verify: compare all checksums first, each rank a part of the shards.
 
     Raises:
@@ -259,6 +262,8 @@ def load(
     array([1., 2.])
     """
     place = Path(folder)
+    if is_model(place):
+        return load_model(place, world, layouts)
     manifest, facts = _read_manifests(place, world)
     for _ in range(MOST_READS):
         try:

@@ -87,7 +87,7 @@ def test_what_cannot_be_checked_is_refused():
     x = operand(world, (4,))
     with pytest.raises(UsageTypeError, match="takes at least one floating or complex tensor"):
         check_gradient(ops.exp, np.ones(3))
-    with pytest.raises(UsageTypeError, match="^the result of argmax has no gradient"):
+    with pytest.raises(UsageTypeError, match=r"^the result of argmax has no gradient"):
         check_gradient(ops.argmax, x)
     with pytest.raises(WorldError, match="use LockStep"):
         check_gradient(ops.exp, Tensor.from_global(np.ones(4), Mesh((2,), ("x",))("x"), ShapeOnly(2)))

@@ -16,11 +16,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from processes import run_python
+from safetensors.numpy import save_file
 
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor import checkpoint
 from spmdsim.tensor.checkpoint_folder import Saving
+from spmdsim.tensor.file_arrays import FileArray
 from spmdsim.tensor.files import open_array
 
 
@@ -591,3 +593,39 @@ def test_a_file_that_is_missing_for_good_is_named(tmp_path):
     next((tmp_path / "c").glob("*/rank-00001.safetensors")).unlink()
     with pytest.raises(InputError, match=r"there is no file .*rank-00001\.safetensors"):
         checkpoint.load(tmp_path / "c", world)
+
+
+@pytest.mark.ranks(4)
+def test_models_of_other_systems_are_read_slice_by_slice(world, shared, monkeypatch):
+    folder = shared
+    rng = np.random.default_rng(0)
+    arrays = {
+        "embed": rng.normal(size=(7, 4)).astype(np.float32),
+        "norm": rng.normal(size=4).astype(ml_dtypes.bfloat16),
+    }
+    if 0 in world.ranks:
+        save_file(arrays, folder / "model.safetensors")
+    world.gather_objects([None] * len(world.ranks), "saved")
+    mesh, read = Mesh((2, 2), ("dp", "tp")), []
+    layouts = {"embed": mesh("tp", None), "norm": mesh(None)}
+    original = FileArray.__getitem__
+    monkeypatch.setattr(
+        FileArray, "__getitem__", lambda self, index: read.append(index) or original(self, index)
+    )
+    for place in (folder, folder / "model.safetensors"):
+        for wanted in (layouts, lambda name, shape: layouts[name]):
+            loaded = checkpoint.load(place, world, wanted)
+            assert {name: t.layout for name, t in loaded.items()} == layouts
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(loaded[name].full(), array)
+    rows = {index[0].stop - index[0].start for index in read if len(index) == 2}
+    assert rows <= {3, 4} and rows
+    assert [*checkpoint.load(folder, world, {"norm": mesh("dp")})] == ["norm"]
+    with pytest.raises(
+        InputError, match="has no array 'embd', the nearest is 'embed', but a layout is given for it"
+    ):
+        checkpoint.load(folder, world, {"embd": mesh(None, None)})
+    with pytest.raises(InputError, match=r"layouts must be given for .*, which has none for its 2 arrays"):
+        checkpoint.load(folder, world)
+    with pytest.raises(InputError, match=r"there is no file .*none.safetensors"):
+        checkpoint.load(folder / "none.safetensors", world, layouts)

@@ -10,9 +10,10 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from spmdsim.errors import InputError
-from spmdsim.tensor.files import open_array, open_tokens
+from spmdsim.tensor.files import open_array, open_arrays, open_tokens
 
 SHAPES = [(), (5,), (4, 3), (0, 3), (2, 0), (2, 3, 4)]
 TYPES = ["i1", "?", "<f4", ">f8", ">i2", "<c16", "f2"]
@@ -144,3 +145,93 @@ def test_bytes_are_tokens(tmp_path):
         (tmp_path / "empty").write_bytes(b"")
         with pytest.raises(InputError, match=said):
             open_tokens(tmp_path / name)
+
+
+def save_model(folder, files):
+    """Write arrays as other systems do, with their own library: a dict of arrays per file, and an index of all."""
+    for file, arrays in files.items():
+        save_file(arrays, folder / file)
+    places = {name: file for file, arrays in files.items() for name in arrays}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return index
+
+
+def test_models_in_several_files_are_read_by_their_index(tmp_path):
+    rng = np.random.default_rng(0)
+    first = {"embed.weight": rng.normal(size=(5, 3)).astype(ml_dtypes.bfloat16), "norm": rng.normal(size=3)}
+    second = {"head.weight": rng.normal(size=(3, 5)).astype(np.float32)}
+    index = save_model(
+        tmp_path, {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second}
+    )
+    for place in (index, tmp_path):
+        arrays = open_arrays(place)
+        assert {name: (a.shape, a.dtype.name) for name, a in arrays.items()} == {
+            name: (a.shape, a.dtype.name) for name, a in {**first, **second}.items()
+        }
+        for name, array in {**first, **second}.items():
+            assert_read(arrays[name], array)
+            assert_read(open_array(place, name), array)
+    assert_read(open_array(f"{index}:norm"), first["norm"])
+    assert_read(
+        open_arrays(tmp_path / "model-00002-of-00002.safetensors")["head.weight"], second["head.weight"]
+    )
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(InputError, match=r"there is no file .*model-00002-of-00002.safetensors"):
+        open_array(index, "head.weight")
+    with pytest.raises(InputError, match=r"there is no file .*model-00002"):
+        open_arrays(tmp_path)
+    with pytest.raises(
+        InputError,
+        match=r"there is no array 'normal' in .*index.json.*, which has embed.weight, head.weight, norm",
+    ):
+        open_array(index, "normal")
+
+
+def test_one_file_in_a_folder_is_the_model_and_many_names_are_not_listed(tmp_path):
+    save_file({f"layers.{k}.weight": np.full(2, k) for k in range(30)}, tmp_path / "model.safetensors")
+    assert_read(open_array(tmp_path, "layers.7.weight"), np.full(2, 7))
+    with pytest.raises(
+        InputError, match=r"which has 30 arrays, the nearest 'layers\.3\.weight' \(open_arrays lists them\)"
+    ):
+        open_array(tmp_path, "layer.3.weight")
+    save_file({"other": np.ones(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(
+        InputError,
+        match=r"is a folder; give a file, or a folder with one .*: it has 2, such as model.safetensors",
+    ):
+        open_arrays(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (
+            {"weight_map": {"x": "../a.safetensors"}},
+            "would be in '../a.safetensors', and not in a .safetensors file beside it",
+        ),
+        ({"weight_map": {"x": 3}}, "would be in '3', and not in a .safetensors file"),
+        ({"weight_map": {}}, "is no index of a model"),
+        ({"weights": {"x": "a.safetensors"}}, "is no index of a model: it has no weight_map"),
+        ([], "is no index of a model"),
+    ],
+)
+def test_damaged_indices_are_refused(index, message, tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    for read in (open_arrays, open_array):
+        with pytest.raises(InputError, match=message):
+            read(path)
+    path.write_text("{")
+    with pytest.raises(InputError, match=r"index.json"):
+        open_arrays(path)
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.bin", "w.distcp", "w.h5", "w.ckpt", "w.gguf"])
+def test_files_of_other_kinds_are_refused_with_a_way_out(name, tmp_path):
+    (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(
+        InputError,
+        match=r"is not read: .*; Tensor.from_global takes any array that can be read in parts, such as np.load",
+    ):
+        open_array(tmp_path / name)
