@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim import linalg, ops
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
-from spmdsim.numpy_names.arrangement import diagonal, ravel
+from spmdsim.numpy_names.arrangement import ravel
 from spmdsim.ops.dim_reductions import as_type, normal_dims
 from spmdsim.ops.scans import along_dim, conjugated
 from spmdsim.ops.statistics import PICKING, in_type_of_quantiles
@@ -147,34 +147,12 @@ def vdot(a: Operand, b: Operand) -> Tensor:
     return ops.vdot(ravel(one), ravel(other))
 
 
-def einsum(rule: str, *tensors: Operand, optimize: Any = False) -> Tensor:
-    """Sums of products by NumPy's rule; a result that is not said has what occurs once, by the alphabet.
+def einsum(*operands: Any, optimize: Any = False) -> Tensor:
+    """Sums of products by NumPy's rules, which are those of :func:`spmdsim.ops.einsum`.
 
     ``optimize`` changes nothing: every rank takes the best order for its pieces.
     """
-    if "->" not in rule:
-        letters = sorted({x for x in rule if x.isalpha() and rule.count(x) == 1})
-        rule = f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
-    terms, result = rule.replace(" ", "").split("->")
-    pairs = zip(terms.split(","), array_operands("np.einsum", tensors))
-    terms_of = [_without_repeats(list(term.replace("...", ".")), x) for term, x in pairs]
-    terms = ",".join("".join(term).replace(".", "...") for term, _ in terms_of)
-    return ops.einsum(f"{terms}->{result}", *[x for _, x in terms_of])
-
-
-def _without_repeats(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
-    """Of a letter that stands twice the diagonal, as the last dim."""
-    for letter in term:
-        if letter != "." and term.count(letter) > 1:
-            places = [k for k, c in enumerate(term) if c == letter][:2]
-            dims = [k - len(term) if "." in term[:k] else k for k in places]
-            if x.shape[dims[0]] != x.shape[dims[1]]:
-                raise RuleError(
-                    f"einsum: {letter!r} is {x.shape[dims[0]]} and {x.shape[dims[1]]} in shape {x.shape}"
-                )
-            rest = [c for k, c in enumerate(term) if k not in places]
-            return _without_repeats([*rest, letter], diagonal(x, 0, *dims))
-    return term, x
+    return ops.einsum(*operands)
 
 
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
@@ -188,11 +166,7 @@ def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
 def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
     """Sums of products of a vector and another one that is reversed and shifted; the longer one is that which stands."""
     signal, kernel = (x if x.ndim else ravel(x) for x in array_operands("np.convolve", (a, v)))
-    return (
-        ops.convolve(kernel, signal, mode)
-        if kernel.size > signal.size
-        else ops.convolve(signal, kernel, mode)
-    )
+    return ops.convolve(signal, kernel, mode)
 
 
 def polyval(p: Operand, x: Operand) -> Tensor:

@@ -15,6 +15,7 @@ from spmdsim.ops.assign import *
 from spmdsim.ops.contract import *
 from spmdsim.ops.declare import *
 from spmdsim.ops.dim_reductions import *
+from spmdsim.ops.einstein_sums import *
 from spmdsim.ops.elementwise import *
 from spmdsim.ops.indexing import *
 from spmdsim.ops.lookup import *

@@ -14,11 +14,12 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, many
 from spmdsim.notation.layouts import integers
-from spmdsim.ops.contract import einsum, matmul
+from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.dim_reductions import Dims, as_type, normal_dims
 from spmdsim.ops.dim_reductions import any as any_
 from spmdsim.ops.dim_reductions import sum as sum_
+from spmdsim.ops.einstein_sums import einsum
 from spmdsim.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator

@@ -1,9 +1,8 @@
-"""Products: matmul with transposes and broadcast batch dims, einsum, vdot, and the linear layer."""
+"""Products: matmul with transposes and broadcast batch dims, vdot, and the linear layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from spmdsim.tensor.operands import Operand
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, empty
 
-__all__ = ["einsum", "linear", "matmul", "vdot"]
+__all__ = ["linear", "matmul", "vdot"]
 
 
 def _swap(array: Array, transposed: bool) -> Array:
@@ -150,97 +149,6 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
     if transpose_a or transpose_b:
         return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     return apply(_matmul_op, (a, b), {})  # type: ignore[no-any-return]
-
-
-@lru_cache(maxsize=1024)
-def _terms(equation: str) -> tuple[tuple[str, ...], str]:
-    compact = equation.replace(" ", "")
-    if compact.count("->") != 1:
-        raise RuleError(f"einsum needs an explicit result, as in 'ij,jk->ik', but got {equation!r}")
-    left, out = compact.split("->")
-    return tuple(left.split(",")), out
-
-
-def _spaced(term: str) -> str:
-    return " ".join(term.replace("...", ".")).replace(".", "...")
-
-
-def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
-    terms, out = _terms(equation)
-    for term in (*terms, out):
-        letters = term.replace("...", "")
-        if not letters.isalpha() and letters:
-            raise RuleError(f"einsum terms are letters and '...', but {equation!r} has {term!r}")
-    text = f"{', '.join(map(_spaced, terms))} -> {_spaced(out)}"
-    return Rule.parse(text, linear="each")
-
-
-def _contract(equation: str, *arrays: Array) -> Array:
-    # In one type: numpy reduces pairs in their own, so truth values and short integers would not add up.
-    kind = np.result_type(*arrays)
-    arrays = tuple(array.astype(kind, copy=False) for array in arrays)
-    return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
-
-
-def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
-    """The transposed equation; letters that only the operand has are broadcast back."""
-    terms, out = _terms(equation)
-    gradients = []
-    for i, (term, operand) in enumerate(zip(terms, operands)):
-        others = [(t, conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
-        present = set(out).union(*[set(t) for t, _ in others])
-        kept = "".join(c for c in term.replace("...", "") if c in present)
-        dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
-        equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{kept}"
-        slope = _contract(equation_i, dy, *[x for _, x in others])
-        gradients.append(_expand_to(slope, f"{dots}{kept}", term, operand.shape))
-    return gradients
-
-
-def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
-    """Reorder letters, insert missing ones, and undo broadcasting of ``...``."""
-    letters = have.replace("...", "")
-    width = len(shape) - len(want.replace("...", ""))
-    lead = array.ndim - len(letters)
-    names = [f".{k}" for k in range(lead - 1, -1, -1)] + list(letters)
-    target: list[str] = []
-    for c in want.replace("...", "."):
-        target += [f".{k}" for k in range(width - 1, -1, -1)] if c == "." else [c]
-    extra = tuple(i for i, name in enumerate(names) if name not in target)
-    array = array.sum(axis=extra) if extra else array
-    names = [name for name in names if name in target]
-    array = array.transpose([names.index(name) for name in target if name in names])
-    index = tuple(slice(None) if name in names else None for name in target)
-    array = array[index]
-    for d, n in enumerate(shape):
-        if n == 1 and array.shape[d] != 1:
-            array = array.sum(axis=d, keepdims=True)
-    return np.broadcast_to(array, shape)
-
-
-_einsum_op = Op(
-    "einsum",
-    _einsum_rule,
-    lambda *arrays, equation: _contract(equation.replace(" ", ""), *arrays),
-    _einsum_vjp,
-)
-
-
-@operator(_einsum_op)
-def einsum(equation: str, *tensors: Operand) -> Tensor:
-    """Sum of products in Einstein's notation, such as ``"bij,bjk->bik"``.
-
-    Args:
-        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts.
-        *tensors: the operands.
-
-    Raises:
-        RuleError: no explicit result, or sizes that differ.
-
-    >>> ops.einsum("ij,kj->ik", m, m).full().tolist()
-    [[10.0, 10.0], [10.0, 20.0]]
-    """
-    return _einsum_op(*alike("einsum", *tensors), equation=equation)
 
 
 def _vdot_rule(a: Shape, b: Shape) -> Rule:

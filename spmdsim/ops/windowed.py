@@ -193,12 +193,14 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
 
     Parameters:
         kernel: a tensor, or an array that all ranks have; it is brought together.
+            A longer one changes places with the tensor, as in numpy.convolve: it stays split then, and the tensor is
+            brought together.
         mode: ``"full"`` wherever both meet, ``n + k - 1`` elements of each dim; ``"same"`` the middle ``n`` of them;
             ``"valid"`` the ``n - k + 1`` where the whole kernel meets elements. numpy.convolve and scipy.signal.convolve
             say the same, where the kernel is the shorter one.
 
     Raises:
-        RuleError: another mode, another number of dims, a kernel that is empty, or longer than the tensor.
+        RuleError: another mode, another number of dims, a kernel that is empty, or longer in one dim and shorter in another.
 
     >>> ops.convolve(v, [1.0, 0.0, -1.0], "same").full().tolist()
     [1.0, 0.0, 1.0, -3.0]
@@ -206,8 +208,12 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
     x, other = alike("convolve", x, kernel)
     if mode not in MODES:
         raise RuleError(f"the mode of convolve is {', '.join(map(repr, MODES))}, but got {mode!r}")
+    fits = other.ndim == x.ndim and 0 not in (*other.shape, *x.shape)
+    if fits and other.shape != x.shape and all(k >= n for n, k in zip(x.shape, other.shape)):
+        x, other = other, x
     if other.ndim != x.ndim or 0 in other.shape or any(k > n for n, k in zip(x.shape, other.shape)):
         raise RuleError(
-            f"convolve needs a kernel of {many(x.ndim, 'dim')}, each from 1 to as long as the tensor's {x.shape}, but got {other.shape}"
+            f"convolve needs a kernel of {many(x.ndim, 'dim')}, all as long as the tensor's {x.shape} at most, or all at least, "
+            f"but got {other.shape}"
         )
     return _convolve_op(x, other, mode=mode)

@@ -212,6 +212,10 @@ def test_mistakes(world):
             "the mode of convolve is 'full', 'same', 'valid', but got 'sme'",
         ),
         (lambda: ops.convolve(x, [[1.0]]), "needs a kernel of 1 dim"),
+        (
+            lambda: ops.convolve(x[:, None], [[1.0, 2.0]]),
+            r"all as long as the tensor's \(6, 1\) at most, or all at least, but got \(1, 2\)",
+        ),
     ]:
         with pytest.raises(RuleError, match=message):
             call()
@@ -223,14 +227,14 @@ def test_mistakes(world):
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolution_against_numpy(mode, world):
     mesh = Mesh((4,), ("x",))
-    for n, k in ((13, 3), (13, 4), (5, 5), (6, 1), (9, 7)):
+    for n, k in ((13, 3), (13, 4), (5, 5), (6, 1), (9, 7), (3, 13), (4, 9)):
         a, kernel = values((n,)), values((k,), 1)
         x = tensor_of(a, mesh("x"), world, requires_grad=True)
         w = tensor_of(kernel, mesh(None), world, requires_grad=True)
         y = ops.convolve(x, w, mode)
         expected = np.convolve(a, kernel, mode)
         np.testing.assert_array_equal(y.full(), expected)
-        assert y.layout == mesh("x")
+        assert y.layout == mesh("x" if k <= n else None)  # the longer one stays as it is
         dy = values(expected.shape, 2)
         y.backward(tensor_of(dy, mesh("x"), world))
         along, other = values((n,), 3), values((k,), 4)
