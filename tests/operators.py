@@ -81,6 +81,12 @@ def _convolved(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     return full
 
 
+def _added_at(x: np.ndarray, ids: np.ndarray, values: np.ndarray) -> np.ndarray:
+    changed = x.copy()
+    np.add.at(changed, ids, values)
+    return changed
+
+
 def _written(x: np.ndarray, value: np.ndarray) -> np.ndarray:
     result = np.array(x)
     result[:, 1:6] = value
@@ -421,6 +427,10 @@ SAMPLES = [
     Sample(
         "slice_update", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 5)), _written,
         {"start": (0, 1), "stop": (8, 6), "step": (1, 1)},
+    ),
+    Sample(
+        "scatter_add", ops.scatter_add, ops.scatter_add.op, (_normal(9, 4), _ids(9, 4), _normal(4, 4, seed=1)),
+        _added_at, {"dim": 0, "kind": "add"},
     ),
     Sample("vdot", ops.vdot, ops.vdot.op, (_normal(8, 7), _normal(8, 7, seed=1)), np.vdot),
     Sample("einsum_scalar", ops.einsum, ops.einsum.op, (_normal(7), _normal(7, seed=1)), lambda a, b: a @ b, {"equation": "i,i->"}),

@@ -22,11 +22,12 @@ from spmdsim.errors import UsageTypeError
 from spmdsim.layout.element_type import number_type
 from spmdsim.numpy_names import arrangement, calculation, element_functions, selection, without_nan
 from spmdsim.numpy_names.view_functions import as_view
+from spmdsim.ops.assign import FUNCTIONS, changed_at
 from spmdsim.ops.scans import running_extreme
 from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, empty_like, full_like, ones_like, zeros_like
-from spmdsim.tensor.in_place import become
+from spmdsim.tensor.in_place import become, before
 from spmdsim.tensor.operands import array_operands, counted_dim
 
 #: NumPy's functions that have another name here.
@@ -163,6 +164,14 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
         result = _called("cumsum" if name == "add" else "cumprod", f"np.{name}.accumulate", inputs, places)
     elif method == "accumulate" and name in ("maximum", "minimum"):
         result = running_extreme(REDUCED[name], *inputs, **options)
+    elif method == "at" and name in FUNCTIONS and not options:
+        x, index, value = inputs
+        if not isinstance(x, Tensor):
+            raise UsageTypeError(
+                f"np.{name}.at of an array takes no tensors; make a tensor of it, or use .full()"
+            )
+        become(x, changed_at(before(x), index, value, name, f"np.{name}.at"), f"np.{name}.at")
+        return None
     elif method == "outer" and not options:
         a, b = inputs
         result = _called(name, f"np.{name}.outer", (ops.expand_dims(a, range(-np.ndim(b), 0)), b), {})

@@ -23,6 +23,7 @@ from spmdsim.ops.normalise import *
 from spmdsim.ops.operators import OperatorFunction
 from spmdsim.ops.places import *
 from spmdsim.ops.scans import *
+from spmdsim.ops.scatter import *
 from spmdsim.ops.selecting import *
 from spmdsim.ops.shape import *
 from spmdsim.ops.slicing import *

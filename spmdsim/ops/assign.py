@@ -20,10 +20,11 @@ from spmdsim.ops.arrange import take
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast
 from spmdsim.ops.dim_reductions import as_type
 from spmdsim.ops.dim_reductions import sum as sum_
-from spmdsim.ops.elementwise import greater_equal, maximum, subtract, where
-from spmdsim.ops.indexing import cut_of_parts, per_dim, place_of
+from spmdsim.ops.elementwise import add, greater_equal, maximum, minimum, multiply, subtract, where
+from spmdsim.ops.indexing import cut_of_parts, getitem, parted, per_dim, place_of, without_masks
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import cumulative_sum
+from spmdsim.ops.scatter import scattered
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import broadcast_to, flip, reshape
 from spmdsim.ops.windowed import WindowOp
@@ -33,6 +34,15 @@ from spmdsim.tensor.program_tensor import Index
 from spmdsim.tensor.sources import Described
 
 __all__ = ["setitem", "slice_update", "window"]
+
+#: What is computed where places are named once.
+FUNCTIONS: dict[str, Any] = {
+    "add": add,
+    "subtract": subtract,
+    "multiply": multiply,
+    "maximum": maximum,
+    "minimum": minimum,
+}
 
 
 def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
@@ -219,13 +229,13 @@ def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
     """The tensor with ``value`` at an index, of the same shape and type; dims that are cut may be split.
 
     Parameters:
-        index: integers, slices, ``...``, None, arrays of integers and masks, as in numpy. Arrays are those that all ranks
-            have; a mask of the tensor's shape may be a tensor.
+        index: integers, slices, ``...``, None, arrays or tensors of integers, and masks, as in numpy. Arrays are those that
+            all ranks have.
         value: broadcasts to what is at the index, and takes the tensor's element type. Where a place is named
-            several times the last value stays.
+            several times the last value stays, counted row by row through the arrays or tensors.
 
     Raises:
-        RuleError: tensors of integers as indices, a value that does not fit, an index out of range.
+        RuleError: a value that does not fit, an index out of range.
     """
     new = as_operand(value, x)
     if new.dtype != x.dtype:
@@ -239,14 +249,35 @@ def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
         if _holds_tensor(index):
             return _looked_up(x, _numbers_of(mask, x, new), new)
     entries = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(entry, (list, np.ndarray)) for entry in entries) and not _holds_tensor(index):
+    if _holds_tensor(index):
+        return changed_at(x, index, new, "set", "an assignment")
+    if any(isinstance(entry, (list, np.ndarray)) for entry in entries):
         return _scattered(x, entries, new)
-    parts = per_dim([place_of(p) for p in entries], x.ndim)
-    if any(isinstance(p, (np.ndarray, Tensor)) for p in parts):
-        raise RuleError(
-            "values are assigned to places that all ranks know, not to tensors of integers; use x[ids.full()]"
-        )
-    return _assigned(x, parts, new)
+    return _assigned(x, per_dim([place_of(p) for p in entries], x.ndim), new)
+
+
+def changed_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Tensor:
+    """The tensor with values set or added at an index, once for each time that a place is named.
+
+    Args:
+        x: the tensor.
+        index: as in :func:`setitem`.
+        value: broadcasts to what is at the index.
+        kind: "set", or a function of two elements, one of :data:`spmdsim.ops.scatter.KINDS`.
+        name: the call, for errors.
+    """
+    entries = without_masks(index if isinstance(index, tuple) else (index,))
+    entries = [np.asarray(entry) if isinstance(entry, list) else entry for entry in entries]
+    if not any(isinstance(entry, (np.ndarray, Tensor)) for entry in entries):
+        return setitem(x, tuple(entries), FUNCTIONS[kind](getitem(x, tuple(entries)), value))
+    parts, y, looked = parted(x, entries)
+    if None in [part for part in parts if not isinstance(part, (np.ndarray, Tensor))]:
+        raise RuleError(f"{name}: an index of tensors takes no new dims; use np.expand_dims on the values")
+    changed = scattered(y, looked, value, kind, name)
+    if y is x:
+        return changed
+    basic = [slice(None) if isinstance(part, (np.ndarray, Tensor)) else part for part in parts]
+    return _assigned(x, basic, changed)
 
 
 def _holds_tensor(index: Any) -> bool:

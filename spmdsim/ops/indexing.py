@@ -238,15 +238,12 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
         return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]
-    masks = [k for k, entry in enumerate(entries) if _is_mask(entry)]
+    masks = [k for k, entry in enumerate(entries) if is_mask(entry)]
     arrays = [k for k, entry in enumerate(entries) if _is_array(entry)]
     if len(masks) == 1 and len(arrays) == 1:
         return _masked(x, entries, masks[0])
     if masks or len(arrays) > 1:
-        for k in reversed(masks):
-            mask = entries[k]
-            entries[k : k + 1] = nonzero(mask) if isinstance(mask, Tensor) else np.nonzero(np.asarray(mask))
-        return _several(x, entries)
+        return _several(x, without_masks(entries))
     return _with_one_array(x, index)
 
 
@@ -257,7 +254,18 @@ def _is_array(entry: Any) -> bool:
     return isinstance(entry, list) or (isinstance(entry, np.ndarray) and entry.ndim > 0)
 
 
-def _is_mask(entry: Any) -> bool:
+def without_masks(entries: Sequence[Any]) -> list[Any]:
+    """Return the entries of an index with the places where masks hold in the place of the masks."""
+    changed: list[Any] = []
+    for entry in entries:
+        if not is_mask(entry):
+            changed.append(entry)
+        else:
+            changed += nonzero(entry) if isinstance(entry, Tensor) else np.nonzero(np.asarray(entry))
+    return changed
+
+
+def is_mask(entry: Any) -> bool:
     """Whether an entry is truth values that are computed, or of several dims."""
     if isinstance(entry, Tensor):
         return entry.dtype.kind == "b" and entry.ndim > 0
@@ -301,24 +309,57 @@ def _operand_dim(parts: Sequence[Any], place: int) -> int:
     return sum(part is not None for part in parts[:place])
 
 
-def _several(x: Tensor, entries: list[Any]) -> Tensor:
-    """Several arrays: their dims as one, which is looked up by the numbers that they make together."""
+class Looked(NamedTuple):
+    """What several arrays of an index look up: their dims as one, by the numbers that they make together.
+
+    Attributes:
+        order: the dims of the tensor such that those that are looked up stand together, as NumPy's result has them.
+        place: where the first of these stands then.
+        dims: how many they are.
+        ids: the numbers, an array or a tensor.
+    """
+
+    order: Shape
+    place: int
+    dims: int
+    ids: Any
+
+
+def parted(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, Looked]:
+    """Take an index with arrays apart.
+
+    Args:
+        x: the tensor.
+        entries: of the index; at least one is an array or a tensor of integers.
+
+    Returns:
+        The parts, one per dim and None where a dim is new; what the integers and slices among them take; and what the arrays
+        look up in that.
+    """
     entries = [place_of(entry) for entry in entries]
     parts = per_dim(entries, x.ndim)
-    looked = [k for k, part in enumerate(parts) if _is_looked_up(part)]
     apart = _apart(_places(parts)) or _divided(entries)
-    y = _with_one_array(x, tuple(slice(None) if k in looked else part for k, part in enumerate(parts)))
-    dims = [sum(not isinstance(part, int) for part in parts[:k]) for k in looked]
+    basic = tuple(slice(None) if _is_looked_up(part) else part for part in parts)
+    y = x if all(part == slice(None) for part in basic) else _with_one_array(x, basic)
+    left = [k for k, part in enumerate(parts) if not isinstance(part, int)]
+    dims = [d for d, k in enumerate(left) if _is_looked_up(parts[k])]
     numbers: Any = None
-    for k, dim in zip(looked, dims):
-        ids, n = looked_up(parts[k], y.shape[dim], _operand_dim(parts, k)), y.shape[dim]
+    for d in dims:
+        ids, n = looked_up(parts[left[d]], y.shape[d], _operand_dim(parts, left[d])), y.shape[d]
         # In 64 bits: the numbers are of one dim, what they make together counts the elements of several.
         numbers = ids if numbers is None else _as_one(numbers, n, ids)
     others = [d for d in range(y.ndim) if d not in dims]
     place = 0 if apart else dims[0]
-    order = [*others[:place], *dims, *others[place:]]
-    y = y if order == list(range(y.ndim)) else transpose(y, order)
-    return gather(merged(y, place, place + len(dims)), as_operand(numbers, x), place)
+    return parts, y, Looked((*others[:place], *dims, *others[place:]), place, len(dims), numbers)
+
+
+def _several(x: Tensor, entries: list[Any]) -> Tensor:
+    """Several arrays: their dims as one, which is looked up by the numbers that they make together."""
+    _, y, looked = parted(x, entries)
+    y = y if looked.order == tuple(range(y.ndim)) else transpose(y, looked.order)
+    return gather(
+        merged(y, looked.place, looked.place + looked.dims), as_operand(looked.ids, x), looked.place
+    )
 
 
 def _as_one(numbers: Any, size: int, ids: Any) -> Any:

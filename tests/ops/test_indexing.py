@@ -194,8 +194,6 @@ def test_values_go_where_a_split_mask_holds(world):
         RuleError, match=r"^the mask holds for \d+ elements, but the values have shape \(3,\)$"
     ):
         x[x > 0] = np.ones(3)
-    with pytest.raises(RuleError, match=r"not to tensors of integers; use x\[ids.full\(\)\]$"):
-        x[Tensor.from_global(np.array([0, 1]), mesh(None), world)] = 1
     with pytest.raises(
         OutOfRange, match=r"^an index of a tensor of shape \(5, 4\): index 9 is out of bounds"
     ):
