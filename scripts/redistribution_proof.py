@@ -11,12 +11,14 @@ lock step on asymmetric integers. Checked for each:
   any device matrix, leaves its busiest rank less to receive than the plan does, and no plan receives less than its bound;
 * that bound is the optimum of a linear programme over all schedules in all, and never above it on the busiest rank
   (``least_receptions.py``; up to four ranks the schedules are searched, for some small tensors);
+* the same for random pending sums on 24, 32 and 64 ranks, most of them between two meshes, against random layouts in between;
 * no step holds more than the larger of source and target shard;
 * the bytes counted while running are the bytes planned.
 
     python scripts/redistribution_proof.py               # ranks 4, 6 and 8; half an hour
     python scripts/redistribution_proof.py --routes      # pending sums against routes and bounds only; minutes
     python scripts/redistribution_proof.py --senders 500 --ranks 4 6 8 12 16 24 32  # the busiest sender of so many pairs
+    python scripts/redistribution_proof.py --large 150   # so many random pending sums on 24, 32 and 64 ranks; minutes
     python scripts/redistribution_proof.py --ranks 4     # seconds
     python scripts/redistribution_proof.py --sample 2000 # that many pairs per number of ranks
 """
@@ -60,6 +62,8 @@ SHAPES: dict[int, list[Shape]] = {
 }
 #: Shapes for senders, and how much the busiest may send over the least in whole elements.
 SENT_SHAPES, CLOSE = [(16, 24), (7, 13), (64, 64)], 1.05
+#: Shapes for pending sums of many ranks.
+LARGE_SHAPES: list[Shape] = [(6720,), (1000,), (24, 48), (7, 130), (64, 66)]
 #: One in so many pairs is also compared with all its alternatives.
 COMPARED = 4
 #: One in so many pending sums of up to so many elements is also compared with a linear programme.
@@ -69,17 +73,24 @@ PROGRAMMES, ELEMENTS = 50, 120
 def main(argv: list[str] | None = None) -> int:
     """Run the proof and print what was counted; 1 if anything failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 6, 8])
+    parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--sample", type=int, help="check only so many pairs per number of ranks")
     parser.add_argument("--routes", action="store_true", help="only routes and bounds of pending sums")
     parser.add_argument(
         "--senders", type=int, help="only senders, of so many pairs with copies per number of ranks"
     )
+    parser.add_argument(
+        "--large", type=int, help="only pending sums of many ranks, so many per number of ranks"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     counts: Counter[str] = Counter()
     start = time.perf_counter()
-    for size in options.ranks:
+    for size in options.ranks or ((24, 32, 64) if options.large else (4, 6, 8)):
+        if options.large:
+            check_large(size, options.large, random.Random(options.seed), counts)
+            print(f"{size} ranks: {options.large} pending sums, {time.perf_counter() - start:.0f} s in all")
+            continue
         if options.senders:
             check_senders(size, options.senders, random.Random(options.seed), counts)
             continue
@@ -207,6 +218,63 @@ def check_senders(size: int, many: int, chance: random.Random, counts: Counter[s
             counts[f"the busiest sender of {who} sends the least"] += most == least
             close = least <= most <= CLOSE * least
             note(counts, f"the busiest sender of {who} sends at most {CLOSE} of the least", close, route)
+
+
+def check_large(size: int, many: int, chance: random.Random, counts: Counter[str]) -> None:
+    """Check random pending sums of up to ``size`` ranks: values, their bound, and routes over random layouts in between.
+
+    Two of three go to another mesh, whose ranks are others in part. A plan is near its bound if its busiest rank receives
+    more by no more elements than two elements have contributions.
+    """
+    for number in range(many):
+        shape = chance.choice(LARGE_SHAPES)
+        here = random_mesh(chance, size if number % 2 else chance.randint(2, size), 0)
+        there = random_mesh(chance, chance.randint(2, size), chance.choice((0, 0, here.size // 2, here.size)))
+        if number % 3 == 0:
+            there = here
+        sources = [one for one in every_layout(here, len(shape), partial=True) if one.partial]
+        src, dst = chance.choice(sources), chance.choice(every_layout(there, len(shape)))
+        ranks = max(*here.rank_list, *there.rank_list) + 1
+        route, bound = plan(src, dst, shape, np.int8), lower_bound(src, dst, shape)
+        where = "on one mesh" if here == there else "between two meshes"
+        counts[f"many ranks, {where}: pending sums"] += 1
+        counts[f"many ranks, {where}: plans that are at the lower bound"] += route.max_nbytes == bound.busiest
+        terms = src.mesh.axis_size(*src.partial_axes)
+        counts[f"many ranks, {where}: plans near the lower bound"] += (
+            route.max_nbytes <= bound.busiest + 2 * terms
+        )
+        note(counts, "no pending sum receives less than its bound", at_least(route, bound), route)
+        both = Mesh((ranks,), ("all",))
+        between = [
+            chance.choice(every_layout(mesh, len(shape))) for mesh in (here, there, both) for _ in range(4)
+        ]
+        between += every_layout(both, len(shape))
+        for middle in between:
+            legs = plan(src, middle, shape, np.int8), plan(middle, dst, shape, np.int8)
+            received = max(sum(leg.nbytes(rank) for leg in legs) for rank in range(ranks))
+            helped = {*middle.mesh.rank_list} - {*here.rank_list, *there.rank_list}
+            if not helped:
+                counts["many ranks: routes of two plans"] += 1
+                note(counts, "no route receives less than the plan", received >= route.max_nbytes, route)
+        pieces, whole = contributions(src, shape, number)
+        held = [rank if rank in here else None for rank in range(ranks)]
+        shards = [
+            np.zeros([0] * len(shape), np.int64)
+            if rank is None
+            else pieces[contribution(src, rank)][src.slices(shape, rank)]
+            for rank in held
+        ]
+        after = run(LockStep(ranks), plan(src, dst, shape, np.int64), shards)
+        note(counts, "the target holds the right elements", holds(after, whole, dst, shape), route)
+
+
+def random_mesh(chance: random.Random, size: int, first: int) -> Mesh:
+    """Return a device matrix of one or two axes whose ranks count up from ``first``."""
+    rows = chance.choice([n for n in range(1, size + 1) if size % n == 0])
+    ranks = tuple(range(first, first + size))
+    if rows in (1, size):
+        return Mesh((size,), ("x",), ranks=ranks)
+    return Mesh((rows, size // rows), ("x", "y"), ranks=ranks)
 
 
 #: What a plan receives that does not exist.

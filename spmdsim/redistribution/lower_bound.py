@@ -1,7 +1,9 @@
 """The least that ranks have to receive, whatever the algorithm, with its proof.
 
 **What is counted.** A *reception* is one element that arrives at a rank from another one: a contribution, or any
-combination of contributions that its sender knows. Only the ranks of the two meshes take part, ``P`` of them.
+combination of contributions that its sender knows. Only the ranks of the two meshes take part, ``P`` of them. Idle
+ranks of the world cannot lower the bound where values only move. They could take over a part of a reduction, so a bound
+of sums holds for the ranks of the two meshes only, and tables say for how many.
 A rank *knows* what it holds and what it received. Look at one element. Its ``n`` contributions lie in ``n`` classes of
 ranks (copies along other axes are in one class; with nothing to reduce ``n = 1``), ``H`` is all of them together, and
 ``W`` are the ``N`` ranks that want the result.
@@ -31,7 +33,7 @@ it is complete is one node more to be joined (if no rank is in both, ``x`` itsel
 and one of the class of all ranks that are in both can pass what it heard only to a rank of its own class, or to one that
 is then complete without being in both, and neither joins or completes what it should. So for weights of the ranks that add
 up to 1, some rank receives at least ``sum of weight * target``, and for each element ``min(e * least weight inside, (e + 1)
-* least weight)``. :mod:`~spmdsim.redistribution.lower_bound` has the weights that make the most of this, the dual of a linear
+* least weight)``. :mod:`~spmdsim.redistribution.adder_shares` has the weights that make the most of this, the dual of a linear
 programme; any weights make a bound, so it does not depend on how well they were found.
 
 **Sums that are rounded in the end.** Floats of 16 bits are added up in 32, and a reception of a sum that lacks something is
@@ -45,15 +47,16 @@ counted inside of it. All ranks may still help, so the average is over all.
 Take each line as one rank in all of the above: ``N`` counts lines, and a line shares what it has to receive among its
 ranks. From another mesh a line may hold several classes; there only what none of its ranks holds is counted.
 
-The bound is tight per element, in all, and, on up to :data:`MOST_RANKS` ranks, for the busiest rank in fractions of
-elements; beyond, ranks are not weighted. Tables print the ratio where a plan does not reach it.
+The bound is tight per element, in all, and, on up to :data:`MOST_RANKS` ranks per mesh, for the busiest rank in fractions
+of elements; of more ranks it is the average, without weights, which may be too low. Tables print the ratio where a plan
+does not reach it.
 
 **Who adds up.** Each element is given to one rank that adds it up, its *adder*: ranks send it their contributions. If a rank
 that wants the result holds a contribution, its own is left out and it adds that itself, at the end. Whoever then has the
 result sends it to all others that want it. What a rank wants it receives once in any case; what an element costs its adder
 besides follows from who holds and who wants it, so elements are alike in a few groups. How much of which group each rank adds
-up so that the busiest receives the least is a small linear programme. It is solved by the simplex method, in operations
-element by element only: all ranks must come to the same answer.
+up so that the busiest receives the least is a small linear programme. It is solved by the simplex method, for more than 32
+ranks together by dealing out whole elements, in operations element by element only: all ranks must come to the same answer.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
+from spmdsim.redistribution.adder_shares import balanced, level_shares
 from spmdsim.redistribution.exchange.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
 
 #: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
@@ -182,12 +186,6 @@ def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.
     return np.bincount(group[first], weights=elements[first], minlength=len(group)).astype(np.int64)
 
 
-#: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
-PATIENCE, MOST_PIVOTS = 60, 400
-#: Coefficients below are rounding.
-TINY = 1e-9
-
-
 class SumCell(NamedTuple):
     """Elements that the same ranks hold and want: the ranks that hold each contribution, and each rank's own."""
 
@@ -287,9 +285,15 @@ class Sums:
     def _solution(self) -> tuple[np.ndarray, np.ndarray]:
         return balanced(self.extras, self.volumes, self.want)
 
-    @property
+    @cached_property
     def shares(self) -> np.ndarray:
-        """``[group, rank]``, the elements that each rank adds up so that the busiest receives the least, in fractions."""
+        """``[group, rank]``, the elements that each rank adds up so that the busiest receives little.
+
+        Of up to ``2 * MOST_RANKS`` ranks the busiest receives the least, with shares in fractions; of more ranks, shares
+        are whole numbers and the busiest may receive more than the least.
+        """
+        if len(self.ranks) > 2 * MOST_RANKS:
+            return level_shares(self.extras, self.volumes, self.want)
         return self._solution[0]
 
     def least(self, parts: int = 1) -> int:
@@ -317,60 +321,3 @@ def _pieces(
         if volume(box):
             boxes.setdefault((problem[position], box), []).append((ranks[position], position))
     return boxes
-
-
-def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How much of each group every rank takes so that the largest load is the least: ``[group, rank]``, in fractions.
-
-    A unit of a group, of which there are ``volumes``, adds ``extras[group, rank]`` to the rank's load, beside what it has
-    anyway. Besides, per rank its weight in the proof that no largest load is less: it is no less than their average.
-
-    >>> shares, weights = balanced(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
-    >>> shares.tolist(), weights.tolist()
-    ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
-    """
-    groups, ranks = extras.shape
-    slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
-    table = np.zeros((groups + ranks, right + 1))
-    every, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
-    table[np.arange(groups)[:, None], columns] = 1
-    table[groups + every, columns] = extras
-    table[groups + every, slack + every] = 1
-    table[groups:, most] = -1
-    table[:groups, right], table[groups:, right] = volumes, -loads
-    taken, first = loads.astype(float), np.zeros(groups, np.int64)
-    for group in (-volumes).argsort(kind="stable"):  # each whole group to the rank that has the least then
-        after = taken + extras[group] * volumes[group]
-        rank = first[group] = after.argmin()
-        taken[rank] = after[rank]
-        table[groups + rank] -= extras[group, rank] * table[group]
-    basis = np.concatenate([columns[:, 0] + first, slack + every])
-    line = groups + int(taken.argmax())
-    scratch = np.empty_like(table)
-    _pivot(table, line, most, scratch)
-    basis[line] = most
-    gains, amounts = table[line, :most], table[:, right]
-    for count in range(MOST_PIVOTS):
-        column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
-        if gains[column] <= TINY:
-            break
-        pairs = zip(amounts.tolist(), table[:, column].tolist())
-        ratios = [amount / rate if rate > TINY else math.inf for amount, rate in pairs]
-        leaving = ratios.index(min(ratios))
-        if leaving == line:
-            break
-        _pivot(table, leaving, column, scratch)
-        basis[leaving] = column
-    dealt = np.zeros(slack)
-    shares = basis < slack
-    dealt[basis[shares]] = amounts[shares]
-    return np.maximum(dealt, 0).reshape(groups, ranks), -table[line, slack:most]
-
-
-def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
-    pivoted = table[line]
-    pivoted /= pivoted[column]
-    factors = table[:, column : column + 1].copy()
-    factors[line] = 0
-    np.multiply(factors, pivoted, out=scratch)
-    table -= scratch

@@ -2,8 +2,8 @@
 
 * collective steps alone, by :mod:`~spmdsim.redistribution.path_search`;
 * the direct exchange, after the reduction of what is pending;
-* by bytes alone, where those leave the busiest rank more than it has to receive: other layouts in between, or
-  the direct reduction;
+* by bytes alone, where those leave the busiest rank more than it has to receive: the direct reduction, on one mesh of
+  up to 64 ranks and between two meshes of up to 512;
 * between meshes, an exchange that spreads a replicated target over its ranks, then an all_gather there.
 """
 
@@ -50,6 +50,9 @@ DIRECT = "direct exchange"
 REDUCED = "reduction, then exchange"
 SPREAD = "exchange, then all_gather"
 SUMMED = "direct reduction"
+
+#: The direct reduction is a candidate on a mesh of up to so many ranks, and between two meshes of up to so many each.
+FEW_SUMMED, MOST_SUMMED = 64, 512
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,7 +217,7 @@ class _Finder:
         src, dst = self.src, self.dst
         if not self.prices.bytes_only or not self.reduced or 0 in self.shape or not self.shape:
             return []
-        if max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
+        if max(src.mesh.size, dst.mesh.size) > (FEW_SUMMED if self.one_mesh else MOST_SUMMED):
             return []
         best, ends = min(one.received for one in others), (src, dst, self.shape)
         if any(

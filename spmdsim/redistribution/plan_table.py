@@ -100,6 +100,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "peak_nbytes": plan.peak_nbytes,
         "max_lower_bound": plan.max_lower_bound,
         "total_lower_bound": plan.total_lower_bound,
+        "bound_ranks": plan.bound_ranks,
         "ratio": plan.ratio,
         "seconds": plan.seconds,
         "interval": plan.machine.between(plan.seconds) if isinstance(plan.machine, Machine) else None,
@@ -169,12 +170,13 @@ def _verdict(plan: Plan) -> str:
     total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"
     if plan.max_nbytes:
         total += f"; busiest sender: {bytes_text(plan.max_sent_nbytes)}"
+    whose = f" for these {many(plan.bound_ranks, 'rank')}" if plan.bound_ranks else ""
     if busiest == bound:
-        least = "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound"
+        least = "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound{whose}"
         return f"busiest rank: {least}; {total}; {seconds_text(plan.seconds)}{_model(plan)}"
     ratio = f", ratio {max(plan.ratio, 1.001):.4g}" if bound else ""  # never "ratio 1" above the bound
     return (
-        f"busiest rank: {bytes_text(busiest)}, lower bound {bytes_text(bound)}{ratio}; {total}; "
+        f"busiest rank: {bytes_text(busiest)}, lower bound{whose} {bytes_text(bound)}{ratio}; {total}; "
         f"{seconds_text(plan.seconds)}{_model(plan)}"
     )
 

@@ -28,7 +28,7 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.group_steps import LISTED, sent_nbytes
 from spmdsim.redistribution.halo import halo_bound, steps_to
-from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
+from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, reduced_axes
 from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
@@ -86,7 +86,10 @@ class Plan(ShortRepr):
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
     def lower_bound(self, rank: int) -> int:
-        """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below."""
+        """Return the bytes that ``rank`` must receive.
+
+        Where values are reduced, this is its share: no algorithm on :attr:`bound_ranks` ranks keeps all of them below.
+        """
         if rank not in self.dst.mesh:
             return 0
         return self._own_itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])
@@ -124,13 +127,30 @@ class Plan(ShortRepr):
 
     @cached_property
     def max_lower_bound(self) -> int:
-        """The lower bound of the busiest rank, in bytes."""
+        """The lower bound of the busiest rank, in bytes; of sums, if only the ranks of the two meshes take part."""
         return self._bound.busiest * self._own_itemsize
 
     @cached_property
     def total_lower_bound(self) -> int:
         """The lower bound of all ranks together, in bytes."""
         return self._bound.total * self._own_itemsize
+
+    @cached_property
+    def bound_ranks(self) -> int:
+        """Ranks among which values are reduced, those of the two meshes; 0 if values only move.
+
+        Other ranks of a world cannot lower the bound of values that only move. They could take over a part of a sum.
+
+        >>> from spmdsim import Mesh, plan
+        >>> mesh = Mesh((5,), ("a",))
+        >>> plan(mesh(None, partial="a"), mesh(None), (8,)).bound_ranks, plan(mesh("a"), mesh(None), (8,)).bound_ranks
+        (5, 0)
+        """
+        if not reduced_axes(self.src.canonical, self.dst.canonical):
+            return 0
+        if self.src.mesh == self.dst.mesh:
+            return self.src.mesh.size
+        return len({*self.src.mesh.rank_list, *self.dst.mesh.rank_list})
 
     @property
     def ratio(self) -> float:

@@ -19,8 +19,9 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.adder_shares import balanced, level_shares
 from spmdsim.redistribution.group_steps import sent_nbytes
-from spmdsim.redistribution.lower_bound import balanced, lower_bound
+from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
 
@@ -296,3 +297,70 @@ def test_no_route_of_16_bits_is_below_the_bound() -> None:
         assert route.max_nbytes >= route.max_lower_bound and route.total_nbytes >= route.total_lower_bound
         compared += max(received) < route.max_nbytes
     assert compared > 20
+
+
+LONG = (6720,)
+
+
+@pytest.mark.parametrize(
+    "before,after,nbytes,bound",
+    [
+        (2, 64, 840, 828),
+        (8, 24, 8588, 8588),
+        (8, 64, 3336, 3308),
+        (4, 64, 1680, 1656),
+        (32, 24, 26040, 26040),
+    ],
+)
+def test_sums_between_meshes_of_many_ranks_are_near_the_bound(
+    before: int, after: int, nbytes: int, bound: int
+) -> None:
+    """Within the contributions of two elements; a reduce_scatter and an exchange take up to 16 times as much."""
+    src = Mesh((before,), ("a",))(None, partial="a")
+    dst = Mesh((after,), ("x",))("x")
+    route = plan(src, dst, LONG)
+    assert (route.max_nbytes, route.max_lower_bound) == (nbytes, bound)
+    assert route.max_nbytes <= route.max_lower_bound + 2 * 4 * before
+    assert route.bound_ranks == max(before, after) and f"for these {max(before, after)} ranks" in str(route)
+    pieces, whole = proof.contributions(src, LONG, 5)
+    empty = np.zeros(0, np.int64)
+    shards = [pieces[rank] if rank < before else empty for rank in range(max(before, after))]
+    with record() as trace:
+        received = proof.run(LockStep(len(shards)), plan(src, dst, LONG, np.int64), shards)
+    assert proof.holds(received, whole, dst, LONG)
+    assert max(sum(event.nbytes[rank] for event in trace.events) for rank in range(len(shards))) == 2 * nbytes
+
+
+@pytest.mark.parametrize("ranks", [24, 32, 64])
+def test_random_sums_of_many_ranks_are_not_beaten_by_two_plans(ranks: int) -> None:
+    counts: Counter[str] = Counter()
+    proof.check_large(ranks, 6, random.Random(ranks), counts)
+    assert not [what for what in counts if what.startswith("FAILED")], counts
+    assert counts["many ranks: routes of two plans"] > 60
+    meshes = "many ranks, between two meshes"
+    assert counts[f"{meshes}: plans near the lower bound"] == counts[f"{meshes}: pending sums"] == 4
+
+
+def test_whole_shares_are_near_the_optimum_of_a_linear_programme() -> None:
+    for seed in range(30):
+        random_of = np.random.default_rng(seed)
+        groups, ranks = random_of.integers(1, 9), random_of.integers(2, 9)
+        extras = random_of.integers(1, 4, (groups, ranks))
+        volumes, loads = random_of.integers(1, 500, groups), random_of.integers(0, 300, ranks)
+        shares = level_shares(extras, volumes, loads)
+        assert shares.min() >= 0 and (shares.sum(axis=1) == volumes).all()
+        least = loads + (balanced(extras, volumes, loads)[0] * extras).sum(axis=0)
+        assert (loads + (shares * extras).sum(axis=0)).max() <= 1.25 * least.max() + 3, seed
+
+
+def test_the_bound_of_sums_names_its_ranks_since_idle_ones_could_help() -> None:
+    """On 5 of 8 ranks a sum takes 43,008 bytes; by way of all 8 it takes 38,220: the bound is that of the 5."""
+    five, all_of_them = Mesh((5,), ("a",)), Mesh((8,), ("x",))
+    pending, whole, spread = five(None, partial="a"), five(None), all_of_them("x")
+    alone = plan(pending, whole, LONG)
+    legs = plan(pending, spread, LONG), plan(spread, whole, LONG)
+    assert alone.max_nbytes == alone.max_lower_bound == 43008
+    assert max(sum(leg.nbytes(rank) for leg in legs) for rank in range(8)) == 38220
+    assert "busiest rank: 42 KiB = the lower bound for these 5 ranks; " in str(alone)
+    assert "lower bound for these 8 ranks" in str(legs[0]) or "= the lower bound for these 8" in str(legs[0])
+    assert "= the lower bound; " in str(legs[1]) and legs[1].bound_ranks == 0

@@ -19,8 +19,9 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import volume
+from spmdsim.redistribution.adder_shares import TINY
 from spmdsim.redistribution.exchange.grid import ranks_of
-from spmdsim.redistribution.lower_bound import TINY, SumCell, Sums, kept_axes, reduced_axes, sums
+from spmdsim.redistribution.lower_bound import SumCell, Sums, kept_axes, reduced_axes, sums
 
 #: How many elements more of every share are dealt out one by one, until the busiest rank has no more than the least.
 LOOSE = (0, 1, 3)

@@ -1,0 +1,147 @@
+"""Shares of a reduction: how many elements each rank adds up so that the busiest rank receives as little as possible.
+
+Groups of elements cost each rank a number of receptions per element. Of few ranks the shares are the optimum of a
+linear programme, of many ranks whole numbers close to it. Every rank computes the shares itself, so all of this is
+arithmetic element by element, whose result does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+#: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
+PATIENCE, MOST_PIVOTS = 60, 400
+#: Coefficients below are rounding.
+TINY = 1e-9
+
+
+def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How much of each group every rank takes so that the largest load is the least: ``[group, rank]``, in fractions.
+
+    A unit of a group, of which there are ``volumes``, adds ``extras[group, rank]`` to the rank's load, beside what it has
+    anyway. Besides, per rank its weight in the proof that no largest load is less: it is no less than their average.
+
+    >>> shares, weights = balanced(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
+    >>> shares.tolist(), weights.tolist()
+    ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
+    """
+    groups, ranks = extras.shape
+    slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
+    table = np.zeros((groups + ranks, right + 1))
+    every, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
+    table[np.arange(groups)[:, None], columns] = 1
+    table[groups + every, columns] = extras
+    table[groups + every, slack + every] = 1
+    table[groups:, most] = -1
+    table[:groups, right], table[groups:, right] = volumes, -loads
+    taken, first = loads.astype(float), np.zeros(groups, np.int64)
+    for group in (-volumes).argsort(kind="stable"):  # each whole group to the rank that has the least then
+        after = taken + extras[group] * volumes[group]
+        rank = first[group] = after.argmin()
+        taken[rank] = after[rank]
+        table[groups + rank] -= extras[group, rank] * table[group]
+    basis = np.concatenate([columns[:, 0] + first, slack + every])
+    line = groups + int(taken.argmax())
+    scratch = np.empty_like(table)
+    _pivot(table, line, most, scratch)
+    basis[line] = most
+    gains, amounts = table[line, :most], table[:, right]
+    for count in range(MOST_PIVOTS):
+        column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
+        if gains[column] <= TINY:
+            break
+        pairs = zip(amounts.tolist(), table[:, column].tolist())
+        ratios = [amount / rate if rate > TINY else math.inf for amount, rate in pairs]
+        leaving = ratios.index(min(ratios))
+        if leaving == line:
+            break
+        _pivot(table, leaving, column, scratch)
+        basis[leaving] = column
+    dealt = np.zeros(slack)
+    shares = basis < slack
+    dealt[basis[shares]] = amounts[shares]
+    return np.maximum(dealt, 0).reshape(groups, ranks), -table[line, slack:most]
+
+
+def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
+    pivoted = table[line]
+    pivoted /= pivoted[column]
+    factors = table[:, column : column + 1].copy()
+    factors[line] = 0
+    np.multiply(factors, pivoted, out=scratch)
+    table -= scratch
+
+
+def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> np.ndarray:
+    """Return how many elements of each group each rank takes, as whole numbers that keep the largest load low.
+
+    Like `balanced`, for many ranks: the largest load may be above the optimum. Groups that are cheap for the fewest
+    ranks are dealt first, each to the ranks that pay the least for it, up to a limit; the lowest limit that suffices is
+    found by bisection.
+
+    Args:
+        extras: ``[group, rank]``, what an element of a group adds to the load of a rank.
+        volumes: elements of each group.
+        loads: the load that each rank has in any case.
+
+    Returns:
+        Integers ``[group, rank]``; each row adds up to the group's volume.
+
+    >>> level_shares(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0])).tolist()
+    [[4, 4, 5]]
+    """
+    cheapest = extras.min(axis=1)
+    order = np.lexsort((-volumes, (extras == cheapest[:, None]).sum(axis=1)))
+    low = max(int(loads.max()), -(-int(loads.sum() + (volumes * cheapest).sum()) // len(loads))) - 1
+    high, step = low, 1
+    shares: np.ndarray | None = None
+    while shares is None:
+        low, high, step = high, high + step, 2 * step
+        shares = _deal_shares(extras, volumes, loads, order, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        lower = _deal_shares(extras, volumes, loads, order, middle)
+        if lower is None:
+            low = middle
+        else:
+            high, shares = middle, lower
+    return shares
+
+
+def _deal_shares(
+    extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray, order: np.ndarray, limit: int
+) -> np.ndarray | None:
+    """Return shares that keep every load at most ``limit``, or None if dealing in this order finds none."""
+    shares, room = np.zeros(extras.shape, np.int64), limit - loads
+    for group in order.tolist():
+        left, costs = int(volumes[group]), extras[group]
+        for cost in np.unique(costs).tolist():
+            ranks = np.flatnonzero(costs == cost)
+            dealt = _level_room(room[ranks] // cost if cost else np.full(len(ranks), left), left)
+            shares[group, ranks] = dealt
+            room[ranks] -= cost * dealt
+            left -= int(dealt.sum())
+            if not left:
+                break
+        if left:
+            return None
+    return shares
+
+
+def _level_room(room: np.ndarray, count: int) -> np.ndarray:
+    """Return how many of ``count`` elements each place takes so that all keep equally much room.
+
+    If there is less room than elements, all of it is taken.
+    """
+    if room.sum() <= count:
+        return room
+    falling = -np.sort(-room)
+    # The k places with the most room take all elements if each is filled until its room is that of `levels[k - 1]`.
+    levels = (np.cumsum(falling) - count) // np.arange(1, len(room) + 1)
+    level = int(levels.max())
+    dealt: np.ndarray = np.maximum(room - level - 1, 0)
+    once = np.flatnonzero(room > level)[: count - int(dealt.sum())]
+    dealt[once] += 1
+    return dealt
