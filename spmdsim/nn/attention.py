@@ -47,7 +47,11 @@ class RotaryEmbedding(Module):
         self.size, self.base, self.interleaved = size, base, interleaved
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """``[batch, sequence, heads, size]`` rotated, in its own layout; ``start`` is the position of the first entry."""
+        """Rotate ``[batch, sequence, heads, size]`` in its own layout; ``start`` is the position of the first entry.
+
+        Raises:
+            LayoutError: If ``x`` has other dims than four, or a last dim of another size.
+        """
         if x.ndim != 4 or x.shape[-1] != self.size:
             raise LayoutError(
                 f"RotaryEmbedding: x must be [batch, sequence, heads, {self.size}], got shape {x.shape}"

@@ -411,8 +411,7 @@ def _windowed(task: Redistribution, everything: bool) -> tuple[Candidate, ...]:
     return tuple(sorted(plans, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))
 
 
-MOST_ELEMENTS = 2**61
-"""Of all ranks together: what they send and receive is counted in 64 bits."""
+MOST_ELEMENTS = 2**61  # of all ranks together: bytes are counted in 64 bits
 
 
 def _check_layouts(
@@ -433,8 +432,7 @@ def _check_layouts(
         raise PlanError(f"a shape has no negative sizes, but got {both} for {src} -> {dst}")
     if (whole := math.prod(shape) * max(src.mesh.size, dst.mesh.size)) > MOST_ELEMENTS:
         raise PlanError(
-            f"shape {shape} on all ranks of {src} -> {dst} is {whole:,} elements, too many to count exactly: at most "
-            f"{MOST_ELEMENTS:,}"
+            f"{shape} on all ranks is {whole:,} elements, too many to count exactly: at most {MOST_ELEMENTS:,}"
         )
     if math.prod(shape) != math.prod(after):
         raise PlanError(
@@ -448,5 +446,5 @@ def _check_layouts(
         )
     if dst.partial and src.partial and dst.reduce_op != src.reduce_op:
         raise PlanError(
-            f"pending {src.reduce_op} values cannot become pending {dst.reduce_op} ones: {src} -> {dst}"
+            f"pending {src.reduce_op} values cannot become pending {dst.reduce_op}: {src} -> {dst}"
         )

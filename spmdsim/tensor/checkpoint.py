@@ -51,7 +51,7 @@ LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] |
 MOST_READS = 100
 
 
-class ManifestFacts(NamedTuple):
+class _ManifestFacts(NamedTuple):
     """A rank's view of a checkpoint: why its manifest cannot be read, the subfolder that it names, and its folder."""
 
     problem: str | None
@@ -308,7 +308,7 @@ def _load(
     return loaded
 
 
-def _read_manifests(place: Path, world: World) -> tuple[dict[str, Any], list[ManifestFacts]]:
+def _read_manifests(place: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
     """Return this rank's manifest, and the facts of the manifests of all ranks. Collective."""
     manifest: dict[str, Any] = {"data": None}
     problem = None
@@ -316,11 +316,11 @@ def _read_manifests(place: Path, world: World) -> tuple[dict[str, Any], list[Man
         manifest = read_manifest(place)
     except InputError as error:
         problem = str(error)
-    facts = ManifestFacts(problem, manifest["data"], str(place.absolute()))
+    facts = _ManifestFacts(problem, manifest["data"], str(place.absolute()))
     return manifest, world.gather_objects([facts] * len(world.ranks), "load")
 
 
-def _require_same_manifest(facts: Sequence[ManifestFacts]) -> None:
+def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
     """Raise InputError unless all ranks have read the same manifest."""
     problems = [one.problem for one in facts]
     if None in problems:  # not all ranks have this problem
