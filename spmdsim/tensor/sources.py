@@ -248,6 +248,8 @@ def along(tensor: T, plan: Plan) -> T:
 SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
 #: Bytes that a checksum copies at a time where an array is not contiguous.
 BLOCK = 1 << 22
+#: Bytes of a longdouble that hold its value. Calculations leave anything in the last six bytes of x86's 80-bit format.
+LONGDOUBLE_BYTES = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize
 
 
 def checksum(array: np.ndarray) -> int:
@@ -272,8 +274,14 @@ def sampled(array: np.ndarray, turn: int = 0) -> int:
 
 
 def crc(flat: np.ndarray, number: int = 0) -> int:
-    """Return the CRC-32 of the bytes of a 1-D array, ``number`` being that of the bytes before them."""
+    """Return the CRC-32 of the bytes of a 1-D array, ``number`` being that of the bytes before them.
+
+    Bytes of extended-precision numbers that hold no part of their value do not count.
+    """
     data: Any = flat.view(np.uint8)
+    if flat.dtype.char in "gG":
+        numbers = data.reshape(-1, np.dtype(np.longdouble).itemsize)
+        data = np.ascontiguousarray(numbers[:, :LONGDOUBLE_BYTES])
     return zlib.crc32(data, number) if flat.size else number
 
 

@@ -101,6 +101,22 @@ def test_bits_count_but_all_nan_are_one(world, one, other, equal):
             check_replicas(t)
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_unused_bytes_of_extended_precision_do_not_count(world, dtype):
+    arrays = [np.array([1.5, 2.5, -3.0], dtype) for _ in world.ranks]
+    if np.finfo(np.longdouble).nmant == 63:  # x86: ten bytes hold the value, six anything
+        for rank, array in zip(world.ranks, arrays):
+            array.view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, 10:] = rank + 1
+    mesh = Mesh((2,), ("x",))
+    assert (Tensor.from_global(arrays[0], mesh("x"), world).full() == arrays[0]).all()
+    assert check_replicas(Tensor.from_local(arrays, mesh(None), world))
+    for rank, array in zip(world.ranks, arrays):
+        array[1] += rank
+    with pytest.raises(WorldError, match=r"differ at \(1,\)"):
+        check_replicas(Tensor.from_local(arrays, mesh(None), world))
+
+
 @pytest.mark.ranks(3)
 def test_modules_and_dicts_are_named(world):
     layer = nn.Linear(3, 2, Mesh((3,), ("x",))(None, None))
