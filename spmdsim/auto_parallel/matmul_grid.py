@@ -168,10 +168,14 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
             f"a product needs sizes and ranks of at least 1, but got {m}, {k}, {n} on {many(ranks, 'rank')}"
         )
     check_world_size(ranks)
+    most = min(ranks, m * k * n)  # on more, some rank of any grid has nothing
     least = max(1, math.ceil(ranks * (1 - idle)))
-    for allowed in (range(ranks, least - 1, -1), range(least - 1, 0, -1)):
+    for allowed in (range(most, least - 1, -1), range(min(most, least - 1), 0, -1)):
         best: tuple[float, tuple[int, int, int]] | None = None
         for used in allowed:
+            # From 2 ranks on the bound of what counts here only rises as ranks fall.
+            if best is not None and used > 1 and lower_bound(m, k, n, used) * (ranks / used) > best[0]:
+                break
             for grid in grids(used):
                 if grid[0] > m or grid[1] > k or grid[2] > n:
                     continue

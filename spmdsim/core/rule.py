@@ -322,8 +322,13 @@ class BoundRule(ShortRepr):
                 yield strategy
 
 
-def laid_out(term: Term, strategy: Strategy, partial: Any = ()) -> Layout:
-    """The layout of a tensor whose dims have these factors."""
+def laid_out(term: Term, strategy: Strategy, partial: Iterable[Any] = ()) -> Layout:
+    """Return the layout of a tensor whose dims have these factors; ``partial`` are axes, or axes with their reductions."""
+    return _laid_out(term, strategy, tuple(partial))
+
+
+@lru_cache(maxsize=4096)
+def _laid_out(term: Term, strategy: Strategy, partial: tuple[Any, ...]) -> Layout:
     dims = [tuple(axis for factor in dim for axis in strategy.axes_of(factor)) for dim in term]
     return Layout(strategy.mesh, dims, partial)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from every_layout import every_layout
 
-from spmdsim.core import Mesh
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step, overlap, volume
 from spmdsim.errors import InputError, PlanError, UsageTypeError
 from spmdsim.layout.windowed_layout import Window, Windowed
@@ -22,6 +22,7 @@ from spmdsim.redistribution.ways.rank_transfers import (
     RankTransfers,
     Side,
     blocks,
+    count_blocks,
     exchange_transfers,
     group_transfers,
     packed_side,
@@ -465,3 +466,31 @@ def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
     assert stored(path)["Open MPI"]["ways"] == {}
     TunedSteps(steps, "m").save(tmp_path / "nobody.json")
     assert not (tmp_path / "nobody.json").exists()
+
+
+@pytest.mark.parametrize("ranks", [None, (3, 1, 0, 2, 7, 5, 6, 4)])
+def test_blocks_of_very_many_ranks_are_counted_as_they_are_listed(ranks: tuple[int, ...] | None) -> None:
+    mesh, seen = Mesh((2, 2, 2), ("a", "b", "c"), ranks=ranks), set()
+    for reduced in ("a", "ab", "cb", "abc"):
+        rest = [axis for axis in "abc" if axis not in reduced]
+        for shape in ((8,), (7,), (4, 6), (5, 7), (1, 8), (2, 2, 8)):
+            for places in itertools.product(range(len(shape)), repeat=3):
+                before = [
+                    tuple(axis for axis in rest if places["abc".index(axis)] == d) for d in range(len(shape))
+                ]
+                after = [
+                    (*entry, *[axis for axis in reduced if places["abc".index(axis)] == d])
+                    for d, entry in enumerate(before)
+                ]
+                src, dst = Layout(mesh, before, dict.fromkeys(reduced, "sum")), Layout(mesh, after)
+                step = Step("reduce_scatter", tuple(reduced), src, dst, shape, "sum")
+                for rank in (0, 5):
+                    listed = blocks(step, tuple(sorted(step.group(rank))), rank)
+                    counted = count_blocks(step, rank)
+                    facts = [
+                        (one.counts, one.direct, one.packed, one.whole, one.target)
+                        for one in (listed, counted)
+                    ]
+                    assert facts[0] == facts[1], (step, rank)
+                    seen.add((listed.direct, listed.packed))
+    assert len(seen) == 3

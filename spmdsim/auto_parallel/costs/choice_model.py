@@ -68,13 +68,18 @@ class ChoiceModel:
         self._works: dict[tuple[object, ...], np.ndarray] = {}
         self._batch = batch_factors(graph) if settings.batch_axis is not None else []
         self.problem = ChoiceProblem()
-        self.states: list[States] = [self._states(operator) for operator in graph.operators]
+        self._representative = tied_operators(graph) if settings.tie else {}
+        self.states: list[States] = []
+        for operator in graph.operators:
+            same = self._tied_to(operator.index)
+            # Tied operators have the same rule and configuration; a function of the caller may tell them apart.
+            shared_states = same < operator.index and allowed is None
+            self.states.append(self.states[same] if shared_states else self._states(operator))
         self._keeper = StorageLayouts(graph, mesh, settings, self.states)
         self.operator_variable: list[int] = []
         self.value_variable: dict[int, int] = {}
         self.sum_variables: list[int] = []
         self.kept: dict[int, StorageStates] = {}
-        self._representative = _tied(graph) if settings.tie else {}
         self.messages = SharedMessages(self.problem, self.moves, settings)
         #: Whether gradients may be shared in all ways, so that no choice is cheaper than its price here.
         self.complete = True
@@ -426,11 +431,11 @@ def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Stra
     """The strategies a search considers for an operator."""
     passing = settings.partial and operator.linear
     full = settings.full and operator.bound.contraction
-    even, nested = settings.even, settings.nested
+    even, nested = settings.even is not False, settings.nested
     return mesh_strategies(operator.bound, mesh, partial=passing, full=full, even=even, nested=nested)
 
 
-def _tied(graph: Graph) -> dict[int, int]:
+def tied_operators(graph: Graph) -> dict[int, int]:
     """For each operator of a repeated layer, the operator at the same place of its first repeat."""
     first: dict[tuple[object, ...], int] = {}
     representative: dict[int, int] = {}

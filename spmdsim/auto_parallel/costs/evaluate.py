@@ -281,15 +281,20 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     graph = choice.graph
     machine = settings.machine
     costs, inner = [], list[InnerStep]()
+    # Repeated layers share their rules, so an operator is known by the identity of its rule, which the graph keeps alive.
+    known: dict[tuple[object, ...], tuple[float, float, bool]] = {}
     for operator in graph.operators:
         inputs = [graph.values[i] for i in operator.inputs]
-        gradients = [graph.brings_gradient(v, operator.index) for v in inputs]
-        sizes = [v.itemsize for v in inputs]
+        gradients = tuple([graph.brings_gradient(v, operator.index) for v in inputs])
+        sizes = tuple([v.itemsize for v in inputs])
         strategy = choice.strategies[operator.index]
-        seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
-        steps = inner_steps(operator, strategy, gradients, settings.recompute)
-        costs.append(OperatorSeconds(seconds, steps_seconds(steps, machine)))
-        inner += steps
+        key = (id(operator.bound), strategy, gradients, sizes)
+        if key not in known or known[key][2]:
+            seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
+            steps = inner_steps(operator, strategy, gradients, settings.recompute)
+            known[key] = seconds, steps_seconds(steps, machine), bool(steps)
+            inner += steps
+        costs.append(OperatorSeconds(*known[key][:2]))
     moves = moves_of(choice, settings)
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise, permutations
+from itertools import pairwise, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -133,7 +133,7 @@ def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Itera
     A calibrated machine's prices have ranges of sizes, and measured times between which they are interpolated.
     """
     model: Any = machine.model if isinstance(machine, Restricted) else machine
-    for step in steps if isinstance(model, Machine) else ():
+    for step in steps if has_limits(machine) else ():
         even = replace(step, shape=tuple([size * step.src.mesh.size for size in step.shape]))
         received = most_received(even) * itemsize / step.src.mesh.size
         if not received:
@@ -142,6 +142,12 @@ def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Itera
         message = message_bytes(step.collective, members, received)
         yield from (piece.limit / received for piece in model.pieces)
         yield from (one.nbytes / message for one in model.measured if one.collective == step.collective)
+
+
+def has_limits(machine: CostModel) -> bool:
+    """Return True if prices of a machine begin anew at some sizes: see :func:`limits_of`."""
+    model: Any = machine.model if isinstance(machine, Restricted) else machine
+    return isinstance(model, Machine) and bool(model.pieces or model.measured)
 
 
 #: What a price depends on: the layouts before and after, shape, bytes per element, whether it is an operator's result.
@@ -270,6 +276,8 @@ class SharedMessages:
         #: By kind the bytes that each gradient holds at most, and those that any holds at least.
         self._held: dict[Kind | None, list[int]] = {}
         self._least: dict[Kind, int] = {}
+        #: By kind the axes along which a gradient is copied, for all its gradients and states.
+        self._copies: dict[Kind, set[frozenset[str]]] = {}
         self._gradients: list[
             tuple[int, list[Kind | None], Sequence[Layout], Sequence[Layout], Value, int]
         ] = []
@@ -290,6 +298,7 @@ class SharedMessages:
         for kind, source in zip(kinds, sources):
             if kind is not None:
                 held.setdefault(kind, []).append(kind[1] * elements_held(source, value.shape))
+                self._copies.setdefault(kind, set()).add(frozenset(source.canonical.replicated_axes))
         for kind, some in held.items():
             self._held.setdefault(kind, []).extend([max(some)] * count)
             self._least[kind] = min(*some, self._least.get(kind, some[0]))
@@ -336,29 +345,41 @@ class SharedMessages:
         return hub
 
     def _ways(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
-        """The lines of messages without helpers and with any; what helpers do not change is there once."""
-        others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
-        helps = isinstance(self.moves.machine, Machine)
+        """Return the lines of messages without helpers and with any; lines that helpers do not change are there once."""
         kept: list[MessageLine] = []
-        for count in range(1 + len(others) * helps):
-            for copies in combinations(others, count):
-                unit = float(itemsize * merge.mesh.size) if copies else 1.0
-                price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
-                rough = [unit * -(-size // unit) for size in (ends[0], *SAMPLES, ends[1])]
-                rough = sorted({size for size in rough if rough[0] <= size <= rough[-1]})
-                sizes = sorted({*rough, *self._jumps(merge, copies, itemsize, rough, unit)})
-                straight = lowered(price, lines(price, rough, unit), sizes)
-                self.share = max(self.share, excess(price, straight, sizes, unit))
-                for line in straight:
-                    if not any(way.copies < {*copies} and same_line(line, way[:2]) for way in kept):
-                        kept.append(MessageLine(*line, frozenset(copies)))
+        for copies in self._helpers(merge, itemsize):
+            unit = float(itemsize * merge.mesh.size) if copies else 1.0
+            price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
+            rough = [unit * -(-size // unit) for size in (ends[0], *SAMPLES, ends[1])]
+            rough = sorted({size for size in rough if rough[0] <= size <= rough[-1]})
+            sizes = sorted({*rough, *self._jumps(merge, copies, itemsize, rough, unit)})
+            straight = lowered(price, lines(price, rough, unit), sizes)
+            self.share = max(self.share, excess(price, straight, sizes, unit))
+            for line in straight:
+                if not any(way.copies < {*copies} and same_line(line, way[:2]) for way in kept):
+                    kept.append(MessageLine(*line, frozenset(copies)))
         return kept
+
+    def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
+        """Return the sets of axes along which messages of a kind may be copied, the smallest first.
+
+        A message is copied along the axes that all its gradients have in common. Only a real machine lets copies help.
+        """
+        others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
+        if not isinstance(self.moves.machine, Machine):
+            return [()]
+        common: set[frozenset[str]] = set()
+        for copies in self._copies[merge, itemsize]:
+            copies = copies.intersection(others)
+            common |= {copies, *(copies & one for one in common)}
+        in_order = [tuple([axis for axis in others if axis in copies]) for copies in common]
+        return sorted(in_order, key=lambda axes: (len(axes), [others.index(axis) for axis in axes]))
 
     def _jumps(
         self, merge: Merge, copies: Sequence[str], itemsize: int, sizes: Sequence[float], unit: float
     ) -> Iterator[float]:
         """Sizes on both sides of where the price of messages may not be concave."""
-        for size in sizes:
+        for size in sizes if has_limits(self.moves.machine) else ():
             steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)
             for times in limits_of(self.moves.machine, steps, itemsize):
                 edge = unit * (times * size // unit)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from spmdsim.auto_parallel.costs.evaluate import GradientMessage, Move
@@ -80,7 +81,12 @@ def held_bytes(choice: StrategyChoice, value: int) -> int:
 
 
 def _nbytes(value: Value, layout: Layout) -> int:
-    return moved_itemsize(layout, value.itemsize) * largest(layout, value.shape)
+    return _piece_nbytes(layout, value.shape, value.itemsize)
+
+
+@lru_cache(maxsize=4096)
+def _piece_nbytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> int:
+    return moved_itemsize(layout, itemsize) * largest(layout, shape)
 
 
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:

@@ -20,8 +20,8 @@ class Settings(ShortRepr):
         machine: the cost model.
         partial: whether sums may stay pending through operators that are linear in all operands.
         full: operators that sum products must use every mesh axis (no repeated computation), as Alpa demands.
-        even: only strategies whose pieces are all equal, if any operator has such; a search of a mesh that divides
-            nothing offers uneven ones.
+        even: whether only strategies whose pieces are all equal are offered; no: uneven ones, too. None: equal pieces
+            where some mesh divides the sizes, and uneven ones, too, on up to 16 ranks of a real machine.
         sharded_parameters: parameters may be stored more finely split than they are used (ZeRO, FSDP).
         recompute: activations inside a layer are computed again in the backward pass: their memory is saved,
             their forward computation and communication is paid twice; parameters that are gathered for use are
@@ -42,7 +42,7 @@ class Settings(ShortRepr):
     machine: CostModel = field(default_factory=Machine.laptop)
     partial: bool = False
     full: bool = False
-    even: bool = True
+    even: bool | None = None
     sharded_parameters: bool = False
     recompute: bool = False
     optimizer_words: float = 2.0

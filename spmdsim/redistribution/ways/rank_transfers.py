@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
+
+import numpy as np
 
 from spmdsim.core import Bounds
+from spmdsim.core.layout import split_block
 from spmdsim.core.step import Index, Step, overlap, within
 from spmdsim.errors import PlanError
 
@@ -157,8 +161,13 @@ def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
     from spmdsim.redistribution.exchange.direct import exchange_between
 
-    members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
-    number = {member: k for k, member in enumerate(members)}
+    meshes = step.src.mesh, step.dst.mesh
+    number: Any = range(max(mesh.size for mesh in meshes))
+    if any(mesh.ranks is not None for mesh in meshes):
+        number = {
+            rank: k for k, rank in enumerate(sorted({rank for mesh in meshes for rank in mesh.rank_list}))
+        }
+    members = tuple(number)
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     between = exchange_between(step.src, step.dst, step.shape)
     incoming, outgoing = between.transfers(rank, True), between.transfers(rank, False)
@@ -245,6 +254,45 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
         in_place or not direct,
         sum(counts) == math.prod(shape),
         step.dst.local_shape(step.shape, rank),
+    )
+
+
+def count_blocks(step: Step, rank: int) -> Blocks:
+    """Return the `blocks` of a reduce_scatter among very many ranks without their indices: enough for its buffers.
+
+    A dim's cuts depend on the member's coordinates along a few axes, so all members are counted at once by NumPy.
+    """
+    mesh = step.src.mesh
+    axes = sorted(step.axes, key=mesh.axis_index)
+    sizes = [mesh.size_of[axis] for axis in axes]
+    place = dict(zip(mesh.axes, mesh.coords(rank))) | dict(zip(axes, np.indices(sizes, sparse=True)))
+    if mesh.ranks is None:
+        order: Any = slice(None)
+    else:
+        order = np.argsort(mesh.group(rank, *axes))
+    shape = step.src.local_shape(step.shape, rank)
+    counts: Any = np.ones(math.prod(sizes), np.int64)
+    offset, is_whole, is_contiguous, stride = 0 * counts, counts > 0, counts > 0, 1
+    for dim in reversed(range(len(shape))):
+        first, (start, length) = step.src.bounds(step.shape, rank)[dim][0], (0, step.shape[dim])
+        for axis in step.dst.dims[dim]:
+            start, length = split_block(start, length, mesh.size_of[axis], place[axis])
+        start, length = (np.broadcast_to(one, sizes).ravel()[order] for one in (start, length))
+        # A box is contiguous if it is whole in its last dims and of length 1 in those before: see `flat_offset`.
+        is_contiguous &= is_whole | (length == 1)
+        is_whole &= length == shape[dim]
+        counts = counts * length
+        offset = offset + (start - first) * stride
+        stride *= shape[dim]
+    held = counts > 0
+    running = np.cumsum(counts) - counts
+    direct = bool(is_contiguous[held].all())
+    in_place = direct and bool((offset == running)[held].all())
+    target = step.dst.local_shape(step.shape, rank)
+    offsets = (offset * held if direct and not in_place else running).tolist()
+    total = int(counts.sum())
+    return Blocks(
+        (), counts.tolist(), offsets, direct, in_place or not direct, total == math.prod(shape), target
     )
 
 

@@ -25,6 +25,7 @@ from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
     RankTransfers,
     blocks,
+    count_blocks,
     exchange_transfers,
     flat_offset,
     group_transfers,
@@ -282,18 +283,19 @@ def _reducing(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int, reproducible: bool
 ) -> tuple[Way, ...]:
     """The tables decide whether MPI's own reduction is taken, since it may add up in another order."""
-    members = tuple(sorted(step.group(rank)))
+    size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
-    if len(members) == 1 or 0 in shape:
+    if size == 1 or 0 in shape:
         return (Way("same", fresh=False),)
     layout = None
     if step.collective == "reduce_scatter":
-        layout = blocks(step, members, rank)
-        ways = _scattering(step.op, dtype, layout, len(members), tuning, count)
+        listed = size <= LISTED
+        layout = blocks(step, tuple(sorted(step.group(rank))), rank) if listed else count_blocks(step, rank)
+        ways = _scattering(step.op, dtype, layout, size, tuning, count)
     else:
-        ways = _reducing_all(step.op, dtype, math.prod(shape), len(members), tuning, count)
-    free = _order_free(step.op, dtype, len(members))
-    if not free and not _in_one_order(step.src.mesh, len(members)):
+        ways = _reducing_all(step.op, dtype, math.prod(shape), size, tuning, count)
+    free = _order_free(step.op, dtype, size)
+    if not free and not _in_one_order(step.src.mesh, size):
         ways = [way for way in ways if way.name != "native"]
     usual, free = ways[0], free or not reproducible
     ways = [way for way in ways if free or (way.name == "native") == (usual.name == "native")]
