@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
-from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, tied_operators
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.elimination import eliminate
@@ -17,33 +21,71 @@ from spmdsim.auto_parallel.strategy_choice import (
     device_matrices,
 )
 from spmdsim.core import Layout, Mesh, Strategy
+from spmdsim.errors import InputError
+from spmdsim.redistribution.price import largest
 
 #: Largest tensor-parallel group that is tried: more is never configured by hand.
 MOST_TENSOR_PARALLEL = 64
 
 
+class NotPossibleError(InputError):
+    """A layout by hand that some ranks do not allow."""
+
+
 def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
-    """Every operator splits the batch, by the first axis: the dims that come from dim 0 of the inputs."""
+    """Return strategies in which every operator splits the batch, the dims that come from dim 0 of the inputs.
+
+    All axes of the mesh split it, in pieces that differ by one where they do not divide it.
+
+    Raises:
+        NotPossibleError: If some operator's batch has fewer rows than ranks, or no operator has a batch.
+
+    >>> from spmdsim.auto_parallel.programs.networks import mlp
+    >>> str(data_parallel(mlp(1, 8, 8, bias=False), Mesh((7,), ("dp",)))[0])
+    '.0:dp'
+    """
     strategies = []
     for operator, factors in zip(graph.operators, batch_factors(graph)):
-        usable = [f for f in factors if _fits(operator, f, mesh.shape[0], uneven=True)]
-        strategy = Strategy.of(mesh, {usable[0]: mesh.axes[0]} if usable else {})
-        strategies.append(strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {}))
+        factor = _batch_factor(operator, factors, mesh.size)
+        strategies.append(_allowed(operator, mesh, {} if factor is None else {factor: mesh.axes}))
+    if mesh.size > 1 and not any(strategy.splits for strategy in strategies):
+        raise NotPossibleError("no operator has a batch")
     return tuple(strategies)
 
 
-def _flat(graph: Graph, ranks: int) -> Mesh:
-    """One axis for the batch; where it has fewer rows than there are ranks, a second one that repeats the work."""
-    rows = [value.shape[0] for value in graph.values if value.kind == "input" and value.shape]
-    used = ranks if not rows or ranks <= min(rows) else math.gcd(ranks, *rows)
-    return Mesh((ranks,), ("dp",)) if used == ranks else Mesh((used, ranks // used), ("dp", "repeat"))
+def _allowed(operator: Operator, mesh: Mesh, splits: Mapping[str, str | tuple[str, ...]]) -> Strategy:
+    """Return a strategy, or the one that splits nothing if the operator's rule does not allow it."""
+    strategy = Strategy.of(mesh, splits)
+    return strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {})
+
+
+def _batch_factor(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
+    """Return the factor of the batch that is cut into some parts; None if the operator has none that may be split.
+
+    Raises:
+        NotPossibleError: If there are such factors, but none of them has so many parts.
+    """
+    factors = [factor for factor in factors if factor not in operator.bound.rule.whole]
+    usable = [factor for factor in factors if _fits(operator, factor, parts)]
+    if factors and not usable:
+        raise _too_few(operator, factors[0], parts, "rows in the batch")
+    return usable[0] if usable else None
+
+
+def _too_few(operator: Operator, factor: str, parts: int, what: str) -> NotPossibleError:
+    size = operator.bound.sizes[factor]
+    why = f"fewer than {parts:,}" if size < parts else f"which {parts:,} does not divide"
+    return NotPossibleError(f"{operator.name} has {size:,} {what}, {why}")
 
 
 def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
-    """The batch by the first axis, the layers by the last: columns of one product, rows of the next.
+    """Return strategies with the batch by the first axis and the layers by the last: columns of one product, rows of the next.
 
     A product with a parameter splits a dim of the result that only the parameter has; operators after it keep that
     split (attention by heads) until it is summed away.
+
+    Raises:
+        NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them.
     """
     batch = batch_factors(graph)
     data, model = mesh.axes[0], mesh.axes[-1]
@@ -53,48 +95,64 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
         factor = _model_factor(graph, operator, split, mesh.axis_size(model))
         splits: dict[str, str] = {}
         if len(mesh.axes) > 1:
-            size = mesh.axis_size(data)
-            rows = [f for f in batch[operator.index] if f != factor and _fits(operator, f, size)]
-            splits |= {rows[0]: data} if rows else {}
+            others = [one for one in batch[operator.index] if one != factor]
+            rows = _batch_factor(operator, others, mesh.axis_size(data))
+            splits |= {rows: data} if rows is not None else {}
         if factor is not None:
             splits[factor] = model
         strategy = Strategy.of(mesh, splits)
         if not operator.bound.allows(strategy):
-            strategy = Strategy.of(mesh, {f: a for f, a in splits.items() if a != model})
+            strategy = _allowed(operator, mesh, {f: a for f, a in splits.items() if a != model})
             factor = None
         strategies.append(strategy)
         for result, term in zip(operator.outputs, operator.bound.outputs):
             dims = [d for d, factors in enumerate(term) if factor in factors]
             split[result] = dims[0] if dims else None
+    if all(dim is None for dim in split.values()):
+        raise NotPossibleError("no product has a parameter whose columns can be split")
     return tuple(strategies)
 
 
 def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None], size: int) -> str | None:
-    """The factor that the layers' axis splits in an operator."""
+    """Return the factor that the layers' axis splits in an operator; None if it splits none.
+
+    Raises:
+        NotPossibleError: If it should split one, but none has so many parts.
+    """
     bound = operator.bound
     for operand, term in zip(operator.inputs, bound.inputs):
         dim = split.get(operand)
         if dim is not None:
-            factors = [f for f in term[dim] if f not in bound.rule.whole and _fits(operator, f, size)]
-            return factors[0] if factors else None
+            return _fitting(operator, [f for f in term[dim] if f not in bound.rule.whole], size)
     weights = [k for k, operand in enumerate(operator.inputs) if graph.values[operand].kind == "parameter"]
     if not weights or not (operator.bound.contraction or bound.rule.indexed):
         return None
     own = {f for dim in bound.inputs[weights[0]] for f in dim}
     others = {f for k, term in enumerate(bound.inputs) if k not in weights for dim in term for f in dim}
     results = {f for dim in bound.outputs[0] for f in dim}
-    indexed = [f for f in bound.rule.indexed if _fits(operator, f, size)]
-    columns = [f for f in bound.sizes if f in own - others and f in results and _fits(operator, f, size)]
-    return next(iter((*indexed, *columns)), None)
+    columns = [f for f in bound.sizes if f in own - others and f in results]
+    factors = [f for f in (*bound.rule.indexed, *columns) if f not in bound.rule.whole]
+    return _fitting(operator, factors, size)
 
 
-def _fits(operator: Operator, factor: str, size: int, uneven: bool = False) -> bool:
+def _fitting(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
+    """Return the first factor that can be cut into some parts; None without factors."""
+    fitting = [factor for factor in factors if _fits(operator, factor, parts)]
+    if factors and not fitting:
+        raise _too_few(operator, factors[0], parts, f"elements along '{factors[0]}'")
+    return fitting[0] if fitting else None
+
+
+def _fits(operator: Operator, factor: str, parts: int) -> bool:
+    """Return True if a factor can be cut into some parts, none of them empty.
+
+    Pieces may differ by one where no dim is made of the factor and another one.
+    """
     bound = operator.bound
     if factor in bound.rule.whole:
         return False
-    # Pieces may differ by one, where all have some and no dim is made of several factors.
-    uneven = uneven and bound.sizes[factor] >= size and factor not in bound.compound
-    return uneven or bound.sizes[factor] % size == 0
+    uneven = bound.sizes[factor] >= parts and factor not in bound.compound
+    return uneven or bound.sizes[factor] % parts == 0
 
 
 def complete(
@@ -103,27 +161,69 @@ def complete(
     strategies: tuple[Strategy, ...],
     settings: Settings,
     stored: Callable[[int], Layout | None] | None = None,
+    moves: MovePrices | None = None,
 ) -> StrategyChoice:
-    """Strategies as a whole choice: the tensors between them get the layouts that cost least, or those ``stored`` says."""
+    """Return strategies as a whole choice: the tensors between them get the layouts that cost least.
+
+    Args:
+        graph: the program.
+        mesh: where it runs.
+        strategies: one per operator.
+        settings: what the cost of a plan is made of.
+        stored: the layout in which a parameter, given by its index, is stored; None leaves it to the costs.
+        moves: prices known already.
+    """
     values = graph.values
     if stored is not None:
         values = tuple(replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in values)
     operators = tuple(_unconfigured(o, strategies[o.index], mesh) for o in graph.operators)
     fixed = replace(graph, values=values, operators=operators)
-    model = ChoiceModel(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
+    repeated = all(strategies[first] == strategies[o] for o, first in tied_operators(fixed).items())
+    settings = replace(settings, tie=repeated)
+    model = ChoiceModel(fixed, mesh, settings, lambda o: (strategies[o.index],), moves)
     choice = model.choice(eliminate(model.problem).states)
     return replace(choice, graph=graph)
 
 
-def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> StrategyChoice:
-    """Data parallel, with every parameter stored in pieces: gathered for use, its gradient scattered."""
+def fully_sharded(
+    graph: Graph, meshes: Sequence[Mesh], settings: Settings, moves: MovePrices | None = None
+) -> StrategyChoice:
+    """Return the choice with the batch split over all ranks, and every parameter stored in pieces.
 
-    def stored(index: int) -> Layout:
-        shape = graph.values[index].shape
-        dims = [d for d, size in enumerate(shape) if size % mesh.size == 0]
-        return Layout(mesh, [mesh.axes if dims and d == dims[0] else () for d in range(len(shape))])
+    Parameters are gathered for use, and their gradients scattered. The first mesh is taken on which a rank stores least. Parameters smaller than the mesh are cut as far as they can be.
 
-    return complete(graph, mesh, data_parallel(graph, mesh), settings, stored)
+    Raises:
+        NotPossibleError: If the batch or the largest parameter cannot be cut into so many pieces.
+    """
+    largest_shape = max((value.shape for value in graph.parameters), key=math.prod, default=())
+    shapes = Counter(value.shape for value in graph.parameters)
+    best: tuple[int, Mesh] | None = None
+    for mesh in meshes:
+        if math.prod(_stored(mesh, largest_shape).cuts) == mesh.size:
+            held = sum(count * largest(_stored(mesh, shape), shape) for shape, count in shapes.items())
+            best = min(best or (held, mesh), (held, mesh), key=lambda one: one[0])
+    if best is None:
+        shape = " x ".join(map(str, largest_shape)) or "()"
+        raise NotPossibleError(f"the largest parameter, of shape {shape}, cannot be cut into so many pieces")
+    mesh = best[1]
+    layouts = {shape: _stored(mesh, shape) for shape in shapes}
+    strategies = data_parallel(graph, mesh)
+    return complete(graph, mesh, strategies, settings, lambda i: layouts[graph.values[i].shape], moves)
+
+
+def _stored(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
+    """Return the layout with the smallest pieces, none of them empty: each axis splits one dim or none, even cuts first."""
+    best: tuple[tuple[int, int], Layout] | None = None
+    for dims in product(range(len(shape) + 1), repeat=len(mesh.axes)):
+        entries = [tuple(axis for axis, d in zip(mesh.axes, dims) if d == k) for k in range(len(shape))]
+        parts = [mesh.axis_size(*entry) for entry in entries]
+        if any(size < count for size, count in zip(shape, parts)):
+            continue
+        layout = Layout(mesh, entries)
+        rank = largest(layout, shape), sum(size % count > 0 for size, count in zip(shape, parts))
+        if best is None or rank < best[0]:
+            best = rank, layout
+    return Layout.replicated(mesh, len(shape)) if best is None else best[1]
 
 
 def _unconfigured(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
@@ -134,16 +234,46 @@ def _unconfigured(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operato
     return replace(operator, configured=None, out=operator.out if own else None)
 
 
-def baselines(graph: Graph, ranks: int, settings: Settings) -> dict[str, StrategyChoice]:
-    """The three layouts by name, one Megatron-style layout per grid."""
-    flat = _flat(graph, ranks)
-    choices = {
-        "data parallel": complete(graph, flat, data_parallel(graph, flat), settings),
-        "fully sharded": fully_sharded(graph, flat, settings),
-    }
-    for mesh in device_matrices(ranks, 2):
-        tensor = mesh.shape[-1]
-        if tensor <= MOST_TENSOR_PARALLEL:
-            name = f"Megatron {'x'.join(map(str, mesh.shape))}"
-            choices[name] = complete(graph, mesh, megatron(graph, mesh), settings)
-    return choices
+def baselines(
+    graph: Graph, ranks: int, settings: Settings, moves: MovePrices | None = None
+) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
+    """Return the three layouts by name, and the reason for each that so many ranks do not allow.
+
+    There is a Megatron-style layout for each grid, data by layers, that allows one.
+
+    Args:
+        graph: the program.
+        ranks: how many ranks there are.
+        settings: what the cost of a plan is made of.
+        moves: prices known already.
+    """
+    choices: dict[str, StrategyChoice] = {}
+    reasons: dict[str, str] = {}
+
+    def add(name: str, kind: str, choose: Callable[[], StrategyChoice]) -> None:
+        try:
+            choices[name] = choose()
+        except NotPossibleError as error:
+            reasons[kind] = str(error)
+
+    flat = Mesh((ranks,), ("dp",))
+    add(
+        *("data parallel",) * 2,
+        lambda: complete(graph, flat, data_parallel(graph, flat), settings, moves=moves),
+    )
+    add(*("fully sharded",) * 2, lambda: fully_sharded(graph, device_matrices(ranks, 2), settings, moves))
+    grids = [mesh for mesh in device_matrices(ranks, 2) if mesh.shape[-1] <= MOST_TENSOR_PARALLEL]
+    for mesh in sorted(
+        grids, key=lambda mesh: -mesh.shape[-1]
+    ):  # the last reason is that of the smallest group
+        name = f"Megatron {'x'.join(map(str, mesh.shape))}"
+        add(name, "Megatron", partial(_megatron, graph, mesh, settings, moves))
+    if any(name.startswith("Megatron") for name in choices):
+        reasons.pop("Megatron", None)
+    elif not grids:
+        reasons["Megatron"] = f"no group of 2 to {MOST_TENSOR_PARALLEL} divides them"
+    return choices, reasons
+
+
+def _megatron(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None) -> StrategyChoice:
+    return complete(graph, mesh, megatron(graph, mesh), settings, moves=moves)

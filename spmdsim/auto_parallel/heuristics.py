@@ -209,15 +209,18 @@ MOST_OPERATORS = 2000
 
 def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, polish: bool) -> SearchResult:
     """The sharding propagation on each of some meshes; the best answer."""
-    answers = []
+    answers, moves = [], MovePrices(settings)
+    models: dict[Mesh, ChoiceModel] = {}
     for mesh in meshes:
         propagated = propagate(graph, mesh, settings)
-        start = complete(graph, mesh, propagated.strategies, settings)
+        start = complete(graph, mesh, propagated.strategies, settings, moves=moves)
         method, rivals = "sharding propagation", tuple(meshes)
-        answer = SearchResult(start, settings, method, propagated.remarks, rivals=rivals)
+        answer = SearchResult(
+            start, settings, method, propagated.remarks, rivals=rivals, _prices=moves, _models=models
+        )
         answers.append((_seconds(answer), answer))
         if polish:
-            answers.append(_improved(answer, mesh, propagated.strategies))
+            answers.append(_improved(answer, mesh, propagated.strategies, models))
     return _best(answers)
 
 
@@ -228,18 +231,20 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
     """
     recursion = imitation("search", "double_recursion")
     strategies = recursion(graph, ranks, version).strategies()
-    mesh = binary_mesh(ranks)
-    start = complete(graph, mesh, strategies, settings)
+    mesh, moves = binary_mesh(ranks), MovePrices(settings)
+    models: dict[Mesh, ChoiceModel] = {}
+    start = complete(graph, mesh, strategies, settings, moves=moves)
     rivals = expressing(graph, ranks, searched_axes(graph, ranks))
-    answer = SearchResult(start, settings, f"double recursion {version}", rivals=rivals)
+    method = f"double recursion {version}"
+    answer = SearchResult(start, settings, method, rivals=rivals, _prices=moves, _models=models)
     if not polish or sum(o.layer is None or o.layer[1] == 0 for o in graph.operators) > MOST_OPERATORS:
         return answer
     answers = [(_seconds(answer), answer)]
     if not rivals and len(mesh.axes) <= POLISH_AXES:
-        answers.append(_improved(answer, mesh, strategies))
+        answers.append(_improved(answer, mesh, strategies, models))
     for coarse in rivals:
         nearest = tuple(_on_coarse(o, s, coarse) for o, s in zip(graph.operators, strategies))
-        answers.append(_improved(answer, coarse, nearest))
+        answers.append(_improved(answer, coarse, nearest, models))
     return _best(answers)
 
 
@@ -266,11 +271,13 @@ def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
     return min(answers, key=lambda pair: pair[0])[1]
 
 
-def _improved(answer: SearchResult, mesh: Mesh, strategies: Sequence[Strategy]) -> tuple[float, SearchResult]:
-    """What the local search makes of strategies on a mesh, after its seconds."""
+def _improved(
+    answer: SearchResult, mesh: Mesh, strategies: Sequence[Strategy], models: dict[Mesh, ChoiceModel]
+) -> tuple[float, SearchResult]:
+    """Return the seconds of what the local search makes of strategies on a mesh, and the result; keep the model."""
     graph, settings = answer.graph, answer.settings
     tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
-    model = ChoiceModel(graph, mesh, tied)
+    model = models[mesh] = ChoiceModel(graph, mesh, tied, moves=answer.moves)
     solution = improve(model.problem, model.states_of(strategies))
     method = f"{answer.method}, then local search"
     return solution.seconds, replace(answer, choice=model.choice(solution.states), method=method)
@@ -278,7 +285,7 @@ def _improved(answer: SearchResult, mesh: Mesh, strategies: Sequence[Strategy]) 
 
 def _seconds(answer: SearchResult) -> float:
     """Modelled time by the prices that searches use."""
-    return evaluate(answer.choice, answer.settings, MovePrices(answer.settings)).seconds
+    return evaluate(answer.choice, answer.settings, answer.moves).seconds
 
 
 def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:

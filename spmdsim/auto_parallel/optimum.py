@@ -36,7 +36,7 @@ TIE_ABOVE = 400
 def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None) -> ChoiceModel:
     """The choices on a mesh, with uneven pieces where no operator has even ones; ``moves`` are prices known already."""
     model = ChoiceModel(graph, mesh, settings, moves=moves)
-    if settings.even and not is_used(model):
+    if settings.even is not False and not is_used(model):
         model = ChoiceModel(graph, mesh, replace(settings, even=False), moves=moves)
     check_usable(model)
     return model
@@ -65,10 +65,28 @@ def check_usable(model: ChoiceModel) -> None:
 SLACKS = (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, math.inf)
 
 
-def least_on(graph: Graph, mesh: Mesh, settings: Settings) -> float | None:
-    """Seconds that every choice on a mesh takes at least, by elimination; None where tables are too large, or nothing is proven."""
-    tie = settings.tie or len(graph.operators) > TIE_ABOVE
-    model = ChoiceModel(graph, mesh, replace(settings, tie=tie))
+def least_on(
+    graph: Graph,
+    mesh: Mesh,
+    settings: Settings,
+    moves: MovePrices | None = None,
+    known: ChoiceModel | None = None,
+) -> float | None:
+    """Return the seconds that every choice on a mesh takes at least, by elimination.
+
+    Args:
+        graph: the program.
+        mesh: where it runs.
+        settings: what the cost of a plan is made of.
+        moves: prices known already.
+        known: the choices on this mesh if they are known; used if their settings are those of this search.
+
+    Returns:
+        None where tables are too large, or nothing is proven.
+    """
+    settings = replace(settings, tie=settings.tie or len(graph.operators) > TIE_ABOVE)
+    same = known is not None and known.settings == settings
+    model = known if known is not None and same else ChoiceModel(graph, mesh, settings, moves=moves)
     solution = _eliminate(model)
     return None if solution is None else model.least(solution)
 

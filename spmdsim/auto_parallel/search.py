@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
 from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, solve
@@ -19,6 +20,7 @@ from spmdsim.auto_parallel.strategy_choice import (
     binary_mesh,
     configured_strategy,
     device_matrices,
+    has_uneven_pieces,
     searched_axes,
 )
 from spmdsim.core import Mesh, Strategy
@@ -40,6 +42,8 @@ METHODS = {
 HEURISTICS = ("propagation", "double_recursion")
 #: Axes of a device matrix that have names.
 MOST_AXES = 4
+#: Up to so many ranks uneven pieces are searched beside equal ones, on meshes of two axes if nothing else is asked for.
+MOST_UNEVEN_RANKS = 16
 #: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
 MOST_BINARY_AXES = 4
 
@@ -72,7 +76,8 @@ def search(
         settings: all assumptions at once, instead of ``machine``.
         axes: how many axes the device matrices may have that are searched for a number of ranks; three where that is
             quick and two otherwise, if left out.
-        **sizes: sizes of a built-in program, or ``inputs=...`` of a recorded one.
+        **sizes: sizes of a built-in program, whose batch has at least one row per rank if left out, or ``inputs=...`` of a
+            recorded one.
 
     Raises:
         InputError: an unknown method or program, ranks that no operator can use.
@@ -110,7 +115,18 @@ def search(
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
         return by_propagation(graph, meshes, settings, polish)
-    return _best_mesh(graph, meshes, settings, memory)
+    best = _best_mesh(graph, meshes, settings, memory)
+    uneven = [mesh for mesh in meshes if len(mesh.axes) <= (axes or 2) and _has_uneven(graph, mesh, settings)]
+    if memory is None and settings.even is None and best.settings.even is None and uneven:
+        other = _best_mesh(graph, uneven, replace(settings, even=False), memory)
+        best = min(best, other, key=lambda one: one.seconds)
+    return best
+
+
+def _has_uneven(graph: Graph, mesh: Mesh, settings: Settings) -> bool:
+    """Return True if uneven pieces are tried on a mesh: it is small, and an axis does not divide all sizes."""
+    small = mesh.size <= MOST_UNEVEN_RANKS and isinstance(settings.machine, Machine)
+    return small and has_uneven_pieces(graph, mesh)
 
 
 def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
@@ -119,7 +135,8 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
     Args:
         program: a graph, which is given back, a function to be recorded, or the name of a known network.
         mesh_or_ranks: where a function is recorded: a mesh, several, or a number of ranks.
-        sizes: arguments of the function or the network; empty for a graph.
+        sizes: arguments of the function or the network; empty for a graph. The batch of a network has at least one row
+            per rank unless it is given.
 
     Raises:
         InputError: sizes of a graph.
@@ -128,8 +145,11 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
     'mlp 1 x 8: 3 operators, 2 parameters with 72 elements'
     """
     if isinstance(program, str):
-        from spmdsim.auto_parallel.programs.networks import build_program
+        from spmdsim.auto_parallel.programs.networks import build_program, default_sizes
 
+        defaults = default_sizes(program)
+        if "batch" in defaults:
+            sizes = {"batch": max(defaults["batch"], _ranks(mesh_or_ranks)), **sizes}
         return build_program(program, **sizes)
     if isinstance(program, Graph):
         if sizes:
@@ -200,9 +220,10 @@ def _best_mesh(
     graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None
 ) -> SearchResult:
     """The optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
-    models = [_usable(graph, mesh, settings) for mesh in meshes]
-    if settings.even and not any(isinstance(model, ChoiceModel) for model in models):
-        models = [_usable(graph, mesh, replace(settings, even=False)) for mesh in meshes]
+    moves = MovePrices(settings)
+    models = [_usable(graph, mesh, settings, moves) for mesh in meshes]
+    if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
+        models = [_usable(graph, mesh, replace(settings, even=False), moves) for mesh in meshes]
     best: tuple[ChoiceModel, Solution] | None = None
     considered: list[tuple[str, float]] = []
     problem: SpmdError | None = None
@@ -228,7 +249,9 @@ def _best_mesh(
     choice, tried = model.choice(solution.states), tuple(considered)
     least = model.least(solution)
     proven = least is not None
-    return SearchResult(choice, settings, solution.method, (), proven, tried, limit=memory, least=least)
+    return SearchResult(
+        choice, settings, solution.method, (), proven, tried, limit=memory, least=least, _prices=moves
+    )
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
@@ -249,10 +272,10 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     return _best_mesh(graph, (mesh,), settings, memory)
 
 
-def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel | InputError:
+def _usable(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> ChoiceModel | InputError:
     """The choices on a mesh, or why there are none."""
     try:
-        model = ChoiceModel(graph, mesh, settings)
+        model = ChoiceModel(graph, mesh, settings, moves=moves)
         check_usable(model)
     except InputError as error:
         return error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.auto_parallel.costs.peak_memory import held_bytes
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
+from spmdsim.auto_parallel.strategy_choice import has_uneven_pieces
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import text_table
@@ -94,7 +95,10 @@ def _head(answer: SearchResult) -> str:
     optimal = f", optimal{within} under the model on this mesh"
     if not answer.optimal:
         among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
-        optimal = "" if answer.gap is None else f", at most {answer.gap:+.2%} from the optimum {among}"
+        meshes = {answer.mesh, *answer.rivals}
+        equal = answer.settings.even is not False and any(has_uneven_pieces(answer.graph, m) for m in meshes)
+        optimum = f"the optimum of equal pieces {among}" if equal else f"the optimum {among}"
+        optimal = "" if answer.gap is None else f", at most {answer.gap:+.2%} from {optimum}"
     machine = answer.settings.machine
     lines = [
         str(answer.graph),
@@ -220,7 +224,10 @@ def _comparison(answer: SearchResult) -> str:
             seconds, ratio = "not allowed", "-"
         rows.append([name, seconds, ratio, nbytes_text(other.nbytes), nbytes_text(other.memory.peak)])
     heads = ["layout", unit, "ratio", "bytes/rank", "peak memory"]
-    return "comparison\n" + text_table(heads, rows, right=range(1, 5))
+    lines = ["comparison", text_table(heads, rows, right=range(1, 5))]
+    ranks = many(answer.mesh.size, "rank")
+    lines += [f"{name}: not possible on {ranks}: {reason}" for name, reason in answer.not_possible.items()]
+    return "\n".join(lines)
 
 
 WHY_HEADS = ("operator", "strategy", *PARTS, "total")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from spmdsim.auto_parallel.baselines import baselines
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
@@ -50,6 +52,8 @@ class SearchResult(ShortRepr):
     rivals: tuple[Mesh, ...] = ()
     limit: float | None = None
     least: float | None = None
+    _prices: MovePrices | None = field(default=None, repr=False, compare=False)
+    _models: Mapping[Mesh, ChoiceModel] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def within(self) -> float | None:
@@ -75,8 +79,8 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def moves(self) -> MovePrices:
-        """Prices of redistributions, and their plans."""
-        return MovePrices(self.settings)
+        """Prices of redistributions, and their plans; those that the search knows already."""
+        return self._prices or MovePrices(self.settings)
 
     def collectives_of(self, move: Move) -> tuple[str, ...]:
         """The names of a redistribution's collectives that communicate, in order."""
@@ -154,14 +158,31 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def comparison(self) -> dict[str, SearchResult]:
-        """The layouts people configure by hand, for the same program and ranks; the best Megatron-style grid."""
+        """The layouts people configure by hand, for the same program and ranks; the fastest Megatron-style grid.
+
+        Layouts that these ranks do not allow are missing: see :attr:`not_possible`.
+        """
         results = {
             name: replace(self, choice=choice, method=name, remarks=(), optimal=False, least=None)
-            for name, choice in baselines(self.graph, self.mesh.size, self.settings).items()
+            for name, choice in self._baselines[0].items()
         }
         grids = {name: one for name, one in results.items() if name.startswith("Megatron")}
         best = min(grids, key=lambda name: grids[name].seconds, default=None)
         return {name: one for name, one in results.items() if name not in grids or name == best}
+
+    @property
+    def not_possible(self) -> dict[str, str]:
+        """By name, reasons why layouts people configure by hand are not possible on so many ranks.
+
+        >>> from spmdsim.auto_parallel.search import search
+        >>> search("mlp", 4, layers=1, hidden=8, batch=2, axes=1).not_possible
+        {'data parallel': 'fc0 has 2 rows in the batch, fewer than 4', 'fully sharded': 'fc0 has 2 rows in the batch, fewer than 4'}
+        """
+        return self._baselines[1]
+
+    @cached_property
+    def _baselines(self) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
+        return baselines(self.graph, self.mesh.size, self.settings, self.moves)
 
     @cached_property
     def gap(self) -> float | None:
@@ -174,7 +195,9 @@ class SearchResult(ShortRepr):
         if len(self.graph.operators) > 2000 or self.limit is not None:
             return None
         meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
-        proven = [least_on(self.graph, mesh, self.settings) for mesh in meshes]
+        proven = [
+            least_on(self.graph, mesh, self.settings, self.moves, self._models.get(mesh)) for mesh in meshes
+        ]
         bounds = [least for least in proven if least is not None]
         if not bounds or len(bounds) < len(proven):
             return None

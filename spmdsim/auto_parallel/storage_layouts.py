@@ -31,7 +31,9 @@ class StorageLayouts:
         elif self.stored_apart(value):
             base = self._used_or_finer(value)
         elif (len(value.shape) + 1) ** len(self.mesh.axes) <= MOST_LAYOUTS:
-            base = simple_layouts(self.mesh, value.shape, self.settings.nested, self.settings.even)
+            base = simple_layouts(
+                self.mesh, value.shape, self.settings.nested, self.settings.even is not False
+            )
         else:
             base = self._seen_layouts(value)
         if self.graph.recorded and fixed is None and not self.stored_apart(value):

@@ -207,6 +207,18 @@ def searched_axes(graph: Graph, ranks: int) -> int:
     return 3 if quick and ranks <= THREE_AXES_RANKS else 2
 
 
+def has_uneven_pieces(graph: Graph, mesh: Mesh) -> bool:
+    """Return True if an axis of a mesh can cut a dim of some operator, but does not divide it.
+
+    >>> from spmdsim.auto_parallel.programs.networks import mlp
+    >>> [has_uneven_pieces(mlp(1, 8, 8), Mesh((ranks,), ("x",))) for ranks in (3, 4)]
+    [True, False]
+    """
+    rules = {operator.bound for operator in graph.operators if operator.configured is None}
+    sizes = {bound.sizes[factor] for bound in rules for factor in bound.splittable}
+    return any(size % axis and size >= axis for size in sizes for axis in mesh.shape)
+
+
 def binary_mesh(ranks: int) -> Mesh:
     """One axis per prime factor of ``ranks``, largest first: the mesh of the double recursion.
 

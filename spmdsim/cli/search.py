@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
 from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
+from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 from spmdsim.reading import literal
@@ -42,6 +43,8 @@ their strategy.
 SECONDS = 600
 
 RANKS = 8
+#: Remarks on sizes.
+_NOTES = {"batch": " (by default at least one row per rank)"}
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
 #: What a search for one strategy is told.
@@ -93,7 +96,7 @@ _OF_PROGRAMS = (
     value("--save", "FILE", "write the strategies to a JSON file", writable),
     *PICTURES,
     varied("--json", help="print JSON"),
-    *(value(f"--{name}", "", f"size of the program: {name}", int) for name in _SIZES),
+    *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", int) for name in _SIZES),
     value("--itemsize", "", argparse.SUPPRESS, int),
     limits=SECONDS,
     program=lambda args: args.file,
@@ -134,16 +137,20 @@ def main(args: argparse.Namespace) -> int:
             said = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
             raise InputError(f"{said} was given, but the strategies of {args.load} are for {result.mesh}")
     else:
-        result = search(
-            graph,
-            where,
-            method=args.method,
-            memory=memory,
-            version=args.version_of_recursion,
-            polish=not args.no_polish,
-            settings=settings,
-            axes=args.axes,
-        )
+        with progress(2, "search") as step:
+            step("strategies")
+            result = search(
+                graph,
+                where,
+                method=args.method,
+                memory=memory,
+                version=args.version_of_recursion,
+                polish=not args.no_polish,
+                settings=settings,
+                axes=args.axes,
+            )
+            step("comparison")
+            _ = result.memory, result.gap, result.comparison  # the result remembers what takes long
     if args.save and is_root():
         with writing(args.save):
             result.save(args.save)
@@ -216,6 +223,7 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
         name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
         for name, one in result.comparison.items()
     }
+    facts["not_possible"] = result.not_possible
     facts["redistributions"] = [
         {
             **{"when": move.phase, "tensor": move.value.name, "times": move.times, "seconds": seconds},

@@ -69,7 +69,9 @@ def _moves(result: SearchResult) -> list[list[Any]]:
 def _reasons(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
     """What the step takes with each strategy of an operator, the cheapest first."""
     settings = result.settings
-    others = mesh_strategies(operator.bound, result.mesh, even=settings.even, nested=settings.nested)
+    others = mesh_strategies(
+        operator.bound, result.mesh, even=settings.even is not False, nested=settings.nested
+    )
     rows = [_reason(result, operator, strategy) for strategy in others]
     return sorted((row for row in rows if row is not None), key=lambda row: (row["seconds"], row["strategy"]))
 

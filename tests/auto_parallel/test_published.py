@@ -112,7 +112,7 @@ def test_reduce_scatter_never_beats_its_all_reduce() -> None:
 def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
     case = ALPA["test_mlp.py Zero2 data parallel"]
     settings = assumptions((4,), (1.0, 1.0), scatter=True)
-    choice = fully_sharded(mlp(6, 32, 256), Mesh((4,), ("a",)), settings)
+    choice = fully_sharded(mlp(6, 32, 256), [Mesh((4,), ("a",))], settings)
     merged = SearchResult(choice, settings, "fully sharded").combined
     assert merged == {"reduce_scatter": case["reduce_scatter"], "all_gather": case["all_gather"]}
 
@@ -120,7 +120,7 @@ def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
 def test_fully_sharded_with_recomputation_gathers_twice() -> None:
     """The third stage: parameters are gathered forward and again for the backward pass, gradients scattered."""
     settings = assumptions((4,), (1.0, 1.0), scatter=True, recompute=True)
-    choice = fully_sharded(mlp(6, 32, 256), Mesh((4,), ("a",)), settings)
+    choice = fully_sharded(mlp(6, 32, 256), [Mesh((4,), ("a",))], settings)
     merged = SearchResult(choice, settings, "fully sharded").combined
     assert merged == {"reduce_scatter": 1, "all_gather": 2}
 
@@ -168,7 +168,7 @@ def test_memory_pressure_shards_parameters(share: float) -> None:
     settings = assumptions((4,), (1.0, 1.0), scatter=True, sharded_parameters=True)
     model = ChoiceModel(graph, mesh, settings)
     free = eliminate(model.problem)
-    sharded = fully_sharded(graph, mesh, settings)
+    sharded = fully_sharded(graph, [mesh], settings)
     low = model.problem.bytes_of(states_of_choice(model, sharded))
     assert low < free.memory
     limit = low + share * (free.memory - low)

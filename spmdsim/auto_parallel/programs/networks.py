@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
+from typing import Any
 
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import FUNCTIONS, PASSES, Rule
@@ -346,6 +347,16 @@ PROGRAMS: Registry[Callable[..., Graph]] = Registry(
 
 #: Of a built-in program: each has operators of its own.
 MOST_LAYERS = 10_000
+
+
+def default_sizes(name: str) -> dict[str, Any]:
+    """Return the sizes of a built-in program that are used if none are given; empty for an unknown name.
+
+    >>> default_sizes("mlp")["batch"], default_sizes("nothing")
+    (32, {})
+    """
+    parameters = signature(PROGRAMS[name]).parameters if name in PROGRAMS else {}
+    return {key: parameter.default for key, parameter in parameters.items()}
 
 
 def build_program(name: str, **sizes: object) -> Graph:

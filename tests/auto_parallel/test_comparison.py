@@ -1,0 +1,100 @@
+"""The layouts that a search compares with are what they are called, or not possible, on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words
+from spmdsim.auto_parallel.programs.networks import gpt, mlp
+from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search_report import report
+from spmdsim.auto_parallel.search_result import SearchResult
+
+
+@pytest.mark.parametrize("ranks", [5, 6, 7, 8, 12])
+def test_each_row_splits_what_its_name_says(ranks: int) -> None:
+    found = search("mlp", ranks, layers=2, hidden=256, batch=32, axes=1)
+    rows = {name.split()[0]: one for name, one in found.comparison.items()}
+    assert {*rows} == {"data", "fully", "Megatron"} and not found.not_possible
+    for name in ("data", "fully"):  # every operator on the batch splits it over all ranks
+        for operator, strategy in zip(found.graph.operators, rows[name].choice.strategies):
+            assert math.prod(strategy.parts(factor) for factor in operator.bound.sizes) == ranks, (
+                operator.name
+            )
+    assert held_parameters(rows["data"]) == found.graph.parameter_count * 4
+    # Each of the two weights is cut into as many pieces as there are ranks, of at most one row more than others.
+    weights = [rows["fully"].layout(one.name) for one in found.graph.parameters if len(one.shape) == 2]
+    assert [math.prod(layout.cuts) for layout in weights] == [ranks, ranks]
+    assert held_parameters(rows["fully"]) < 1.2 * found.graph.parameter_count * 4 / ranks
+    assert rows["fully"].memory.peak < rows["data"].memory.peak
+    # Megatron: columns of the first product and rows of the second, and the one sum between them.
+    strategies = {o.name: s for o, s in zip(found.graph.operators, rows["Megatron"].choice.strategies)}
+    group = rows["Megatron"].mesh.shape[-1]
+    assert strategies["fc0"].parts("n") == strategies["fc1"].parts("k") == group > 1
+    assert rows["Megatron"].nbytes > 0
+
+
+def held_parameters(result: SearchResult) -> int:
+    """Bytes of parameters on the rank that holds most."""
+    return result.memory.parameters
+
+
+@pytest.mark.parametrize("ranks", [6, 12])
+def test_what_is_found_is_no_slower_than_what_is_done_by_hand(ranks: int) -> None:
+    """256 columns over 3 or 6: equal pieces alone would lose to Megatron's uneven ones."""
+    found = search("mlp", ranks)
+    assert all(found.seconds <= other.seconds * (1 + 1e-9) for other in found.comparison.values())
+    equal = search("mlp", ranks, settings=Settings(partial=True, even=True))
+    assert found.seconds < equal.seconds
+
+
+def test_the_fastest_grid_is_the_row_of_megatron() -> None:
+    found = search("mlp", 12, layers=2, hidden=256, batch=64, axes=1)
+    grids = {name: one for name, one in found.comparison.items() if name.startswith("Megatron")}
+    assert len(grids) == 1
+    every = {name: choice for name, choice in found._baselines[0].items() if name.startswith("Megatron")}
+    assert {*every} == {f"Megatron {name}" for name in ("12", "2x6", "3x4", "4x3", "6x2")}
+    (best,) = grids.values()
+    seconds = [SearchResult(choice, found.settings, "by hand").seconds for choice in every.values()]
+    assert best.seconds == pytest.approx(min(seconds))
+
+
+def test_what_ranks_do_not_allow_is_said_with_the_reason() -> None:
+    found = search("gpt", 12, layers=1, batch=8, axes=1)
+    assert [name.split()[0] for name in found.comparison] == ["Megatron"]
+    assert found.not_possible["data parallel"].endswith("has 8 rows in the batch, fewer than 12")
+    text = report(found)
+    assert "data parallel: not possible on 12 ranks: lookup has 8 rows in the batch, fewer than 12" in text
+    prime = search(gpt(1, heads=2, batch=131), 131, axes=1)
+    assert prime.not_possible == {"Megatron": "no group of 2 to 64 divides them"}
+    small = search(mlp(1, 2, 8), 8, axes=1)
+    assert small.not_possible == {
+        "fully sharded": "the largest parameter, of shape 2 x 2, cannot be cut into so many pieces"
+    }
+    narrow = search(mlp(1, 2, 8), 5, axes=1)
+    assert narrow.not_possible["Megatron"] == "fc0 has 2 elements along 'n', fewer than 5"
+
+
+def test_a_batch_that_is_not_given_has_a_row_for_each_rank() -> None:
+    assert search("mlp", 8, layers=1, axes=1).graph.values[0].shape[0] == 32
+    assert search("mlp", 48, layers=1, axes=1).graph.values[0].shape[0] == 48
+    assert search("mlp", 48, layers=1, batch=12, axes=1).graph.values[0].shape[0] == 12
+
+
+def test_a_product_has_a_grid_on_millions_of_ranks_the_best_of_all() -> None:
+    large = best_grid(4096, 4096, 4096, 3_000_017)
+    assert large.used <= 3_000_017 and 1 <= large.ratio < 1.01
+    for sizes in ((8, 8, 8), (1000, 3, 64), (64, 64, 1), (2, 3, 5)):
+        for ranks in (1, 7, 24, 31, 60):
+            words = {}
+            for grid in itertools.product(range(1, ranks + 1), repeat=3):
+                used = math.prod(grid)
+                if 0.75 * ranks <= used <= ranks and all(g <= size for g, size in zip(grid, sizes)):
+                    words[grid] = grid_words(*sizes, grid) * ranks / used
+            if words:
+                found = best_grid(*sizes, ranks)
+                assert found.words * ranks / found.used == pytest.approx(min(words.values()))
