@@ -9,6 +9,9 @@ operators and with the logarithm of the ranks.
 from __future__ import annotations
 
 import argparse
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -56,6 +59,16 @@ def long_program(x: Tensor, w: Tensor) -> Tensor:
     return x
 
 
+def processor_seconds(*options: str) -> float:
+    """Return the processor seconds of a whole command that searches a large GPT, the import and the report included."""
+    large = ["--program", "gpt", "--layers", "96", "--hidden", "12288", "-n", "65536"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "spmdsim", "search", *large, *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def others(quick: bool) -> None:
     group = "searches"
     size = 2000 if quick else 10000
@@ -75,6 +88,11 @@ def others(quick: bool) -> None:
     large = gpt(96, 12288, 8192, 2048, vocab=51200)
     seconds = best(lambda: search(large, 65536, machine=Machine.accelerators()), 1)
     row(group, "exact optimum, GPT of 96 layers, all grids of 65,536 ranks", seconds, "s")
+    for method, most in (("double_recursion", 5), ("exact", 10)):
+        case = f"whole command, {method}, GPT of 96 layers, 65,536 ranks, processor time"
+        row(group, case, processor_seconds("--method", method), "s", most=most)
+    asked = processor_seconds("--batch", "8192", "--seq", "2048", "--machine", "accelerators")
+    row(group, "whole command of the help, batch 8192, processor time", asked, "s", most=10)
     seconds = best(lambda: record_program(long_program, 8, {"x": (256, 256)}, {"w": (256, 256)}))
     row(group, "recording 10,000 operators", seconds, "s", most=2)
 
