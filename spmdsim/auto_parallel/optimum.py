@@ -70,7 +70,7 @@ def least_on(
     mesh: Mesh,
     settings: Settings,
     moves: MovePrices | None = None,
-    known: ChoiceModel | None = None,
+    choices: ChoiceModel | None = None,
 ) -> float | None:
     """Return the seconds that every choice on a mesh takes at least, by elimination.
 
@@ -79,14 +79,14 @@ def least_on(
         mesh: where it runs.
         settings: what the cost of a plan is made of.
         moves: prices known already.
-        known: the choices on this mesh if they are known; used if their settings are those of this search.
+        choices: the choices on this mesh if they were built before; used if their settings are those of this search.
 
     Returns:
         None where tables are too large, or nothing is proven.
     """
     settings = replace(settings, tie=settings.tie or len(graph.operators) > TIE_ABOVE)
-    same = known is not None and known.settings == settings
-    model = known if known is not None and same else ChoiceModel(graph, mesh, settings, moves=moves)
+    usable = choices is not None and choices.settings == settings
+    model = choices if choices is not None and usable else ChoiceModel(graph, mesh, settings, moves=moves)
     solution = _eliminate(model)
     return None if solution is None else model.least(solution)
 

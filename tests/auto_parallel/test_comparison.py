@@ -17,22 +17,22 @@ from spmdsim.auto_parallel.search_result import SearchResult
 
 @pytest.mark.parametrize("ranks", [5, 6, 7, 8, 12])
 def test_each_row_splits_what_its_name_says(ranks: int) -> None:
-    found = search("mlp", ranks, layers=2, hidden=256, batch=32, axes=1)
-    rows = {name.split()[0]: one for name, one in found.comparison.items()}
-    assert {*rows} == {"data", "fully", "Megatron"} and not found.not_possible
+    result = search("mlp", ranks, layers=2, hidden=256, batch=32, axes=1)
+    rows = {name.split()[0]: one for name, one in result.comparison.items()}
+    assert {*rows} == {"data", "fully", "Megatron"} and not result.not_possible
     for name in ("data", "fully"):  # every operator on the batch splits it over all ranks
-        for operator, strategy in zip(found.graph.operators, rows[name].choice.strategies):
+        for operator, strategy in zip(result.graph.operators, rows[name].choice.strategies):
             assert math.prod(strategy.parts(factor) for factor in operator.bound.sizes) == ranks, (
                 operator.name
             )
-    assert held_parameters(rows["data"]) == found.graph.parameter_count * 4
+    assert held_parameters(rows["data"]) == result.graph.parameter_count * 4
     # Each of the two weights is cut into as many pieces as there are ranks, of at most one row more than others.
-    weights = [rows["fully"].layout(one.name) for one in found.graph.parameters if len(one.shape) == 2]
+    weights = [rows["fully"].layout(one.name) for one in result.graph.parameters if len(one.shape) == 2]
     assert [math.prod(layout.cuts) for layout in weights] == [ranks, ranks]
-    assert held_parameters(rows["fully"]) < 1.2 * found.graph.parameter_count * 4 / ranks
+    assert held_parameters(rows["fully"]) < 1.2 * result.graph.parameter_count * 4 / ranks
     assert rows["fully"].memory.peak < rows["data"].memory.peak
     # Megatron: columns of the first product and rows of the second, and the one sum between them.
-    strategies = {o.name: s for o, s in zip(found.graph.operators, rows["Megatron"].choice.strategies)}
+    strategies = {o.name: s for o, s in zip(result.graph.operators, rows["Megatron"].choice.strategies)}
     group = rows["Megatron"].mesh.shape[-1]
     assert strategies["fc0"].parts("n") == strategies["fc1"].parts("k") == group > 1
     assert rows["Megatron"].nbytes > 0
@@ -46,28 +46,28 @@ def held_parameters(result: SearchResult) -> int:
 @pytest.mark.parametrize("ranks", [6, 12])
 def test_what_is_found_is_no_slower_than_what_is_done_by_hand(ranks: int) -> None:
     """256 columns over 3 or 6: equal pieces alone would lose to Megatron's uneven ones."""
-    found = search("mlp", ranks)
-    assert all(found.seconds <= other.seconds * (1 + 1e-9) for other in found.comparison.values())
+    result = search("mlp", ranks)
+    assert all(result.seconds <= other.seconds * (1 + 1e-9) for other in result.comparison.values())
     equal = search("mlp", ranks, settings=Settings(partial=True, even=True))
-    assert found.seconds < equal.seconds
+    assert result.seconds < equal.seconds
 
 
 def test_the_fastest_grid_is_the_row_of_megatron() -> None:
-    found = search("mlp", 12, layers=2, hidden=256, batch=64, axes=1)
-    grids = {name: one for name, one in found.comparison.items() if name.startswith("Megatron")}
+    result = search("mlp", 12, layers=2, hidden=256, batch=64, axes=1)
+    grids = {name: one for name, one in result.comparison.items() if name.startswith("Megatron")}
     assert len(grids) == 1
-    every = {name: choice for name, choice in found._baselines[0].items() if name.startswith("Megatron")}
+    every = {name: choice for name, choice in result._baselines[0].items() if name.startswith("Megatron")}
     assert {*every} == {f"Megatron {name}" for name in ("12", "2x6", "3x4", "4x3", "6x2")}
     (best,) = grids.values()
-    seconds = [SearchResult(choice, found.settings, "by hand").seconds for choice in every.values()]
+    seconds = [SearchResult(choice, result.settings, "by hand").seconds for choice in every.values()]
     assert best.seconds == pytest.approx(min(seconds))
 
 
 def test_what_ranks_do_not_allow_is_said_with_the_reason() -> None:
-    found = search("gpt", 12, layers=1, batch=8, axes=1)
-    assert [name.split()[0] for name in found.comparison] == ["Megatron"]
-    assert found.not_possible["data parallel"].endswith("has 8 rows in the batch, fewer than 12")
-    text = report(found)
+    result = search("gpt", 12, layers=1, batch=8, axes=1)
+    assert [name.split()[0] for name in result.comparison] == ["Megatron"]
+    assert result.not_possible["data parallel"].endswith("has 8 rows in the batch, fewer than 12")
+    text = report(result)
     assert "data parallel: not possible on 12 ranks: lookup has 8 rows in the batch, fewer than 12" in text
     prime = search(gpt(1, heads=2, batch=131), 131, axes=1)
     assert prime.not_possible == {"Megatron": "no group of 2 to 64 divides them"}
@@ -96,5 +96,5 @@ def test_a_product_has_a_grid_on_millions_of_ranks_the_best_of_all() -> None:
                 if 0.75 * ranks <= used <= ranks and all(g <= size for g, size in zip(grid, sizes)):
                     words[grid] = grid_words(*sizes, grid) * ranks / used
             if words:
-                found = best_grid(*sizes, ranks)
-                assert found.words * ranks / found.used == pytest.approx(min(words.values()))
+                result = best_grid(*sizes, ranks)
+                assert result.words * ranks / result.used == pytest.approx(min(words.values()))

@@ -282,19 +282,19 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     machine = settings.machine
     costs, inner = [], list[InnerStep]()
     # Repeated layers share their rules, so an operator is known by the identity of its rule, which the graph keeps alive.
-    known: dict[tuple[object, ...], tuple[float, float, bool]] = {}
+    priced_rules: dict[tuple[object, ...], tuple[float, float, bool]] = {}
     for operator in graph.operators:
         inputs = [graph.values[i] for i in operator.inputs]
         gradients = tuple([graph.brings_gradient(v, operator.index) for v in inputs])
         sizes = tuple([v.itemsize for v in inputs])
         strategy = choice.strategies[operator.index]
         key = (id(operator.bound), strategy, gradients, sizes)
-        if key not in known or known[key][2]:
+        if key not in priced_rules or priced_rules[key][2]:
             seconds = work_seconds(operator, strategy, sizes, gradients, machine, settings.recompute)
             steps = inner_steps(operator, strategy, gradients, settings.recompute)
-            known[key] = seconds, steps_seconds(steps, machine), bool(steps)
+            priced_rules[key] = seconds, steps_seconds(steps, machine), bool(steps)
             inner += steps
-        costs.append(OperatorSeconds(*known[key][:2]))
+        costs.append(OperatorSeconds(*priced_rules[key][:2]))
     moves = moves_of(choice, settings)
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}
