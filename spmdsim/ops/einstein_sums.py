@@ -230,5 +230,5 @@ def _diagonal(x: Tensor) -> Tensor:
         return reshape(x, x.shape[:-1])
     ids = np.arange(n).reshape(*[1] * (x.ndim - 2), n, 1)
     layout = Layout(x.layout.mesh, [*[None] * (x.ndim - 2), x.layout.dims[-2], None])
-    found = take_along_axis(x, Tensor.from_global(ids, layout, x.world), -1)
-    return reshape(found, found.shape[:-1])
+    diagonal = take_along_axis(x, Tensor.from_global(ids, layout, x.world), -1)
+    return reshape(diagonal, diagonal.shape[:-1])

@@ -127,10 +127,10 @@ def _file_of_model(path: Path) -> Path:
     """What stands for a folder: the index of a model in it, or its only ``.safetensors`` file."""
     if not path.is_dir():
         return path
-    found = sorted(path.glob(f"*{INDEX}")) or sorted(path.glob("*.safetensors"))
-    if len(found) == 1:
-        return found[0]
-    names = f"{len(found)}, such as {found[0].name}" if found else "none"
+    files = sorted(path.glob(f"*{INDEX}")) or sorted(path.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    names = f"{len(files)}, such as {files[0].name}" if files else "none"
     raise InputError(
         f"{str(path)!r} is a folder; give a file, or a folder with one {INDEX} or one .safetensors file: it has {names}"
     )
@@ -266,11 +266,13 @@ def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
         return names[0]
     if member not in names:
         what = "say which array is meant of" if member is None else f"there is no array {member!r} in"
-        known = ", ".join(sorted(names))
+        listing = ", ".join(sorted(names))
         if len(names) > MOST_NAMED:
             near = nearest(member or "", names)
-            known = f"{len(names)} arrays{f', the nearest {near!r}' if near else ''} (open_arrays lists them)"
-        raise InputError(f"{what} {str(path)!r}, which has {known}; write {path}:NAME")
+            listing = (
+                f"{len(names)} arrays{f', the nearest {near!r}' if near else ''} (open_arrays lists them)"
+            )
+        raise InputError(f"{what} {str(path)!r}, which has {listing}; write {path}:NAME")
     return str(member)
 
 
