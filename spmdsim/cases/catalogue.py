@@ -273,12 +273,13 @@ def meshes(size: int) -> list[Mesh]:
     >>> [mesh.shape for mesh in meshes(8)]
     [(8,), (2, 4), (4, 2), (2, 2, 2)]
     """
-    pairs = [(a, size // a) for a in range(2, size) if size % a == 0]
+    divisors = [a for a in range(2, size) if size % a == 0]
+    pairs = [(a, size // a) for a in divisors]
     cubes = sorted(
         (a, b, size // (a * b))
-        for a in range(2, size)
-        for b in range(a, size)
-        if size % (a * b) == 0 and size // (a * b) >= b
+        for a in divisors
+        for b in divisors
+        if a <= b and size % (a * b) == 0 and size // (a * b) >= b
     )
     shapes = [(size,), *pairs, *cubes[-1:]]
     return [Mesh(shape, AXES[len(shape)]) for shape in shapes]

@@ -168,10 +168,12 @@ def start_ranks(
     ``check`` gets their number first: where it refuses them there are neither ranks nor logs.
     """
     from spmdsim.launch import launched, start_self
+    from spmdsim.launch.starter import require_startable
 
     if args.world == "lockstep" or launched() or not (args.n or args.world == "mpi"):
         return None
     ranks = args.n or default_ranks()
+    require_startable(ranks)
     if check is not None:
         check(ranks)
     return start_self(ranks, sys.argv[1:], log_dir)

@@ -100,6 +100,14 @@ class Recorded:
 MOST_STARTED = 8192
 
 
+def require_startable(n: int, lockstep: bool = False) -> None:
+    """Raise InputError if ``n`` ranks cannot be started: fewer than one, or more processes than a machine has room for."""
+    if n < 1:
+        raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
+    if not lockstep and n > MOST_STARTED:
+        raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
+
+
 def start_command(
     n: int,
     argv: list[str],
@@ -110,14 +118,11 @@ def start_command(
     echoes: bool = True,
 ) -> int:
     """Run ``argv`` on ``n`` ranks; see :func:`spmdsim.launch.start`."""
-    if n < 1:
-        raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
+    require_startable(n, lockstep)
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
     working_folder()  # some launchers say no more than that there is none
     launcher = None if lockstep else find_launcher()
-    if launcher is not None and n > MOST_STARTED:
-        raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
     if log_dir is not None:
         prepare_logs(log_dir)
     ranks = 1 if lockstep else n
