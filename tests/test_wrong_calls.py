@@ -196,7 +196,7 @@ def test_sizes_that_differ_are_named_by_their_dim(x: Tensor) -> None:
     y = Tensor.from_global(np.ones((6, 8)), MESH("tp", None), x.world)
     with pytest.raises(
         RuleError,
-        match=r"sizes must be equal where dims have one name in the rule .*: the dim called 'k' has size 8, but 6",
+        match=r"dims of one name in .* must be equal: the dim called 'k' has size 8, but 6",
     ):
         matmul(x, y)
 

@@ -23,6 +23,7 @@ from paired import PART, QUICK, paired, row
 from spmdsim import Mesh, MPIWorld, Tensor
 from spmdsim.worlds.mpi.board import AREA, Board
 from spmdsim.worlds.mpi.noted_calls import Calls
+from spmdsim.worlds.provenance import Provenance
 
 #: Repeated calls per measurement.
 CALLS = 200
@@ -48,7 +49,7 @@ class Alone:
     about, deadline = 0, 60.0
 
     def __init__(self) -> None:
-        self.world = self
+        self.world, self.provenance = self, Provenance()
 
     def tensor(self, origin: int) -> None:
         """No tensor has words."""

@@ -228,7 +228,7 @@ class BoundRule(ShortRepr):
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout every operand must have."""
         return tuple(
-            laid_out(term, strategy, [(axis, op) for axis, operands, op in strategy.passed if i in operands])
+            laid_out(term, strategy, tuple((a, op) for a, operands, op in strategy.passed if i in operands))
             for i, term in enumerate(self.inputs)
         )
 
@@ -243,15 +243,14 @@ class BoundRule(ShortRepr):
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """The layout in which the gradient of an operand comes out of the transposed rule.
 
-        The axes of every factor the operand lacks are partial; so are axes along which another operand,
-        which the gradient is a product of, was partial.
+        Axes of factors that the operand lacks are partial, as are those along which its co-factor was.
         """
         present, size = members(self.inputs[operand]), strategy.mesh.size_of
         lacking = [a for f, axes in strategy.splits if f not in present for a in axes if size[a] > 1]
         passed = [axis for axis, operands, _ in strategy.passed if operand not in operands]
-        return laid_out(self.inputs[operand], strategy, [*lacking, *passed])
+        return laid_out(self.inputs[operand], strategy, (*lacking, *passed))
 
-    def partial_of(self, strategy: Strategy, output: int) -> list[tuple[str, str]]:
+    def partial_of(self, strategy: Strategy, output: int) -> tuple[tuple[str, str], ...]:
         """The axes along which a result comes out partial, with what it waits for."""
         reduced = [
             (axis, self.rule.reduction(factor))
@@ -259,7 +258,7 @@ class BoundRule(ShortRepr):
             for axis in strategy.axes_of(factor)
             if strategy.mesh.axis_size(axis) > 1
         ]
-        return [*reduced, *((axis, op) for axis, _, op in strategy.passed)]
+        return (*reduced, *((axis, op) for axis, _, op in strategy.passed))
 
     # -- layouts -> strategy ------------------------------------------------------------------------
 
@@ -322,13 +321,9 @@ class BoundRule(ShortRepr):
                 yield strategy
 
 
-def laid_out(term: Term, strategy: Strategy, partial: Iterable[Any] = ()) -> Layout:
-    """Return the layout of a tensor whose dims have these factors; ``partial`` are axes, or axes with their reductions."""
-    return _laid_out(term, strategy, tuple(partial))
-
-
 @lru_cache(maxsize=4096)
-def _laid_out(term: Term, strategy: Strategy, partial: tuple[Any, ...]) -> Layout:
+def laid_out(term: Term, strategy: Strategy, partial: tuple[Any, ...] = ()) -> Layout:
+    """Return the layout of a tensor whose dims have these factors; ``partial`` are axes, or axes with their reductions."""
     dims = [tuple(axis for factor in dim for axis in strategy.axes_of(factor)) for dim in term]
     return Layout(strategy.mesh, dims, partial)
 

@@ -142,8 +142,7 @@ def _learn(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operan
         if before != size and not (broadcast and 1 in (before, size)):
             name = f"dim {factor[1:]} from the right of '...'" if broadcast else f"the dim called {factor!r}"
             raise RuleError(
-                f"sizes must be equal where dims have one name in the rule '{rule}': {name} has size {before}, but {size} in "
-                f"operand {operand} of shape {shape}"
+                f"dims of one name in '{rule}' must be equal: {name} has size {before}, but {size} in operand {operand} of shape {shape}"
             )
         size_of[factor] = size if before == 1 else before
 

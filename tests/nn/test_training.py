@@ -253,7 +253,7 @@ def test_parameters_without_dims_and_without_elements(world):
         nn.backward(loss)
     assert trace.counts() == {"all_reduce": 1}
     assert (float(model.a.grad), int(model.b.grad), bool(model.b.grad)) == (28.0, 8, True)
-    with pytest.raises(ValueError, match="needs a tensor of one element"):
+    with pytest.raises(ValueError, match="x must have one element"):
         bool(x)
 
 

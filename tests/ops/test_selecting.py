@@ -232,7 +232,9 @@ def test_what_cannot_be_counted_or_chosen(world):
     with pytest.raises(RuleError, match="lie between 0 and 1"):
         ops.quantile(x, 1.5)
     with pytest.raises(RuleError, match="no quantiles of nothing"):
-        ops.median(tensor_of(np.zeros((0, 3)), mesh("x", None), world), 0)
+        ops.quantile(tensor_of(np.zeros((0, 3)), mesh("x", None), world), 0.5, 0)
+    with pytest.warns(RuntimeWarning, match="median of no entries is nan"):
+        assert np.isnan(ops.median(tensor_of(np.zeros((0, 3)), mesh("x", None), world), 0).full()).all()
     with pytest.raises(InputError, match="numbers from 0 on, but -2 is among them"):
         ops.bincount(n)
     with pytest.raises(RuleError, match="whole numbers in one dim, but got float64"):
