@@ -42,6 +42,9 @@ _SHARED = frozenset(
         "jax",
         "jaxlib",
         "tensorflow",
+        # No program imports the script that builds a package. Installed packages that name one reach no module of the user's,
+        # though a setup.py lies beside the program.
+        "setup",
     ]
 )
 _SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")  # what runs the ranks and judges them
