@@ -215,6 +215,19 @@ print(ids == ids[:1] * 4)
     assert sorted(lines) == ["True"] * 4 + ["loaded"] * 2
 
 
+def test_a_setup_script_beside_the_program_makes_no_library_a_ranks_own(
+    run: Callable[..., Report], tmp_path: Path
+) -> None:
+    write(tmp_path / "programs", {"setup.py": "raise SystemExit('this builds a package')"})
+    library = write(
+        tmp_path / "site-packages", {"plain.py": "print('loaded')\ndef build():\n    import setup"}
+    )
+    lines = ranks_of(
+        run("import plain\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()", library, tmp_path / "programs")
+    )
+    assert lines == ["loaded"]
+
+
 def test_extension_modules_of_a_package_are_shared(run: Callable[..., Report], tmp_path: Path) -> None:
     names = ("_bisect", "_heapq", "_random", "_csv", "_struct")
     specs = [spec for name in names if (spec := find_spec(name)) and str(spec.origin).endswith(".so")]
