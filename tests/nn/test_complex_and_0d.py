@@ -185,21 +185,25 @@ STARTS = {
 def test_adam_of_the_dialects(world, shape):
     """One step by hand: of the size of the rate in both parts, against the sign of the gradient's."""
     start, slope = np.full(shape, 1 + 1j), np.full(shape, 3 - 4j)
-    for name, make in STARTS.items():
-        kind = mindspore.Parameter if name == "mindspore" else nn.Parameter
-        if kind is nn.Parameter:
-            weight = kind(
-                shape, Mesh((2,), ("x",))(*[None] * len(shape)), lambda index, *_: start[index], np.complex128
-            )
-            weight.materialise(world)
-        else:
-            weight = kind(mindspore.Tensor(start), name="z")
-            weight.everywhere()
-        gradient = Tensor.from_global(slope, weight.value.layout, weight.value.world)
-        weight.value.grad = gradient
-        optimiser = make(weight)
-        optimiser((gradient,)) if name == "mindspore" else optimiser.step()
-        np.testing.assert_allclose(weight.value.full(), start - RATE * (1 - 1j), rtol=1e-6, err_msg=name)
+    with use_world(world):  # MindSpore's tensors live in the current world
+        for name, make in STARTS.items():
+            kind = mindspore.Parameter if name == "mindspore" else nn.Parameter
+            if kind is nn.Parameter:
+                weight = kind(
+                    shape,
+                    Mesh((2,), ("x",))(*[None] * len(shape)),
+                    lambda index, *_: start[index],
+                    np.complex128,
+                )
+                weight.materialise(world)
+            else:
+                weight = kind(mindspore.Tensor(start), name="z")
+                weight.everywhere()
+            gradient = Tensor.from_global(slope, weight.value.layout, weight.value.world)
+            weight.value.grad = gradient
+            optimiser = make(weight)
+            optimiser((gradient,)) if name == "mindspore" else optimiser.step()
+            np.testing.assert_allclose(weight.value.full(), start - RATE * (1 - 1j), rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.ranks(2)
