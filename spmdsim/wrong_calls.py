@@ -128,13 +128,19 @@ def is_of_the_call(error: TypeError) -> bool:
 def wrong_arguments(
     target: Any, args: Sequence[object], kwargs: Mapping[str, object], error: TypeError
 ) -> UsageTypeError:
-    """Return the error for arguments that do not fit the signature of a function or class.
+    """Return the error for a call whose arguments do not fit the signature of ``target``.
+
+    The first problem in this order is reported: an unknown keyword (with the nearest name), an argument given twice, a
+    missing argument, too many positional arguments. Otherwise the error has the text of ``error``.
 
     Args:
-        target: the function, or the class of which ``__init__`` was called; then ``args`` begin with the instance.
-        args: arguments by their place.
-        kwargs: arguments by their names.
-        error: what Python raised, whose text is taken where nothing else is found.
+        target: the function called, or the class whose ``__init__`` was called.
+        args: the positional arguments; for a class the first one is the instance.
+        kwargs: the keyword arguments.
+        error: the TypeError that Python raised for the call.
+
+    Returns:
+        The UsageTypeError, for the caller to raise.
     """
     name = target.__name__
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target

@@ -48,6 +48,6 @@ def linear(colour: str) -> np.ndarray:
 
 
 def contrast(one: str, other: str) -> float:
-    """Of WCAG 2."""
+    """Return the contrast ratio of two colours as WCAG 2 defines it."""
     light = sorted(float(linear(c) @ (0.2126, 0.7152, 0.0722)) + 0.05 for c in (one, other))
     return light[1] / light[0]

@@ -64,7 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def printed(words: list[object], folder: Path, environment: dict[str, str]) -> str:
-    """What a command prints that ends well."""
+    """Run a command that must succeed and return its output."""
     done = subprocess.run(
         list(map(str, words)),
         cwd=folder,

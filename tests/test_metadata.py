@@ -1,4 +1,4 @@
-"""What a package index and a citation say of this project: absolute links, addresses, the version."""
+"""Metadata for package indices and citations: absolute links, addresses, the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the main job's data comes from: the user's files, data that the package ships, or whole numbers in their place."""
+"""Inputs of the main job: the user's files, data that the package ships, or small whole numbers instead."""
 
 from __future__ import annotations
 

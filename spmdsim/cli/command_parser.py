@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         return namespace, extra
 
     def _unknown(self, words: Sequence[str]) -> str:
-        """That words are no arguments here, and what the first option among them may have meant."""
+        """Return the error text for unknown words, with the nearest option to the first one that looks like an option."""
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         ours = [word for word in self._option_string_actions if word.startswith("--")]
         hint = f": {right_words(options[0], ours)}" if options and nearest(options[0], ours) else ""

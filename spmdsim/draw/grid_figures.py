@@ -245,7 +245,7 @@ def _boxes(
 def _edges(
     layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None], least: float
 ) -> tuple[list[float], bool]:
-    """Where blocks of a dim begin and end in pixels, the smallest ``least`` long, and whether they are to scale."""
+    """Return the pixel edges of a dim's blocks, and True if all are to scale; no block is shorter than ``least`` pixels."""
     sizes = []
     for block in blocks:
         start, stop = (0, 1) if dim is None or block is None else interval(layout, shape, dim, block)

@@ -128,7 +128,7 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
 
 
 def _sign(reduction: PartialReduction) -> str:
-    """What parts the number of a contribution from its shard's: ``+``, or a word with spaces around it."""
+    """Return the text between a shard's number and its contribution's: ``+`` for sums, else a space and the reduction's word."""
     return reduction.sign if reduction.op == "sum" else f" {reduction.sign}"
 
 

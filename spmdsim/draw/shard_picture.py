@@ -61,7 +61,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
 
 
 def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
-    """Which dims are drawn as rows and as columns, and which split ones are left for panels."""
+    """Return the dims drawn as rows and as columns (None if there is none), and the split dims left for panels."""
     split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
     drawn = split[-2:]
     for dim in reversed(range(len(shape))):
@@ -94,7 +94,7 @@ def is_uneven(layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
 
 
 def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:
-    """Where piece ``index`` of a dim begins and ends."""
+    """Return the first element of block ``index`` of a dim, and the one after its last."""
     if dim is None:
         return 0, 0
     return layout.bounds(shape, holder(layout, {dim: index}))[dim]

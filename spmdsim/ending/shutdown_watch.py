@@ -49,7 +49,18 @@ class StackFrame(NamedTuple):
 
 
 def watch_shutdown(rank: int, size: int, seconds: float) -> None:
-    """Watch the shutdown of this process, which begins now, and end the job if it takes more than so many seconds."""
+    """Start a child process that ends the job if this process's shutdown blocks for too long.
+
+    After ``seconds`` the child asks for the stacks of all threads by a signal. If the user's code or a thread blocks, it
+    prints the rank and the place, and ends the job with code 2. The clock restarts if the process waits for other ranks
+    (:func:`waiting_for_ranks`) or does not answer. Nothing is watched if the platform has no ``fork``, if ``seconds`` is
+    infinite, or if no process can be started.
+
+    Args:
+        rank: the rank of this process, for the message.
+        size: the number of ranks, for the message.
+        seconds: the deadline (``SPMDSIM_DEADLINE``).
+    """
     if not hasattr(os, "fork") or not hasattr(faulthandler, "register") or math.isinf(seconds):
         return
     main = threading.main_thread().ident or 0

@@ -74,13 +74,18 @@ def decode(data: Any) -> Any:
 
 
 class Answer:
-    """A student's function, called where it lives. NotImplementedError where it raises that."""
+    """A student's function that runs in a process of its own; called like a function."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function gives, read as plain data. NoAnswer: an error of the function's, or no data."""
+        """Call the function in its process and return its result, read as plain data.
+
+        Raises:
+            NotImplementedError: If the function raises it.
+            NoAnswer: If the function raises another error, or returns something that is no plain data.
+        """
         data = self._ask("call", encode(arguments))
         try:
             unwritten, value = data

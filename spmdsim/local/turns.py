@@ -349,7 +349,7 @@ class LocalOp(Op):
 
     @cached_property
     def facts(self) -> tuple[FunctionFacts, ...]:
-        """What ranks compare of the user's functions."""
+        """Facts of the user's functions that ranks compare."""
         return facts_of(*self.users)
 
     def on_ranks(self, world: World, mesh: Mesh, jobs: dict[int, Callable[[], V]]) -> dict[int, V]:

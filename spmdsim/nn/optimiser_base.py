@@ -246,7 +246,7 @@ class Optimiser(SavedState, Pictured):
         return in_type(shards, stored) if wide else shards
 
     def is_stateless(self, value: np.ndarray) -> bool:
-        """Whether the next value follows from the shard, as it is, and its gradient."""
+        """Return True if the next value follows from the shard and its gradient alone, without state or a wider type."""
         return not self.slots and accumulator("sum", value.dtype) is value.dtype
 
     def advanced_alone(self, parameter: Parameter, value: np.ndarray, change: np.ndarray) -> np.ndarray:

@@ -47,19 +47,19 @@ class SavedState:
     loaded: int | None = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state as tensors by name: what a later run needs to go on as if it had not stopped.
+        """Return the optimiser's state as tensors by name, to save and to load in a later run.
 
-        Each parameter has its moments, named as in torch (``weight.exp_avg``), and its number of updates
-        (``weight.step``); ``rate`` is the learning rate. A parameter that was not updated yet has zeros, so an
-        optimiser that has just been made names the layouts in which its state is to be loaded. Parameters without a
-        name are called by their place, from ``0`` on. Frozen parameters that were never updated have no state.
+        Each parameter has its moments, named as in torch (``weight.exp_avg``), and its number of updates (``weight.step``).
+        ``rate`` is the learning rate. A parameter without a name is called by its position (``0``); if several share a name, the
+        position is put in front (``1.weight``). A parameter not yet updated has zeros, so a new optimiser's tensors show
+        the layouts that loading uses. Frozen parameters that were never updated are left out.
 
         Returns:
-            Tensors that :func:`spmdsim.tensor.checkpoint.save` takes. They are in the state's layout, in float32 for
-            parameters of 16-bit floats; numbers are of shape ().
+            Tensors for :func:`spmdsim.tensor.checkpoint.save`; empty if no parameter has state. Moments are in the layout of the
+            state, in float32 for parameters of 16-bit floats. Numbers have shape ().
 
         Raises:
-            WorldError: parameters without values yet.
+            WorldError: If a parameter has no values yet.
 
         >>> from spmdsim import Mesh, Tensor, nn
         >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -88,16 +88,18 @@ class SavedState:
         return tensors
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the state that :meth:`state_dict` of this kind of optimiser returned, for parameters of equal names and shapes.
+        """Load the state that :meth:`state_dict` of an optimiser of this kind returned.
 
-        Tensors may be in any layout, and are brought into that of the state. Numbers such as ``rate`` take the place
-        of those that the optimiser was made with; set them again afterwards if others are meant. Nothing is changed
-        if something does not fit.
+        Parameters must have equal names and shapes. Tensors may be in any layout; all ranks must call it, since they are
+        redistributed. Numbers such as ``rate`` replace those of this optimiser. If anything does not fit, nothing changes.
+
+        Args:
+            tensors: exactly the names that :meth:`state_dict` returns. Widths of floats may differ, kinds of numbers not.
 
         Raises:
-            InputError: a name that is missing or not known, another shape, or complex numbers for real ones.
-            UsageTypeError: something that is no tensor.
-            WorldError: tensors of another world.
+            InputError: If a name is missing or unknown, or a shape or kind of number differs.
+            UsageTypeError: If a value is not a tensor.
+            WorldError: If a tensor is in another world, or a parameter has no values yet.
 
         >>> from spmdsim import Mesh, Tensor, nn
         >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)

@@ -191,7 +191,7 @@ def _settled(equation: str, shapes: tuple[Shape, ...]) -> tuple[str, list[tuple[
 
 
 def _dims_of(term: str, ndim: int) -> dict[str, int]:
-    """Which dim each letter of a term names; none if they do not fit, which the rule says better."""
+    """Return the dim that each letter of a term names; an empty dict if they do not fit, which the rule refuses later."""
     before, dots, after = term.partition("...")
     if len(before) + len(after) > ndim or (not dots and len(before) < ndim):
         return {}
@@ -207,7 +207,7 @@ def _without_repeats(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ..
 
 
 def _diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
-    """Of a letter that stands twice the diagonal, as the last dim."""
+    """Return the term and the tensor with the diagonal, as last dim, for each letter that stands twice."""
     for letter in term:
         if letter != "." and term.count(letter) > 1:
             places = [k for k, c in enumerate(term) if c == letter][:2]

@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class GradientReport(Pictured):
-    """What :func:`check_gradient` found; true if every gradient is as finite differences have it.
+    """Result of :func:`check_gradient`; true if every gradient agrees with finite differences.
 
     Attributes:
         checked: number of elements whose gradients were compared.
@@ -74,7 +74,7 @@ class GradientReport(Pictured):
 
     @property
     def ok(self) -> bool:
-        """Whether no gradient differs."""
+        """True if no gradient differs from finite differences."""
         return not self.wrong
 
     def __str__(self) -> str:
@@ -93,26 +93,25 @@ def check_gradient(
     samples: int = 48,
     seed: int = 0,
 ) -> GradientReport:
-    """Compare the gradients of a function of tensors with finite differences; all ranks must call it.
+    """Compare gradients of a function of tensors with finite differences; all ranks must call it.
 
-    Every result is weighed with random numbers. Floating operands are computed with in float64, complex ones in complex128.
-    If a gradient differs, the operators that the function calls are checked one by one, and the first wrong one is named.
+    Compute in float64 or complex128; results are summed with random weights. Per element, central differences with steps 1e-3,
+    1e-4 and 1e-5 times ``max(1, |x|)`` are extrapolated. If a gradient differs and ``function`` is not an `Op`, the
+    operators that it calls are checked in turn, and the first wrong one is named.
 
     Args:
-        function: an operator, or any function of tensors that gives a tensor or several.
-        operands: what it is called with. If some tensors have ``requires_grad``, these are checked, else all that can have
-            a gradient; anything else is handed on as it is.
-        tolerance: how much a gradient may be off, as a part of the larger of the two numbers.
-        samples: elements of each operand that are checked; all of an operand that has no more.
-        seed: chooses the elements and the weights.
+        function: an operator, or a deterministic function that returns a tensor, or a tuple or list of tensors.
+        operands: its arguments. Tensors with ``requires_grad`` are checked; if none has it, all floating and complex ones.
+        tolerance: largest relative error; 1e-8 of the operand's largest gradient is allowed besides.
+        samples: elements checked per operand, drawn at random; all if there are no more.
+        seed: seed of the drawn elements and weights.
 
     Returns:
-        The report; the same one on all ranks. Where a function has a kink, such as ``abs`` at 0, it can name a difference
-        that is none.
+        The report, equal on all ranks. At a kink, such as ``abs`` at 0, it may report a difference that is no mistake.
 
     Raises:
-        UsageTypeError: no operand can have a gradient, or the result has none.
-        WorldError: the world holds no data.
+        UsageTypeError: If no operand is floating or complex, or no result has a gradient.
+        WorldError: If the world has no data (``ShapeOnly``).
 
     >>> import numpy as np
     >>> from spmdsim import Mesh, Op, Rule, Tensor, check_gradient, ops

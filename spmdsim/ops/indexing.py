@@ -310,7 +310,7 @@ def _operand_dim(parts: Sequence[Any], place: int) -> int:
 
 
 class Looked(NamedTuple):
-    """What several arrays of an index look up: their dims as one, by the numbers that they make together.
+    """Lookup by the arrays of an index: the dims that they index as one, and row-major numbers of the entries in it.
 
     Attributes:
         order: the dims of the tensor such that those that are looked up stand together, as NumPy's result has them.

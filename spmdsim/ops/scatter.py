@@ -35,7 +35,7 @@ def _rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
 
 
 def _own(context: Context, ids: Array, dim: int) -> tuple[Array, Array]:
-    """Which ids name an entry in the rank's block of a dim, and where in it."""
+    """Return the mask of ids inside the rank's block of a dim, and the positions of these ids in the block."""
     checked_ids(ids, context.size("v"), what=f"entries of dim {dim}")
     start, stop = context.bounds("v")
     mine = (ids >= start) & (ids < stop)

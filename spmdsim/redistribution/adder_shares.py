@@ -18,10 +18,20 @@ TINY = 1e-9
 
 
 def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How much of each group every rank takes so that the largest load is the least: ``[group, rank]``, in fractions.
+    """Return fractional element counts per group and rank that minimise the largest load.
 
-    A unit of a group, of which there are ``volumes``, adds ``extras[group, rank]`` to the rank's load, beside what it has
-    anyway. Besides, per rank its weight in the proof that no largest load is less: it is no less than their average.
+    Solve a linear program by the simplex method, with at most `MOST_PIVOTS` pivots: after these the shares are feasible, but
+    may be above the optimum. Coefficients below 1e-9 count as 0.
+
+    Args:
+        extras: ``[group, rank]``, the load that one element of the group adds to the rank.
+        volumes: ``[group]``, the number of elements of each group.
+        loads: ``[rank]``, the load of each rank before it takes any element.
+
+    Returns:
+        ``(shares, weights)``. ``shares[group, rank]`` is a number of elements, as a float; each row sums to the volume.
+        ``weights[rank]`` is the dual solution: the average load with these weights is a lower bound of the largest load
+        for every choice of shares. Rounding can make a weight slightly negative.
 
     >>> shares, weights = balanced(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
     >>> shares.tolist(), weights.tolist()
@@ -75,19 +85,19 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
 
 
 def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> np.ndarray:
-    """Return how many elements of each group each rank takes, as whole numbers that keep the largest load low.
+    """Return integer element counts per group and rank that keep the largest load low.
 
-    Like `balanced`, for many ranks: the largest load may be above the optimum. Groups that are cheap for the fewest
-    ranks are dealt first, each to the ranks that pay the least for it, up to a limit; the lowest limit that suffices is
-    found by bisection.
+    Like `balanced`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection looks for a low
+    limit of the load at which dealing out succeeds. Groups with the fewest cheapest ranks are dealt first, and among these
+    the largest; each goes to its cheapest ranks before the more expensive ones.
 
     Args:
-        extras: ``[group, rank]``, what an element of a group adds to the load of a rank.
-        volumes: elements of each group.
-        loads: the load that each rank has in any case.
+        extras: ``[group, rank]``, non-negative integers: the load that one element adds to the rank.
+        volumes: ``[group]``, the number of elements of each group.
+        loads: ``[rank]``, integers: the load of each rank before it takes any element.
 
     Returns:
-        Integers ``[group, rank]``; each row adds up to the group's volume.
+        Integers ``[group, rank]``; each row sums to the volume of the group.
 
     >>> level_shares(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0])).tolist()
     [[4, 4, 5]]

@@ -22,7 +22,7 @@ MOST_DIMS = 32
 SAMPLE = 1 << 10
 """Elements of a row that are read of a file to compare it."""
 MOST_RATIO = 1032
-"""What deflate compresses at most."""
+"""Largest ratio of decompressed to compressed bytes that deflate reaches."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, have: int)
 
 
 def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """What a header says must be possible before anything is read by it."""
+    """Raise InputError if an array's header names a type or a shape that no file of numbers can have."""
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise InputError(f"{str(path)!r} holds elements of type {dtype}; save numbers")
     if not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_DIMS:

@@ -40,7 +40,7 @@ MOST_HEADER = 100 << 20
 """Bytes of a header, as the safetensors format limits its own."""
 
 INDEX = ".safetensors.index.json"
-"""How names of the indices of models end that lie in several files."""
+"""End of the file names of indices, which models in several files have."""
 
 _PICKLED = "it is pickled, and nothing is ever unpickled; save it as .safetensors"
 #: Files of models of other kinds, and what to do with them.
@@ -124,7 +124,7 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
 
 
 def _file_of_model(path: Path) -> Path:
-    """What stands for a folder: the index of a model in it, or its only ``.safetensors`` file."""
+    """Return the file to read of a model's folder: its index, or its only ``.safetensors`` file; a file is returned itself."""
     if not path.is_dir():
         return path
     files = sorted(path.glob(f"*{INDEX}")) or sorted(path.glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""What is compared of functions that users give to operators, equal on all ranks of a correct program.
+"""Facts of functions that users give to operators, equal on all ranks of a correct program.
 
 Compared are the code with its constants and names, the arguments bound to a function (defaults, ``functools.partial``) that
 are numbers or text, and the numbers of a floating or complex type that it closes over.

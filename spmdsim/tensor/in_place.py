@@ -48,16 +48,26 @@ def _is_leaf(x: tensor.Tensor) -> bool:
 
 
 def become(x: Any, result: Any, what: str) -> Any:
-    """Let a tensor be another one's values, in its own layout and element type: ``x += y``, ``x[k] = y``, ``out=x``.
+    """Replace the values of tensor ``x`` by those of ``result``, and update the base if ``x`` is a view.
 
-    No array is written into: whoever shares arrays with it keeps what it had. A leaf of the graph of gradients stays one,
-    with new values; any other tensor gets the history of its new values. What the tensor is a view of changes with it.
+    ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is written
+    into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history) stays a leaf;
+    any other tensor takes over the gradient history of ``result``.
+
+    Args:
+        x: the tensor to change.
+        result: a tensor of equal shape.
+        what: the operation, for error messages, such as "an assignment".
+
+    Returns:
+        ``x`` itself.
 
     Raises:
-        LayoutError: the result has another shape.
-        UsageTypeError: the tensor is a leaf that wants a gradient, and the values have a history of their own; or it is
-            a view that is read-only, or whose base has got other values.
-        RuleError: the element type cannot hold the result.
+        LayoutError: If the shapes differ.
+        RuleError: If NumPy's "same_kind" rule forbids the cast to the dtype of ``x``.
+        UsageTypeError: If ``x`` is a leaf and ``result`` requires a gradient; if ``x`` is a read-only view; if elements of
+            the base that may overlap the view have changed since; if more than ``MOST_PARENTS`` bases of the view are gone;
+            or if a function that is being compiled changes one of its inputs.
     """
     if programs:
         programs[-1].changed(x, what)
@@ -149,7 +159,12 @@ def _cut(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
 
 
 def has_item(x: Any, index: Any, value: Any) -> bool:
-    """Return True if ``value`` is ``x[index]`` itself, as after the first two parts of ``x[index] += 1``: x has its values."""
+    """Return True if ``value`` is a current view ``x[index]``, so that ``x[index] = value`` changes nothing.
+
+    Python runs ``x[index] += 1`` as: take ``x[index]``, change it in place, assign it back. The change in place has updated
+    ``x`` already, so the caller skips the assignment. The result is False if ``x`` changed after the view's last update,
+    or if an index has anything but ints, slices, ``...`` and None.
+    """
     view = value._view
     if view is None or view.index is None or view.base() is not x:
         return False

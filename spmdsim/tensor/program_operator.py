@@ -247,7 +247,7 @@ class Op(operator.Op):
 
     @cached_property
     def facts(self) -> tuple[FunctionFacts, ...]:
-        """What ranks compare of the user's functions, as these are when the operator is first compared."""
+        """Facts of the user's functions that ranks compare, taken when the operator is first compared."""
         return facts_of(self.forward, self.vjp, self.rule)
 
     @property

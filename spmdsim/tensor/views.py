@@ -1,4 +1,4 @@
-"""What NumPy calls a view of a tensor: a result that shows elements of its operand, its base, in their places.
+"""Views in NumPy's sense: results that show elements of their operand, the base.
 
 Arrays are values here, and no array is written into. A result such as ``y[0]``, ``y.T`` or ``y.reshape(-1)`` remembers its base
 weakly, and how to put values back (:class:`View`): so new values of the view become new values of the base, too
@@ -32,7 +32,7 @@ _BASIC = {int, slice, type(None), EllipsisType, *(np.dtype(code).type for code i
 
 
 class View:
-    """How a tensor that shows elements of another one, its base, puts new values into that one.
+    """Link from a tensor that shows elements of another one, its base, to that base; puts new values back into it.
 
     Attributes:
         base: a weak reference to the tensor that it was taken of.
@@ -71,13 +71,13 @@ class View:
         raise NotImplementedError
 
     def model(self, base: np.ndarray) -> np.ndarray:
-        """The same view of an array, without looking at elements: they need not be there."""
+        """Return this view of a NumPy array, which may have no memory behind its elements: only strides are used."""
         array: np.ndarray = self.taken(base)
         return array
 
     @property
     def is_reachable(self) -> bool:
-        """Whether there is a tensor left that would show the view's new values."""
+        """True if a tensor is alive that would show the view's new values."""
         view: View | None = self
         while view is not None and view.base() is None:
             view = view.parent
@@ -89,7 +89,7 @@ class View:
 
 
 class ItemView(View):
-    """What ``base[index]`` shows."""
+    """View by an index: ``base[index]``."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class ReshapedView(View):
 
 
 class MovedView(View):
-    """What ``forward(base)`` gives; ``back(value)`` puts such elements in the base's order."""
+    """View by a function that only moves elements: ``forward(base)``; ``back(value)`` restores the base's order."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Where the tensors of this process come from: the operator, its operands and the user's line, by provenance number.
+"""Provenance of this process's tensors: the operator, its operands and the user's line, by provenance number.
 
 Ranks compare the numbers. Where two of them differ, each rank says in words what its number stands for.
 """

@@ -133,7 +133,7 @@ def test_what_needs_no_other_shard_is_computed(world, parts):
 
 @pytest.mark.ranks(2)
 def test_gradients_go_through_shards(world, parts):
-    """The same gradient as one process has of the whole."""
+    """Compare the gradient with that of the whole matrices in one process."""
     x = paddle.to_tensor(X, stop_gradient=False)
     h = columns(x, parts)
     (rows(F.relu(h), parts) * 2).sum().backward()

@@ -1,4 +1,4 @@
-"""What stands in cells and on arrows of schedules cannot be read as a subtraction, and a legend says what it is."""
+"""Cells and arrows of schedules: ranges that cannot be read as subtractions, and a legend."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from spmdsim.draw.timeline_figures import Bar, lanes
 
 
 def test_two_events_far_apart_are_wide():
-    """Of a trace of two calls of a millisecond with ten idle seconds between them, the calls fill the picture."""
+    """Draw two calls of a millisecond, ten idle seconds apart: the calls fill the picture."""
     bars = [Bar(0, "matmul", 5.0, 5.001), Bar(1, "all_reduce", 15.0, 15.003)]
     image = svg(lanes(("operators", "collectives"), bars), "trace")
     wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]

@@ -75,7 +75,7 @@ def _cells(picture):
 
 
 def _addends(layout):
-    """Per rank the number of its addend, by counting the ranks of its shard whose other coordinates are alike."""
+    """Return each rank's addend number, counted among the ranks of its shard with equal other coordinates."""
     seen = {}
     for rank in layout.mesh.rank_list:
         coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank)))

@@ -17,7 +17,7 @@ PARTS = (0.77, np.float64(0.77), np.float32(0.5), np.float16(0.5), [0.77, 0.3], 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
 def test_quantiles_have_numpys_type_and_its_precision(world, dtype):
-    """Those in float64 are exact to float64, of float32 entries too."""
+    """Compare float64 quantiles to float64 precision, also those of float32 entries."""
     mesh = Mesh((world.size,), ("x",))
     entries = (np.random.default_rng(0).normal(size=(11, 3)) * 20 + 90).astype(dtype)
     x = Tensor.from_global(entries, mesh("x", None), world)

@@ -81,7 +81,7 @@ def test_round_trip_on_another_mesh_and_rank_count(world, shared):
 
 @pytest.mark.ranks(2)
 def test_files_hold_complex_numbers_as_pairs_of_real_ones(world, shared):
-    """What every reader of safetensors files knows: the format has no complex128."""
+    """Check the pairs that other readers of safetensors see: the format has no complex128."""
     mesh = Mesh((2,), ("x",))
     x = Tensor.from_global(np.array([1 + 2j, 3 - 4j, 5j, -6.0]), mesh("x"), world)
     checkpoint.save(shared / "c", {"x": x})

@@ -1,4 +1,4 @@
-"""What ranks compare of a user's functions: equal in all processes of a correct program, different where code differs."""
+"""Facts of a user's functions: equal in all processes of a correct program, different if the code differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tensor comes from is one number on all ranks of a correct program, and in words where ranks do otherwise."""
+"""Provenance: one number on all ranks of a correct program, explained in words if ranks differ."""
 
 from __future__ import annotations
 
