@@ -346,7 +346,7 @@ class Module(Pictured):
             elif isinstance(value, (Parameter, Module)):
                 yield name, value
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.startswith("spmdsim.nn.") and "__init__" in vars(cls):
             explained(cls)

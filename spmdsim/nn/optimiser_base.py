@@ -91,7 +91,7 @@ class Optimiser(SavedState, Pictured):
     True
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.startswith("spmdsim.nn.") and "__init__" in vars(cls):
             explained(cls)
@@ -116,7 +116,7 @@ class Optimiser(SavedState, Pictured):
         if state_layout is not None:
             for parameter in self.parameters:
                 parameter.keep_gradient(state_layout)
-        self.state: dict[int, list[list[Any]]] = {}
+        self.state: dict[int, list[list[np.ndarray]]] = {}
         self.counts: dict[int, int] = {}
         self.count = 0
 

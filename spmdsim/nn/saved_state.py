@@ -41,7 +41,7 @@ class SavedState:
 
     parameters: list[Parameter]
     rate: float
-    state: dict[int, list[list[Any]]]
+    state: dict[int, list[list[np.ndarray]]]
     counts: dict[int, int]
     state_layout: StateLayout
     loaded: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -98,7 +98,7 @@ _einsum_op = Op(
 
 
 @operator(_einsum_op)
-def einsum(equation: Any, *tensors: Any) -> Tensor:
+def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Tensor:
     """Sum of products in Einstein's notation, such as ``"bij,bjk->bik"``, as in ``numpy.einsum``.
 
     Args:
@@ -118,7 +118,7 @@ def einsum(equation: Any, *tensors: Any) -> Tensor:
     """
     if not isinstance(equation, str):
         equation, tensors = _from_lists((equation, *tensors))
-    operands = alike("einsum", *tensors)
+    operands = alike("einsum", *cast("tuple[Operand, ...]", tensors))
     shapes = tuple(x.shape for x in operands)
     written, dropped, repeated = _settled(equation, shapes)
     if repeated:

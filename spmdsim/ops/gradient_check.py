@@ -87,8 +87,8 @@ class GradientReport(Pictured):
 
 
 def check_gradient(
-    function: Callable[..., Any],
-    *operands: Any,
+    function: Callable[..., object],
+    *operands: object,
     tolerance: float = 1e-6,
     samples: int = 48,
     seed: int = 0,

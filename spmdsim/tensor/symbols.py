@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from sys import getrefcount
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -306,14 +306,15 @@ class SymbolicTensor(ReadableTensor):
         return ops.not_equal(self, other) if _comparable(other) else NotImplemented  # type: ignore[arg-type]
 
     @property
-    def T(self: Any) -> Tensor:
+    def T(self) -> Tensor:
         """The tensor with its dims in reversed order."""
-        return views.permuted(self, ops.transpose.__wrapped__(self))
+        tensor = cast("Tensor", self)
+        return views.permuted(tensor, ops.transpose.__wrapped__(tensor))
 
     @property
-    def mT(self: Any) -> Tensor:
+    def mT(self) -> Tensor:
         """The tensor with its last two dims exchanged."""
-        return self.swapaxes(-1, -2) if self.ndim > 1 else ops.matrix_transpose(self)
+        return self.swapaxes(-1, -2) if self.ndim > 1 else ops.matrix_transpose(cast("Tensor", self))
 
     def __copy__(self) -> SymbolicTensor:
         """Another tensor with the same attributes, which is a view of none."""

@@ -527,7 +527,7 @@ def test_real_ranks_that_disagree(case, says, tmp_path):
 @pytest.mark.parametrize("others", [(), (None,), ("another problem",)])
 def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
     """Where all have a problem the first one's words say it; where some have none, it is said whose it is."""
-    ranks = [checkpoint.ManifestFacts(problem, "data", "/there") for problem in others]
+    ranks = [checkpoint._ManifestFacts(problem, "data", "/there") for problem in others]
     world = SimpleNamespace(ranks=[0], gather_objects=lambda mine, what: [*mine, *ranks])
     with pytest.raises(InputError) as error:
         checkpoint.load(tmp_path, world)

@@ -278,7 +278,7 @@ def test_mistakes_are_one_line():
         LayoutError, match=r"rank 1 holds a piece of shape \(1, 3\), but layout .* gives it \(2, 3\)"
     ):
         Tensor.from_local([np.ones((2, 3)), np.ones((1, 3))], mesh("a", None), world, shape=(4, 3))
-    with pytest.raises(RuleError, match=r"factor 'k' .* size 3, but 4 .*operator: matmul"):
+    with pytest.raises(RuleError, match=r"dim called 'k' has size 3, but 4 .*operator: matmul"):
         matmul(x, Tensor.from_global(np.ones((4, 3)), mesh(None, None), world))
     with pytest.raises(WorldError, match="live in different worlds"):
         matmul(x, Tensor.from_global(np.ones((3, 3)), mesh(None, None), LockStep(2)))
