@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from operators import SAMPLES, Sample
@@ -83,3 +85,17 @@ def test_results_without_dims_and_what_follows_from_them(kind, world):
     y += 1
     require_arrays(y, "an update in place")
     assert y.item() == 2 * total + 1
+
+
+@pytest.mark.ranks(3)
+def test_ranks_outside_of_the_mesh_own_a_zero(world):
+    meshes = [Mesh((len(ranks),), ("x",), ranks) for ranks in ((0, 1), (2, 1), (2,), (0, 1, 2))]
+    for before, after in itertools.permutations(meshes, 2):
+        for layout in (before(), before(partial="x")):
+            for moved in (
+                Tensor.from_global(3.0, layout, world).to(after()),
+                Tensor.from_global([3.0], before(None), world).reshape((), after()),
+            ):
+                assert moved.item() == 3
+                wanted = [3.0 if rank in after else 0.0 for rank in world.ranks]
+                assert [shard.item() for shard in moved.held] == wanted, (layout, after)

@@ -294,7 +294,8 @@ class MPIWorld(BeginsEarly):
         ways = ways_of(step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible)
 
         def make(way: Way) -> Run:
-            return self._by_way(step, dtype, way, program)
+            run = self._by_way(step, dtype, way, program)
+            return run if step.shape_after or self.rank in step.dst.mesh else _returning_zero(run, dtype)
 
         if not has_ways(step) or ways[0].name == "nothing":
             return make(ways[0])
@@ -447,3 +448,13 @@ class MPIWorld(BeginsEarly):
 def _nothing(step: Step, dtype: np.dtype) -> Run:
     """What a rank outside of the meshes gets."""
     return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
+
+
+def _returning_zero(run: Run, dtype: np.dtype) -> Run:
+    """Return a function that runs a step and returns 0, which ranks outside of a mesh own of a tensor without dims."""
+
+    def run_and_return_zero(array: np.ndarray) -> np.ndarray:
+        run(array)
+        return np.zeros((), dtype)
+
+    return run_and_return_zero
