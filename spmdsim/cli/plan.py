@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
         only_with(args, "--draw", "text, not with --json")
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))
-    options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
+    options: dict[str, Any] = {"to_shape": to_shape, "style": args.style}
     machine = None if args.machine is None else load_cost_model(args.machine)
     planned = plan(src, dst, shape, element_type(args.dtype), machine, **options)
     ours: Plan = planned if args.style is None else planned.ours

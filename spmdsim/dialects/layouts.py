@@ -1,6 +1,4 @@
-"""What several dialects ask of layouts: which dim is not split evenly, tensors brought into pending layouts, gradients into
-given ones.
-"""
+"""What several dialects ask of layouts: which dim is not split evenly, gradients brought into given layouts."""
 
 from __future__ import annotations
 
@@ -10,10 +8,8 @@ from typing import Any
 
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, settle
-from spmdsim.core.tensor import follow
 from spmdsim.errors import many
 from spmdsim.ops import add
-from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 
 
@@ -45,21 +41,6 @@ def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
         if size % parts:
             return Uneven(dim, size, parts, layout.dims[dim])
     return None
-
-
-def laid_out(value: Tensor, layout: Layout) -> Tensor:
-    """The same tensor in another layout; of a sum that is to be pending each value is on one rank, where others have 0.
-
-    >>> from spmdsim import Mesh, Tensor
-    >>> mesh = Mesh((2,), ("dp",))
-    >>> y = laid_out(Tensor.from_global([1.0, 2.0], mesh("dp")), Layout(mesh, [()], {"dp": "sum"}))
-    >>> y.layout.short(), y.full().tolist()
-    ('P(sum)', [1.0, 2.0])
-    """
-    if not layout.partial or layout == value.layout:
-        return value.to(layout)
-    route = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
-    return follow(value, route)
 
 
 def plus_bias(y: Tensor, bias: Any) -> Tensor:

@@ -259,7 +259,7 @@ def plan(
     to_shape: Sequence[int] | None = None,
     style: None = None,
     *,
-    partial_target: bool = False,
+    partial_target: bool = True,
     more_memory: bool = False,
 ) -> Plan: ...
 @overload
@@ -272,7 +272,7 @@ def plan(
     to_shape: Sequence[int] | None = None,
     *,
     style: str,
-    partial_target: bool = False,
+    partial_target: bool = True,
     more_memory: bool = False,
 ) -> StyledPlan: ...
 @explained
@@ -285,7 +285,7 @@ def plan(
     to_shape: Sequence[int] | None = None,
     style: str | None = None,
     *,
-    partial_target: bool = False,
+    partial_target: bool = True,
     more_memory: bool = False,
 ) -> Plan | StyledPlan:
     """The cheapest way from one layout of a tensor to another, of collective steps and of exchanges once values are reduced.
@@ -300,7 +300,8 @@ def plan(
         to_shape: the global shape after, to reshape on the way.
         style: ``"mindspore"`` or ``"dtensor"`` for what MindSpore's inference or DTensor's default planner would
             insert, beside the plan of this package.
-        partial_target: allow a target with pending values that the source does not hold pending.
+        partial_target: allow a target with pending values that the source does not hold pending. Each value is then on one
+            rank along a new pending axis, and the others own what the reduction ignores, such as 0 for a sum.
         more_memory: allow collective steps after which a rank holds more than the larger of source and target
             shard, if that is faster.
 
@@ -308,7 +309,7 @@ def plan(
         A :class:`Plan`; with a style that system's plan, whose ``ours`` is that one.
 
     Raises:
-        PlanError: the layouts are for other numbers of dims, or the target is pending.
+        PlanError: the layouts are for other numbers of dims, or values pend otherwise in the target than in the source.
         InputError: no element type is called so.
         UsageTypeError: what is no layout, or no size.
 
@@ -436,8 +437,8 @@ def _check_layouts(
         )
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
         raise PlanError(
-            f"the target waits for {dict(dst.partial)}, which nothing can produce from the source's values: "
-            f"{src} -> {dst}; ask for {dst.reduced}"
+            f"plan: dst must be reduced where partial_target is False, got {src} -> {dst}, which waits for {dict(dst.partial)}; "
+            f"ask for {dst.reduced}"
         )
     if dst.partial and src.partial and dst.reduce_op != src.reduce_op:
         raise PlanError(

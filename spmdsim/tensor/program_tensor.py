@@ -298,10 +298,13 @@ class Tensor(SymbolicTensor):
         return tensor
 
     def to(self, layout: Layout) -> Tensor:
-        """The same tensor in another layout, by the cheapest redistribution.
+        """Return the same tensor in another layout, by the cheapest redistribution.
+
+        Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
+        reduction ignores, such as 0 for a sum.
 
         Raises:
-            PlanError: the layout is partial or for another number of dims.
+            PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.
         """
         world, origin = self.world, self.origin
         try:

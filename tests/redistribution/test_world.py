@@ -10,6 +10,7 @@ import pytest
 from every_layout import every_layout, every_mesh
 
 from scripts import redistribution_proof as proof
+from spmdsim import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
@@ -178,3 +179,26 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
             event.sent == tuple(sent_nbytes(step, rank, itemsize) for rank in world.ranks)
             for event in trace.events
         )
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "dtype,op", [("f8", "sum"), ("f2", "sum"), ("i4", "max"), ("f4", "avg"), ("?", "any")]
+)
+def test_tensors_become_pending(world: Any, dtype: str, op: str) -> None:
+    """Each value is on one rank along the axis; gradients pass through."""
+    mesh, other = Mesh((2, 2), ("a", "b")), Mesh((4,), ("x",))
+    whole = (np.arange(15) % 4).reshape(5, 3).astype(dtype)
+    for src in (mesh(None, None), mesh("a", None), mesh(("b", "a"), None), other(None, "x")):
+        for dims, axes in (((None, None), "ab"), (("b", None), "a"), ((None, "a"), "b")):
+            dst = Layout(mesh, dims, dict.fromkeys(axes, op))
+            x = Tensor.from_global(whole, src, world)
+            with record() as trace:
+                y = x.to(dst)
+            assert y.layout == dst and (any(src.dims) or not trace.nbytes())
+            np.testing.assert_array_equal(y.full(), whole)
+            np.testing.assert_array_equal(y.reshape((3, 5), dst).full(), whole.reshape(3, 5))
+            if np.dtype(dtype).kind == "f":
+                z = Tensor.from_global(whole, src, world, requires_grad=True)
+                (z.to(dst) * whole).sum().backward()
+                np.testing.assert_array_equal(z.grad.full(), whole)

@@ -19,7 +19,7 @@ import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.layouts import GradientMove, laid_out
+from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.missing import each, not_covered, refuse
 from spmdsim.dialects.oneflow import OF_TENSORS, placements
 from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
@@ -319,7 +319,7 @@ class GlobalTensor(TensorSymbols):
             return self
         placements.check_sizes(where, entries, value.shape)
         with agreement.transition(self, (where, entries)), agreement.same_code():
-            moved = laid_out(value, layout)
+            moved = value.to(layout)
         if grad_sbp is not None and moved.requires_grad:
             before, moved = moved, CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
             moved.node = GradientMove(before, placements.layout(where, grad_sbp, value.ndim))
@@ -366,7 +366,7 @@ def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
             "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"
         )
     check_same_shape(Size(old.shape), Size(new.shape))
-    value = laid_out(new if new.dtype == old.dtype else core.cast(new, old.dtype), old.layout)
+    value = (new if new.dtype == old.dtype else core.cast(new, old.dtype)).to(old.layout)
     if old.requires_grad and not value.requires_grad:
         value = CoreTensor(value.world, value.meta, value.held, True, old.name, value.origin)
         value.grad = old.grad

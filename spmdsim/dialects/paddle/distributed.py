@@ -14,7 +14,6 @@ import spmdsim.ops as ops
 import spmdsim.tensor as ours
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
-from spmdsim.dialects.layouts import laid_out
 from spmdsim.dialects.missing import Worded, each, find_words, refuse
 from spmdsim.dialects.paddle.fleet import initialised
 from spmdsim.dialects.paddle.layers import Split
@@ -93,7 +92,7 @@ def shard_tensor(
 
 
 def _placed(x: Any, where: Layout, dtype: Any = None) -> Any:
-    return laid_out(x if dtype is None else ops.cast(x, element_type(dtype)), where)
+    return (x if dtype is None else ops.cast(x, element_type(dtype))).to(where)
 
 
 def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
