@@ -3,7 +3,7 @@
 ``x += y``, ``x[k] = y`` and ``out=x`` compute new values and let the tensor have them (:func:`become`). If the tensor is a view,
 its base gets them, too, and so on. The base may have got other values since the view was taken. If these may be elements of the
 view, the change is refused, for the view still has the old ones. Everything follows from calls that all ranks make, and
-nothing from values.
+nothing from values. Which bases are still alive the ranks ask one another.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _is_leaf(x: tensor.Tensor) -> bool:
     return x.requires_grad and x.node is None
 
 
-def become(x: Any, result: Any, what: str) -> Any:
+def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     """Replace the values of tensor ``x`` by those of ``result``, and update the base if ``x`` is a view.
 
     ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is written
@@ -58,6 +58,7 @@ def become(x: Any, result: Any, what: str) -> Any:
         x: the tensor to change.
         result: a tensor of equal shape.
         what: the operation, for error messages, such as "an assignment".
+        through: the view of ``x`` that was changed; None if ``x`` itself was.
 
     Returns:
         ``x`` itself.
@@ -85,58 +86,72 @@ def become(x: Any, result: Any, what: str) -> Any:
             "detach() them"
         )
     placed = result.to(x.layout.reduced)
-    if (view := x._view) is not None:
-        _write_back(view, placed, what)
+    if x._view is not None:
+        _write_back(x, placed, what)
     x.world, x.meta, x.held, x.origin, x.sums = placed.world, placed.meta, placed.held, placed.origin, None
-    x._changes = None
+    if x._changes is not None:
+        x._changes = _note_change(x._changes, through)
     if not _is_leaf(x):
         x._tracked, x.node, x.output = placed.requires_grad, placed.node, placed.output
     return x
 
 
-def _write_back(view: View, value: Any, what: str) -> None:
-    """Put a view's new values into its base, if anything still refers to that.
+def _note_change(changes: list[Any], through: View | None) -> list[Any] | None:
+    """Note in a base's list which elements have changed, for its views to compare; return the base's list from now on.
 
-    A base that is gone and was a view itself is computed from its own base, whose turn it is then.
+    After a change that is not made through a view, no view has the base's values, and the list returned is None.
     """
-    base = view.base()
-    if base is not None:
-        _require_current(view, base, what)
-        become(base, view.put(before(base), value), what)
-        changes = view.changes if len(view.changes) < MOST_CHANGES else []
-        base._changes = view.changes = changes
-        changes.append(view.index)
-        view.seen = len(changes)
-    elif view.parent is not None and view.is_reachable:
-        if view.depth > MOST_PARENTS:
-            raise UsageTypeError(
-                f"{what} in place: the tensor is the last of more than {MOST_PARENTS} views, each of the one before; take a "
-                "copy() first"
-            )
-        old = _current(view.parent, what)
-        if old is not None:
-            _write_back(view.parent, view.put(old, value), what)
+    is_full = len(changes) >= MOST_CHANGES
+    changes.append(None if through is None or is_full else through.index)
+    if through is None:
+        return None
+    through.changes = [] if is_full else changes
+    through.seen = len(through.changes)
+    return through.changes
 
 
-def _current(view: View, what: str) -> Any:
-    """The values of a view whose tensor is gone; None if those it was taken of are gone, too."""
-    base = view.base()
-    if base is not None:
-        _require_current(view, base, what)
-        return view.taken(before(base))
-    old = None if view.parent is None else _current(view.parent, what)
-    return None if old is None else view.taken(old)
+def _write_back(x: Any, value: Any, what: str) -> None:
+    """Put a view's new values into the nearest base that is alive on all ranks, if there is one.
 
-
-def _require_current(view: View, base: Any, what: str) -> None:
-    """Raise UsageTypeError if the base has other values than when it was taken where the view has elements."""
-    since = view.changes[view.seen :]
-    if base._changes is view.changes and all(_are_apart(base.shape, view, index) for index in since):
+    A base that only a cycle of references keeps lives until Python looks for cycles, which each rank does at its own time.
+    No program can reach this base, so no rank writes into a base that another rank lacks.
+    """
+    views = [*x._view.chain()]
+    if not views:
         return
-    raise UsageTypeError(
-        f"{what} in place: the tensor is a view of one that has got other values since, and still has the old ones; take the "
-        "view again, such as row = x[0], or a copy() of it"
-    )
+    for view in views:
+        _require_current(view, what)
+    bases = [view.base() for view in views]
+    alive = [place for place, base in enumerate(bases) if base is not None]
+    everywhere = x.world.gather_objects([alive] * len(x.world.ranks), "a write through a view")
+    common = set.intersection(*map(set, everywhere))
+    if not common:
+        x._view.is_detached = True
+        return
+    last = min(common)
+    if last and x._view.depth > MOST_PARENTS:
+        raise UsageTypeError(
+            f"{what} in place: the tensor is the last of more than {MOST_PARENTS} views, each of the one before; take a "
+            "copy() first"
+        )
+    base = bases[last]
+    for k in range(last + 1):
+        old = before(base)
+        for view in reversed(views[k + 1 : last + 1]):  # the tensors of these views are gone
+            old = view.taken(old)
+        value = views[k].put(old, value)
+    become(base, value, what, views[last])
+    for view in views[:last]:
+        _note_change(view.changes, view)
+
+
+def _require_current(view: View, what: str) -> None:
+    """Raise UsageTypeError if the base has got other values since it was taken, where the view has elements."""
+    if not all(_are_apart(view.base_shape, view, index) for index in view.changes[view.seen :]):
+        raise UsageTypeError(
+            f"{what} in place: the tensor is a view of one that has got other values since, and still has the old ones; take "
+            "the view again, such as row = x[0], or a copy() of it"
+        )
 
 
 def _are_apart(shape: tuple[int, ...], view: View, index: Any) -> bool:

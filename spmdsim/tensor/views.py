@@ -3,13 +3,14 @@
 Arrays are values here, and no array is written into. A result such as ``y[0]``, ``y.T`` or ``y.reshape(-1)`` remembers its base
 weakly, and how to put values back (:class:`View`): so new values of the view become new values of the base, too
 (:mod:`spmdsim.tensor.in_place`). What is a view follows from the calls that made it, as in NumPy: a reshape is one unless NumPy
-would have to copy.
+would have to copy. Nothing else follows from whether a base is alive, because ranks may collect a cycle of references at
+different times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import import_module
 from types import EllipsisType
@@ -38,23 +39,25 @@ class View:
         base: a weak reference to the tensor that it was taken of.
         changes: the base's list of changes through views when it was taken; the base has another list after any other change.
         seen: how many of these changes are older than the view's values.
+        base_shape: the base's shape.
         parent: how the base itself is a view, for the time when nothing refers to the base any more.
         depth: the number of such parents; with more than :data:`MOST_PARENTS` of them the nearest are left out, and the view
             takes no new values once its base is gone.
+        is_detached: whether all ranks have found that no base is alive that would show the view's new values.
         facts: what distinguishes it from other views of its kind.
     """
 
-    __slots__ = ("base", "changes", "depth", "facts", "parent", "seen")
+    __slots__ = ("base", "base_shape", "changes", "depth", "facts", "is_detached", "parent", "seen")
 
     def __init__(self, base: Any, *facts: Any) -> None:
-        self.base, self.facts, changes, parent = ref(base), facts, base._changes, base._view
+        self.base, self.base_shape, self.facts = ref(base), base.meta.shape, facts
+        changes, parent = base._changes, base._view
         if changes is None:
             changes = base._changes = []
-        self.changes, self.seen, self.depth = changes, len(changes), 0
+        self.changes, self.seen, self.depth, self.is_detached = changes, len(changes), 0, False
         if parent is not None:
             parent = parent if parent.depth <= MOST_PARENTS else parent.parent
-            parent = parent if parent is not None and parent.is_reachable else None
-            self.depth = 0 if parent is None else parent.depth + 1
+            self.depth = parent.depth + 1
         self.parent: View | None = parent
 
     @property
@@ -75,13 +78,12 @@ class View:
         array: np.ndarray = self.taken(base)
         return array
 
-    @property
-    def is_reachable(self) -> bool:
-        """True if a tensor is alive that would show the view's new values."""
+    def chain(self) -> Iterator[View]:
+        """Yield the view, its parent and so on, as far as a base may be alive."""
         view: View | None = self
-        while view is not None and view.base() is None:
+        while view is not None and not view.is_detached:
+            yield view
             view = view.parent
-        return view is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied or pickled, a view is a tensor of its own."""
@@ -260,10 +262,9 @@ def read_only(base: Any, result: R, what: str) -> R:
 
 def _model(shape: tuple[int, ...], view: View | None) -> np.ndarray:
     """An array of single bytes with the strides that NumPy's array would have; its elements must not be looked at."""
-    if view is None or view.depth > MOST_PARENTS or not view.is_reachable:
+    if view is None or view.depth > MOST_PARENTS:
         return np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, _packed(shape))
-    base = view.base()
-    return view.model(_model((), view.parent) if base is None else _model(base.shape, base._view))
+    return view.model(_model(view.base_shape, view.parent))
 
 
 def _packed(shape: Sequence[int]) -> tuple[int, ...]:

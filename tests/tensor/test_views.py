@@ -210,6 +210,14 @@ def test_a_view_of_what_has_changed_keeps_its_values_and_refuses_new_ones(world)
         with pytest.raises(UsageTypeError, match="take the view again"):
             stale[0] = 1
     np.testing.assert_array_equal(y.full(), [2, 4, 6, 8, 10, 12])
+    one, two, three = [
+        part[cut] for part in [y[:5]] for cut in (slice(3), slice(1, 4), slice(4, 5))
+    ]  # y[:5] is gone
+    one[:2] += 5
+    three += 1
+    with pytest.raises(UsageTypeError, match="take the view again"):
+        two += 1
+    np.testing.assert_array_equal(y.full(), [7, 9, 6, 8, 11, 12])
 
 
 @pytest.mark.ranks(2)
@@ -276,6 +284,54 @@ def test_nobody_pays_for_a_base_that_is_gone():
         UsageTypeError, match="the last of more than 100 views, each of the one before; take a copy"
     ):
         x += 1
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_collect_cycles_at_different_times_write_alike(world):
+    """A base that only a cycle of references keeps is gone on one rank and alive on the others."""
+
+    class Owner:
+        def __init__(self, tensor):
+            self.itself, self.tensor = self, tensor
+
+    def new():
+        return Tensor.from_global(np.arange(8.0), Mesh((2,), ("x",))("x"), world)
+
+    def change(owner):
+        part = owner.tensor[:5]
+        owner.tensor *= 2
+        return part
+
+    gc.disable()
+    try:
+        base = new()
+        views = [
+            Owner(new()).tensor[:5],
+            Owner(base[2:]).tensor[1:],
+            Owner(Owner(new()).tensor[:6]).tensor[1:],
+        ]
+        changed = change(Owner(new()))
+        if world.rank == 0:
+            gc.collect()
+        for view, wanted in zip(views, ([9, 9, 2, 3, 4], [9, 9, 5, 6, 7], [9, 9, 3, 4, 5])):
+            view[:2] = 9
+            np.testing.assert_array_equal(view.full(), wanted)
+        with pytest.raises(UsageTypeError, match="take the view again"):
+            changed[:2] = 9
+        np.testing.assert_array_equal(base.full(), [0, 1, 2, 9, 9, 5, 6, 7])
+    finally:
+        gc.enable()
+
+
+def test_a_view_of_what_is_gone_is_as_numpy_has_it_in_memory():
+    for columns in (
+        np.arange(6.0).reshape(2, 3).T,
+        Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("x",))("x", None)).T,
+    ):
+        columns.reshape(-1)[:] = 9  # a copy: the elements of a row do not follow one another
+        assert columns[2, 1] == 5
+        columns.reshape(-1, order="F")[0] = 9
+        assert columns[0, 0] == 9
 
 
 def test_a_copied_view_is_none():
