@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
-from spmdsim.simulation.data.message_buffers import OBJECT, simple
-from spmdsim.simulation.findings.problems import Site, site_in_stack
+from spmdsim.simulation.data.message_buffers import OBJECT
+from spmdsim.simulation.findings.problems import Site
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.scheduler import Scheduler, Task
@@ -34,9 +34,8 @@ class Message:
 
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
-        array: a contiguous array that is the whole message, for as long as copying it is all there is to do; or an object.
-        buffer: the program's array, where ``array`` is a copy of it.
-        known_site: its site; None as long as its rank stands in the call, so that the stack tells.
+        payload: the buffer or object.
+        site: the call that sends it.
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
         relieved: it would have blocked for ever without a library's buffer.
@@ -46,45 +45,27 @@ class Message:
 
     comm: Any  # what all ranks of the communicator share
     task: Task
-    cached_payload: Any
-    array: Any
+    payload: Any
     source: int
     dest: int
     tag: int
     name: str
-    known_site: Site | None
+    site: Site
     start: float
     end: float
     mode: str = STANDARD
     done: bool = False
     number: int = 0
-    buffer: Any = None
     data: Any = None
     waiter: Any = None
     relieved: Any = None
     next: Any = None
     tail: Any = None
 
-    @property
-    def site(self) -> Site:
-        """The call that sends it."""
-        if self.known_site is None:
-            self.known_site = site_in_stack(self.task)
-        return self.known_site
-
-    @property
-    def payload(self) -> Any:
-        """The buffer or object; the one of an array is made when somebody asks."""
-        if self.cached_payload is None:
-            array = self.array if self.buffer is None else self.buffer
-            self.cached_payload = array if array.dtype is OBJECT else simple(array)
-        return self.cached_payload
-
     def keep(self) -> None:
         """Copy the data, so that the sender may change its buffer."""
         if self.data is None and self.payload.dtype is not OBJECT:
             self.data = self.payload.copy()
-        self.array = None
 
 
 @dataclass(slots=True, eq=False)
@@ -92,23 +73,21 @@ class Receive:
     """One receive.
 
     Attributes:
-        array: a contiguous array to receive into, if that is all that was asked for; or what stands for an object.
-        known_site: as for a message.
-        message: what it got, once matched; None also when an array was written without one.
-        data: what came, until the program waits for it; None also where the message has it.
+        target: the buffer it writes to, or what stands for an object.
+        site: the call that receives.
+        message: the message it got, once matched.
         direct: the data may be written at once, because the rank is blocked in this very call.
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
     comm: Any
     task: Task
-    cached_target: Any
-    array: Any
+    target: Any
     source: int
     dest: int
     tag: int
     name: str
-    known_site: Site | None
+    site: Site
     direct: bool
     posted: float
     end: float = 0.0
@@ -116,27 +95,11 @@ class Receive:
     number: int = 0
     message: Message | None = None
     before: Any = None
-    data: Any = None
     waiter: Any = None
-
-    @property
-    def site(self) -> Site:
-        """The call that receives."""
-        if self.known_site is None:
-            self.known_site = site_in_stack(self.task)
-        return self.known_site
 
     def fits(self, source: int, tag: int) -> bool:
         """Whether a message with this source and tag is one it takes."""
         return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
-
-    @property
-    def target(self) -> Any:
-        """The buffer it writes to; the one of an array is made when somebody asks."""
-        if self.cached_target is None:
-            array = self.array
-            self.cached_target = array if array.dtype is OBJECT else simple(array)
-        return self.cached_target
 
 
 @dataclass(slots=True, eq=False)
@@ -378,23 +341,15 @@ class Endpoint:
         task: the rank of the whole program.
         scheduler: the simulation.
         box: its mailbox, and ``boxes`` those of all ranks.
-        message: the one that it can be blocked in, used again and again by the short way.
-        receive: likewise.
     """
 
-    __slots__ = ("box", "boxes", "message", "rank", "receive", "scheduler", "shared", "size", "task")
+    __slots__ = ("box", "boxes", "rank", "scheduler", "shared", "size", "task")
 
     def __init__(self, shared: Any, rank: int, task: Task) -> None:
         self.shared, self.rank, self.task = shared, rank, task
         self.scheduler: Scheduler = shared.scheduler
         self.boxes, self.size = shared.boxes, shared.size
         self.box = shared.boxes[rank]
-        self.message = self.new_message()
-        self.receive = Receive(shared, task, None, None, -1, rank, 0, "", None, True, 0.0)
-
-    def new_message(self) -> Message:
-        """A message of this rank's that nothing is said of yet."""
-        return Message(self.shared, self.task, None, None, self.rank, -1, 0, "", None, 0.0, 0.0)
 
     def running(self) -> Task:
         """The rank, which must be the one that runs, in the thread that plays all ranks."""

@@ -41,7 +41,7 @@ def start_send(
         raise MPIError("ERR_TAG", f"the tag of a send is {tag}, but must be 0 to {TAG_UB_VALUE}")
     nbytes, box = payload.nbytes, shared.boxes[dest]
     start, end = depart(here, task, dest, nbytes)
-    message = Message(shared, task, payload, None, here.rank, dest, tag, name, site, start, end)
+    message = Message(shared, task, payload, here.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
     if mode is STANDARD or mode is BUFFERED:
@@ -90,7 +90,7 @@ def start_receive(
     scheduler, box, shared = here.scheduler, here.box, here.shared
     site = (frame.f_code, frame.f_lasti)
     task = here.running()
-    receive = Receive(shared, task, target, None, source, here.rank, tag, name, site, direct, task.clock)
+    receive = Receive(shared, task, target, source, here.rank, tag, name, site, direct, task.clock)
     if (source < 0 or tag < 0 or source >= here.size) and not check_source(here.size, source, tag):
         receive.done = True
         receive.end = receive.posted
@@ -212,7 +212,7 @@ def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: 
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
     clock = task.clock
-    message = Message(shared, task, payload, None, -1, dest, tag, name, site, clock, clock)
+    message = Message(shared, task, payload, -1, dest, tag, name, site, clock, clock)
     message.done = True
     return message
 

@@ -7,7 +7,6 @@ up when a diagnosis needs it. A blocked rank keeps nothing at all: its suspended
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -90,12 +89,6 @@ def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
     if user is None:
         return ProgramPlace(rank, call or "start", "?", 0)
     return ProgramPlace(rank, call, user.f_code.co_filename, user.f_lineno)
-
-
-def site_in_stack(task: Any) -> Site:
-    """The site of the call that a rank stands in."""
-    _, user = user_call(task.greenlet.gr_frame or sys._getframe())  # the rank that runs has no such frame
-    return (ranks_text.__code__, 0) if user is None else (user.f_code, user.f_lasti)
 
 
 def ranks_text(ranks: Any, limit: int = 12) -> str:

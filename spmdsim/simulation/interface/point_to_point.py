@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from numpy import ndarray
-
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
 from spmdsim.simulation.data.message_buffers import (
@@ -15,11 +13,9 @@ from spmdsim.simulation.data.message_buffers import (
     MessageBuffer,
     ObjectPayload,
     outgoing,
-    simple,
     writable,
 )
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.arrays import DECLINED, ask, begin_receive, begin_send, finish_receive, offer
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
@@ -31,7 +27,6 @@ from spmdsim.simulation.engine.mailboxes import (
     wait_for,
 )
 from spmdsim.simulation.engine.transfer import received, start_receive, start_send
-from spmdsim.simulation.findings.problems import Site
 from spmdsim.simulation.interface.collective_methods import named
 from spmdsim.simulation.interface.requests import Prequest, Request
 
@@ -85,9 +80,7 @@ class PointToPoint:
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer; correct programs do not count on it returning before it is received."""
-        plain = type(buf) is ndarray and buf.flags.c_contiguous
-        if not plain or offer(self._end, buf, dest, tag, "Send", True) is DECLINED:
-            self._send(outgoing(buf, dest), dest, tag, STANDARD, "Send", _frame(1))
+        self._send(outgoing(buf, dest), dest, tag, STANDARD, "Send", _frame(1))
 
     def Recv(
         self,
@@ -97,9 +90,7 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Receive into a buffer."""
-        plain = type(buf) is ndarray and buf.flags.carray  # contiguous, aligned and writeable
-        if not plain or ask(self._end, buf, source, tag, status, "Recv", True) is DECLINED:
-            self._receive(writable(buf, source), source, tag, status, "Recv", _frame(1))
+        self._receive(writable(buf, source), source, tag, status, "Recv", _frame(1))
 
     def Sendrecv(
         self,
@@ -112,19 +103,8 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive at once, which cannot block itself."""
-        rest = source, recvtag, status, "Sendrecv"
-        arrays = type(sendbuf) is type(recvbuf) is ndarray
-        if (
-            arrays
-            and sendbuf.flags.c_contiguous
-            and recvbuf.flags.carray
-            and self._scheduler.timeline is None
-        ):
-            self._exchange_plain(sendbuf, dest, sendtag, recvbuf, *rest)
-        else:
-            self._exchange(
-                outgoing(sendbuf, dest), dest, sendtag, writable(recvbuf, source), *rest, _frame(1)
-            )
+        sent, target = outgoing(sendbuf, dest), writable(recvbuf, source)
+        self._exchange(sent, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
 
     def Sendrecv_replace(
         self,
@@ -167,36 +147,6 @@ class PointToPoint:
             timeline.call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
         return result
 
-    def _exchange_plain(
-        self,
-        sent: Any,
-        dest: int,
-        sendtag: int,
-        target: Any,
-        source: int,
-        recvtag: int,
-        status: Status | None,
-        name: str,
-    ) -> Any:
-        """As _exchange, of whole arrays or objects; each end goes the short way if it can."""
-        end = self._end
-        task = end.running()
-        begin = task.clock
-        receive = ask(end, target, source, recvtag, status, name, False)
-        if receive is DECLINED:
-            buffer = target if target is OBJECT_TARGET else writable(target)
-            receive = start_receive(end, buffer, source, recvtag, name, _frame(2), True)
-        came, task.clock = task.clock, begin  # both start at once
-        message = offer(end, sent, dest, sendtag, name, False)
-        if message is DECLINED:
-            payload = sent if target is OBJECT_TARGET else simple(sent)
-            message = start_send(end, payload, dest, sendtag, STANDARD, name, _frame(2))
-        left, task.clock = task.clock, begin
-        waits = type(receive) is Receive
-        _wait_for_both(end.scheduler, task, message, receive if waits else None)
-        task.clock = max(came, left if message is None else message.end)
-        return finish_receive(receive, status) if waits else receive
-
     # ------------------------------------------------------------------ upper-case, nonblocking
 
     def _start(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> Message:
@@ -212,20 +162,11 @@ class PointToPoint:
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Begin to send a buffer, which must stay as it is until the request is waited for."""
-        if type(buf) is ndarray and buf.flags.c_contiguous:
-            message = begin_send(self._end, buf, dest, tag, "Isend", _site(_frame(1)))
-            if message is not DECLINED:
-                return Request(operation=message)
         return Request(operation=self._start(outgoing(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
-        frame = _frame(1)
-        if type(buf) is ndarray and buf.flags.carray:
-            receive = begin_receive(self._end, buf, source, tag, "Irecv", _site(frame))
-            if receive is not DECLINED:
-                return Request(operation=receive)
-        return Request(operation=self._post(writable(buf, source), source, tag, "Irecv", frame))
+        return Request(operation=self._post(writable(buf, source), source, tag, "Irecv", _frame(1)))
 
     # ------------------------------------------------------------------ persistent
 
@@ -247,9 +188,7 @@ class PointToPoint:
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send a Python object."""
-        payload = ObjectPayload(obj)
-        if offer(self._end, payload, dest, tag, "send", True) is DECLINED:
-            self._send(payload, dest, tag, STANDARD, "send", _frame(1))
+        self._send(ObjectPayload(obj), dest, tag, STANDARD, "send", _frame(1))
 
     def recv(
         self,
@@ -259,10 +198,7 @@ class PointToPoint:
         status: Status | None = None,
     ) -> Any:
         """Receive a Python object."""
-        came = ask(self._end, OBJECT_TARGET, source, tag, status, "recv", True)
-        if came is DECLINED:
-            return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
-        return came
+        return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def sendrecv(
         self,
@@ -275,26 +211,16 @@ class PointToPoint:
         status: Status | None = None,
     ) -> Any:
         """Send a Python object and receive one."""
-        payload, ends = ObjectPayload(sendobj), (source, recvtag, status, "sendrecv")
-        if self._scheduler.timeline is None:
-            return self._exchange_plain(payload, dest, sendtag, OBJECT_TARGET, *ends)
-        return self._exchange(payload, dest, sendtag, OBJECT_TARGET, *ends, _frame(1))
+        ends = OBJECT_TARGET, source, recvtag, status
+        return self._exchange(ObjectPayload(sendobj), dest, sendtag, *ends, "sendrecv", _frame(1))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Begin to send a Python object."""
-        payload = ObjectPayload(obj)
-        message = begin_send(self._end, payload, dest, tag, "isend", _site(_frame(1)))
-        if message is not DECLINED:
-            return Request(operation=message)
-        return Request(operation=self._start(payload, dest, tag, STANDARD, "isend", _frame(1)))
+        return Request(operation=self._start(ObjectPayload(obj), dest, tag, STANDARD, "isend", _frame(1)))
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive a Python object, which the request's ``wait`` returns."""
-        frame = _frame(1)
-        receive = begin_receive(self._end, OBJECT_TARGET, source, tag, "irecv", _site(frame))
-        if receive is DECLINED:
-            receive = self._post(OBJECT_TARGET, source, tag, "irecv", frame)
-        return Request(operation=receive)
+        return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
 
 
 #: What blocking sends of other modes than the standard one do.
@@ -341,16 +267,11 @@ def _install() -> None:
 _install()
 
 
-def _site(frame: Any) -> Site:
-    return frame.f_code, frame.f_lasti
-
-
-def _wait_for_both(scheduler: Any, task: Any, message: Message | None, receive: Receive | None) -> None:
-    """Wait for whichever is there and not done."""
-    if message is None or message.done:
-        if receive is not None:
-            wait_for(scheduler, receive)
-    elif receive is None or receive.done:
+def _wait_for_both(scheduler: Any, task: Any, message: Message, receive: Receive) -> None:
+    """Block until a send and a receive are both done."""
+    if message.done:
+        wait_for(scheduler, receive)
+    elif receive.done:
         wait_for(scheduler, message)
     else:
         scheduler.block(WaitsTogether(scheduler, task, [message, receive], every=True))

@@ -8,7 +8,6 @@ from typing import Any
 
 from spmdsim.simulation.data.constants import UNDEFINED, Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
-from spmdsim.simulation.engine.arrays import taken
 from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import received
@@ -77,11 +76,8 @@ class Request(Handle):
         if not operation.done:
             operation.task.scheduler.poll(operation)
         if operation.done and status is not None and isinstance(operation, Receive):
-            if operation.data is not None:
-                came, source, tag = operation.data
-                status.fill(source, tag, came.nbytes, came.dtype)
-            elif operation.message is not None:
-                message = operation.message
+            message = operation.message
+            if message is not None:
                 status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
         return bool(operation.done)
 
@@ -258,9 +254,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
     if isinstance(operation, Message):
         if operation.end > task.clock:
             task.clock = operation.end
-        if operation.buffer is not None:
-            _notice_change(operation, operation.buffer, operation.data)
-        elif operation.data is not None and operation.mode != "buffered":
+        if operation.data is not None and operation.mode != "buffered":
             _notice_change(operation, operation.payload.read(), operation.data)
         if status is not None:
             payload = operation.payload
@@ -273,9 +267,8 @@ def take_result(operation: Any, status: Status | None) -> Any:
                 status.cancelled = True
             return None
         if operation.before is not None:
-            buffer = operation.target.read() if operation.data is None else operation.array
-            _notice_change(operation, buffer, operation.before)
-        return received(operation, status) if operation.data is None else taken(operation, status)
+            _notice_change(operation, operation.target.read(), operation.before)
+        return received(operation, status)
     task.settle()
     return operation.take()
 
