@@ -1,4 +1,4 @@
-"""Elements: their types as numpy has them, and what reduces them. :mod:`spmdsim.layout.element_type` knows more types.
+"""Elements: reduce them, convert them, and compute with the arrays of several ranks.
 
 Next: :mod:`spmdsim.core.world`.
 """
@@ -6,42 +6,17 @@ Next: :mod:`spmdsim.core.world`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from spmdsim.core.element_types import accumulator, check_reduce, is_float
 from spmdsim.core.world import performed
-
-if TYPE_CHECKING:
-    from spmdsim.core.layout import Layout
-    from spmdsim.core.rule import Rule
 
 #: Reductions of truth values, and the plain reductions that mean the same on them; ``avg`` adds, too.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
 _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-@dataclass(frozen=True)
-class ElementTypes:
-    """How elements are held, met and added up. Floats of 16 bits, say, are better held otherwise while they add up."""
-
-    #: Whether a type is a real floating type; whether its numbers have neighbours that a gradient could point to.
-    is_float: Callable[[np.dtype], bool] = lambda dtype: dtype.kind == "f"
-    has_gradient: Callable[[np.dtype], bool] = lambda dtype: dtype.kind in "fc"
-    #: A reduction's name, unless it has no meaning on a type; the type in which it is accumulated.
-    check_reduce: Callable[[str | None, np.dtype], str] = lambda op, dtype: str(op)
-    accumulator: Callable[[str | None, np.dtype], np.dtype] = lambda op, dtype: dtype
-    #: The type of the arrays of a tensor with elements of a type; the one in which numbers of several types meet.
-    held: Callable[[Layout, np.dtype], np.dtype] = lambda layout, dtype: dtype
-    promoted: Callable[..., np.dtype] = np.result_type
-    #: What of a rule holds for operands and a result of these types: pending values pass only conversions that a sum does.
-    rule: Callable[[Rule, tuple[np.dtype, ...], np.dtype], Rule] = lambda rule, operands, result: rule
-
-
-types = ElementTypes()
-"""Who answers; the package puts another one here."""
 
 
 def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
@@ -53,7 +28,7 @@ def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) ->
     """Reduce equally shaped arrays, one or more, in the order given, into ``out`` or a new C-ordered array."""
     parts = list(parts)
     first, others = parts[0], parts[1:]
-    kind, function = types.accumulator(op, first.dtype), ufunc(op, first.dtype)
+    kind, function = accumulator(op, first.dtype), ufunc(op, first.dtype)
     total = out if out is not None and out.dtype == kind else np.empty(first.shape, kind)
     if others and kind == first.dtype:
         function(first, others.pop(0), out=total)
@@ -76,13 +51,13 @@ def identity(op: str, dtype: np.dtype) -> object:
     >>> identity("max", np.dtype("int8")), identity("prod", np.dtype("f4"))
     (np.int8(-128), np.float32(1.0))
     """
-    types.check_reduce(op, dtype)
+    check_reduce(op, dtype)
     kind = dtype.type
     if dtype.kind == "b":
         return kind(op in ("all", "min"))
     if op in ("sum", "avg", "prod"):
         return kind(1 if op == "prod" else 0)
-    if types.is_float(dtype):
+    if is_float(dtype):
         return kind(-np.inf if op == "max" else np.inf)
     limits = np.iinfo(dtype)
     return kind(limits.min if op == "max" else limits.max)

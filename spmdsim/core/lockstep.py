@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from spmdsim.core import elements
-from spmdsim.core.elements import contiguous
+from spmdsim.core.element_types import check_reduce
+from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import Shards, World
@@ -79,7 +79,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
 
     def run(shards: Shards, results: Shards) -> None:
         if step.op is not None:
-            whole = elements.fold(step.op, [shards[rank] for rank in members])
+            whole = fold(step.op, [shards[rank] for rank in members])
         else:
             whole = np.empty(shape, shards[members[0]].dtype)
             for place, rank in puts:
@@ -95,7 +95,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
 def _grouped(step: Step, dtype: np.dtype) -> Program:
     """What each group of a collective does, one after the other."""
     if step.op is not None:
-        elements.types.check_reduce(step.op, dtype)
+        check_reduce(step.op, dtype)
     programs = [_together(step, members) for members in step.src.mesh.groups(*step.axes)]
 
     def run(shards: Shards, results: Shards) -> None:

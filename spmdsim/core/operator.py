@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim.core import elements
+from spmdsim.core.element_types import computed_widely, has_gradient, promoted, typed_rule
+from spmdsim.core.elements import each
 from spmdsim.core.layout import Layout
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.step import Route
@@ -73,19 +74,24 @@ class Op(Pictured):
             rule, sizes = source if isinstance(source, tuple) else (source, {})
             if dtypes is not None and len(dtypes) == len(rule.inputs):
                 kind = self.result_dtype(dtypes, params)
-                rule = elements.types.rule(rule, tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
+                rule = typed_rule(rule, tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
             return bind(rule, tuple(map(tuple, shapes)), tuple(sorted(sizes.items())))
 
     def result_dtype(self, dtypes: Dtypes, params: Params) -> np.dtype | tuple[np.dtype, ...]:
         """Element type of the result; of several results that are not alike a tuple of them."""
         if self.dtype is None:
-            return elements.types.promoted(*dtypes)
+            return promoted(*dtypes)
         kind: Any = self.dtype(*dtypes, **params)
         return kind if isinstance(kind, tuple) else np.dtype(kind)
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts in which the local function leaves the results."""
         return bound.output_layouts(strategy)
+
+    def functions(self, dtypes: Dtypes) -> tuple[Local, Local | None]:
+        """Return ``forward`` and ``vjp`` for operands and results of these types: they get float32 for 16-bit floats."""
+        vjp = None if self.vjp is None else computed_widely(self.vjp, dtypes)
+        return computed_widely(self.forward, dtypes), vjp
 
     def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[Arrays]:
         """The arrays of the results on every owned rank, from operands where the local function wants them."""
@@ -135,7 +141,8 @@ class Recipe:
         kinds = dtype if isinstance(dtype, tuple) else (dtype,) * len(computed)
         outputs = tuple(map(Meta.of, computed, bound.output_shapes, kinds))
         active = tuple(rank in strategy.mesh for rank in world.ranks)
-        return cls(op, bound, strategy, plans, inputs, outputs, active, op.forward, op.vjp)
+        functions = op.functions([meta.dtype for meta in (*inputs, *outputs)])
+        return cls(op, bound, strategy, plans, inputs, outputs, active, *functions)
 
     def bring(self, operand: int, tensor: T) -> T:
         """Return an operand in the layout that the local function wants: itself if it lies so, under whatever name."""
@@ -147,8 +154,8 @@ class Recipe:
     def on_ranks(self, world: World, function: Local, *lists: Arrays) -> list[Any]:
         """What a function makes of every owned rank's arrays; ranks outside of the mesh have None."""
         if all(self.active):
-            return elements.each(function, *lists)
-        inside = iter(elements.each(function, *[[*compress(arrays, self.active)] for arrays in lists]))
+            return each(function, *lists)
+        inside = iter(each(function, *[[*compress(arrays, self.active)] for arrays in lists]))
         return [next(inside) if active else None for active in self.active]
 
     def local(self, params: Params, *arrays: np.ndarray, head: Sequence[Any] = ()) -> tuple[np.ndarray, ...]:
@@ -174,7 +181,7 @@ class Recipe:
     @cached_property
     def tracked(self) -> tuple[int, ...]:
         """The results that gradients come back from; none without those of the first."""
-        differentiable = [elements.types.has_gradient(meta.dtype) for meta in self.outputs]
+        differentiable = [has_gradient(meta.dtype) for meta in self.outputs]
         whole = self.vjp is not None and differentiable[0]
         return tuple(compress(range(len(differentiable)), differentiable)) if whole else ()
 

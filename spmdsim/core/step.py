@@ -8,7 +8,7 @@ The plain planner goes from layout to layout on one mesh. Splits are nested, so 
 moved away, and axes can only be appended at the end. A world that knows a better way overrides :meth:`World.plan`:
 :mod:`spmdsim.redistribution` finds exact plans, across meshes and shapes, too.
 
-Next: :mod:`spmdsim.core.elements`.
+Next: :mod:`spmdsim.core.element_types`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from spmdsim.core import elements
+from spmdsim.core.element_types import has_gradient, held_type
 from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.world import Shards, performed
@@ -45,7 +45,7 @@ class Meta:
 
     def __init__(self, layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.layout, self.shape, self.dtype = layout, shape, dtype
-        self.held = elements.types.held(layout, dtype)
+        self.held = held_type(layout, dtype)
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
@@ -141,7 +141,7 @@ class Tensor(Pictured):
         return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
 
     def _track(self, wanted: bool) -> None:
-        if wanted and not elements.types.has_gradient(self.meta.dtype):
+        if wanted and not has_gradient(self.meta.dtype):
             raise UsageTypeError(
                 f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
             )

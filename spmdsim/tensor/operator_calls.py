@@ -85,8 +85,6 @@ class CallRecipe(Recipe):
             assert isinstance(instead, Op)
             op = instead
         recipe: CallRecipe = cls.derive(op, metas, params, world, strategy)
-        dtypes = [meta.dtype for meta in (*recipe.inputs, *recipe.outputs)]
-        recipe.forward, recipe.vjp = op.functions(dtypes)
         recipe.prepared = op.prepared(recipe.bound, recipe.strategy, params)
         recipe.finals = tuple(
             routed(meta, op.result_layout(meta.layout), world)

@@ -17,7 +17,6 @@ from spmdsim.core.tape import Gradients, OpNode, Params, like
 from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import ShardedOp, applied, sharded
-from spmdsim.layout.element_type import computed_widely
 from spmdsim.pictured import ShortRepr
 from spmdsim.tensor.function_facts import FunctionFacts, facts_of
 from spmdsim.trace.recorder import open_traces
@@ -230,8 +229,8 @@ class Op(operator.Op):
 
     def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Local, Local | None]:
         """The local functions for operands and results of these types: floats of 16 bits come as float32."""
-        forward = self.forward if self.moves else computed_widely(self.forward, dtypes)
-        return forward, None if self.vjp is None else computed_widely(self.vjp, dtypes)
+        forward, vjp = super().functions(dtypes)
+        return self.forward if self.moves else forward, vjp
 
     def typed(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """A local result in the type that the operator declares; RuleError if that would lose its kind."""

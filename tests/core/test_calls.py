@@ -12,7 +12,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
 from spmdsim.core import lockstep as core_lockstep
 from spmdsim.core import tensor as core_tensor
-from spmdsim.core.elements import ElementTypes, fold, identity, in_type
+from spmdsim.core.elements import fold, identity, in_type
 from spmdsim.core.operator import Recipe, apply
 from spmdsim.core.tape import added
 from spmdsim.core.tensor import Meta
@@ -331,15 +331,6 @@ def test_strategies_that_are_strategies_are_what_is_meant():
     pending = MESH("a", partial="b")
     assert ShardedOp(op, strategy).result_layout(pending, (4,)) == MESH("a")
     assert ShardedOp(op, strategy, pending).result_layout(MESH("a"), (4,)) is pending
-
-
-def test_element_types_of_core_are_numpys():
-    types, rule = ElementTypes(), Rule.parse("... -> ...")
-    f4, i4, c8 = map(np.dtype, ("f4", "i4", "c8"))
-    assert [types.is_float(kind) for kind in (f4, i4, c8)] == [True, False, False]
-    assert [types.has_gradient(kind) for kind in (f4, i4, c8)] == [True, False, True]
-    assert types.accumulator("sum", f4) is types.held(MESH("a"), f4) is f4
-    assert types.promoted(f4, f4) == f4 and types.rule(rule, (f4,), f4) is rule
 
 
 def test_tensors_stay_in_their_worlds():

@@ -1,0 +1,191 @@
+"""Element types: which are floats, how they are promoted, in which type reductions accumulate, which reductions are legal.
+
+Floats of at most 16 bits are storage types: local functions and sums get them as float32, as on accelerators. A result is rounded
+once, when it is complete. The shards of a pending sum stay float32, and are sent as float32. Otherwise a sum would depend on the
+number of ranks: float16 overflows on the way to a mean, and contributions that cancel leave nothing but their rounding.
+
+A tensor whose sum is pending may be converted shard by shard only if ``cast(a + b) == cast(a) + cast(b)``:
+
+- to the same type: nothing is converted;
+- between integers, to a type that is not wider: both sums wrap around, modulo a power of two that divides the
+  other. To a wider type they differ: 100 + 100 is -56 in int8, but 200 if each shard became an int16 before;
+- between floating and complex types, to one that represents every value of the first: the sum is rounded less,
+  never more, and what fits still fits.
+
+All other conversions lose something of each shard that the sum has: fractions, range, or whether it is zero.
+
+bfloat16 and its relatives are types of the package ml_dtypes, which is imported only if their precision is asked for.
+
+Next: :mod:`spmdsim.core.elements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.core.rule import Rule
+from spmdsim.errors import WorldError, unknown
+from spmdsim.notation.layouts import REDUCE_OPS
+
+if TYPE_CHECKING:
+    from spmdsim.core.layout import Layout
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Return True for a real floating type, including bfloat16 and its relatives."""
+    return dtype.kind == "f" or (dtype.kind == "V" and dtype.name.startswith(("bfloat", "float")))
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Return True for a float of at most 16 bits; local functions compute with float32 in its place."""
+    return dtype.itemsize <= 2 and is_float(dtype)
+
+
+def has_gradient(dtype: np.dtype) -> bool:
+    """Return True for types whose values have a gradient: floating and complex ones.
+
+    >>> [has_gradient(np.dtype(name)) for name in ("f4", "c8", "i4", "?")]
+    [True, True, False, False]
+    """
+    return dtype.kind in "fcV"
+
+
+def promoted(*dtypes: np.dtype) -> np.dtype:
+    """Return the common type of several: numpy's, and for bfloat16 and its relatives that of torch and JAX.
+
+    Those absorb integers of any width. With one another and with float16 they are promoted to float32.
+
+    >>> import ml_dtypes
+    >>> bf16 = np.dtype(ml_dtypes.bfloat16)
+    >>> [promoted(bf16, np.dtype(other)) for other in ("i4", "f2", "f8")]
+    [dtype(bfloat16), dtype('float32'), dtype('float64')]
+    """
+    if all(dtype.kind != "V" for dtype in dtypes):
+        return np.result_type(*dtypes)
+    floating = {dtype for dtype in dtypes if dtype.kind not in "biu"}
+    if len(floating) == 1:
+        return floating.pop()
+    return np.result_type(*[np.dtype("f4") if dtype.kind == "V" else dtype for dtype in floating])
+
+
+@lru_cache(maxsize=256)
+def check_reduce(op: str | None, dtype: np.dtype) -> str:
+    """Return the reduction's name; WorldError if the reduction is not defined for the element type."""
+    if op not in REDUCE_OPS:
+        raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, WorldError)
+    if dtype.kind == "b":
+        if op in ("sum", "prod", "avg"):
+            raise WorldError(
+                f"the {op} of bools is not a bool; reduce with 'any' or 'all', or convert to an integer first"
+            )
+    elif op in ("all", "any"):
+        raise WorldError(f"{op!r} reduces bools, but got {dtype.name}; compare first, as in x != 0")
+    elif dtype.kind == "c" and op in ("max", "min"):
+        raise WorldError(f"complex numbers have no order, so no {op}; got {dtype.name}")
+    elif dtype.kind in "iu" and op == "avg":
+        raise WorldError(f"the average of {dtype.name} is not an integer; convert to a float first")
+    elif dtype.kind not in "iufc" and not is_float(dtype):
+        raise WorldError(f"elements of type {dtype.name} cannot be reduced")
+    return op
+
+
+def accumulator(op: str | None, dtype: np.dtype) -> np.dtype:
+    """Return the type in which a reduction is accumulated.
+
+    >>> [accumulator(op, np.dtype("f2")).name for op in ("sum", "max")]
+    ['float32', 'float16']
+    """
+    return np.dtype("f4") if is_half(dtype) and op in ("sum", "avg", "prod") else dtype
+
+
+def held_type(layout: Layout, dtype: np.dtype) -> np.dtype:
+    """Return the type of a tensor's shards: its element type, or the accumulator of its pending reduction.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh, half = Mesh((2,), ("x",)), np.dtype("f2")
+    >>> held_type(mesh("x"), half), held_type(mesh(None, partial="x"), half)
+    (dtype('float16'), dtype('float32'))
+    """
+    if not layout.partial or dtype.itemsize > 2:
+        return dtype
+    return accumulator(layout.canonical.reduce_op, dtype)
+
+
+@lru_cache(maxsize=1024)
+def additive(src: np.dtype, dst: np.dtype) -> bool:
+    """Return True if converting each term of a sum is converting the sum.
+
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
+    [True, False, True, False]
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("c8", "c16"), ("f4", "c8"), ("c8", "f4"))]
+    [True, True, False]
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("i4", "u4"), ("u1", "i1"), ("i2", "u4"))]
+    [True, True, False]
+    """
+    if src == dst:
+        return True
+    if src.kind in "iu" and dst.kind in "iu":
+        return dst.itemsize <= src.itemsize
+    if (src.kind == "c" and dst.kind != "c") or not (src.kind in "fcV" and dst.kind in "fcV"):
+        return False
+    return all(a <= b for a, b in zip(_precision(src), _precision(dst)))
+
+
+def _precision(dtype: np.dtype) -> tuple[int, int]:
+    """Return the numbers of fraction bits and exponent bits of a floating type."""
+    finfo: Any = np.finfo
+    if dtype.kind == "V":
+        from ml_dtypes import finfo
+    limits = finfo(dtype)
+    return int(limits.nmant), int(limits.nexp)
+
+
+@lru_cache(maxsize=4096)
+def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
+    """Return the rule for elements of these types.
+
+    An operand's pending sum passes only if its shards may be converted to the result's type before they are
+    reduced (:func:`additive`). Truth values have no sum: a product or a lookup of them leaves ``any`` pending, and an
+    operator that passes a pending sum passes ``any``.
+
+    >>> rule = Rule.parse("m k, k n -> m n", linear="each")
+    >>> typed_rule(rule, (np.dtype("i4"), np.dtype("f8")), np.dtype("f8")).linear
+    (frozenset({1}),)
+    >>> typed_rule(rule, (np.dtype("?"), np.dtype("?")), np.dtype("?")).reduction("k")
+    'any'
+    """
+    linear = tuple(group for group in rule.linear if all(additive(operands[i], result) for i in group))
+    if result.kind != "b":
+        return replace(rule, linear=linear)
+    ops = {factor: rule.reduction(factor) for factor in rule.reduced}
+    reductions = tuple(sorted((f, "any" if op == "sum" else op) for f, op in ops.items()))
+    passes = frozenset("any" if op == "sum" else op for op in rule.passes) - {"avg"}
+    return replace(rule, linear=linear, reductions=reductions, passes=passes)
+
+
+def widened(value: Any) -> Any:
+    """Return 16-bit float arrays as float32, also inside of lists and tuples; everything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return [widened(item) for item in value]
+    if isinstance(value, np.ndarray) and is_half(value.dtype):
+        return value.astype(np.float32)
+    return value
+
+
+def computed_widely(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
+    """Return a local function that gets float32 arrays for 16-bit floats, if ``dtypes`` contain a 16-bit float.
+
+    An operator's functions are written for the types that they get. The caller rounds the results once.
+    """
+    if not any(is_half(dtype) for dtype in dtypes):
+        return function
+
+    def compute(*operands: Any, **params: Any) -> Any:
+        return function(*widened(operands), **params)
+
+    return compute
