@@ -16,7 +16,7 @@ from spmdsim.ops.declare import binary
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.operators import of_tensors
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operands import Operand
+from spmdsim.tensor.operands import Operand, operands
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss", "mse_loss",
@@ -51,6 +51,12 @@ def _require_real(loss: str, **operands: object) -> None:
             raise InputError(
                 f"{loss}: {name} must be real, got {dtype}; add the losses of ops.real and ops.imag up, or take l1_loss"
             )
+
+
+def _as_tensors(loss: str, x: Operand, target: Operand, weight: Operand | None) -> tuple[Any, ...]:
+    """Return three operands of a loss as tensors; of an array all ranks have the whole, and a weight may be None."""
+    tensors = operands(loss, [x, target, *([] if weight is None else [weight])])
+    return (*tensors, None)[:3]
 
 
 @of_tensors
@@ -251,7 +257,7 @@ def _rows(x: Tensor, target: Tensor) -> Tensor:
 
 @of_tensors
 def nll_loss(
-    x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+    x: Tensor, target: Operand, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
     """:func:`cross_entropy` of labels, from logarithms of probabilities.
 
@@ -269,6 +275,7 @@ def nll_loss(
     2.5
     """
     _require_real("nll_loss", x=x, weight=weight)
+    x, target, weight = _as_tensors("nll_loss", x, target, weight)
     logs = _rows(x, target)
     labels, counts = counted(target, ignore_index, weight, logs)
     return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
@@ -276,7 +283,7 @@ def nll_loss(
 
 @of_tensors
 def cross_entropy(
-    x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
+    x: Tensor, target: Operand, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Minus the log-probability of labels, with PyTorch's options; the classes are dim 1 of ``x``, or its only one.
@@ -301,6 +308,7 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise InputError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _require_real("cross_entropy", x=x, target=target, weight=weight)
+    x, target, weight = _as_tensors("cross_entropy", x, target, weight)
     axis, share = min(1, x.ndim - 1), label_smoothing
     if target.shape == x.shape:
         rows, targets = classes_last(x, axis), classes_last(target, axis)

@@ -376,11 +376,20 @@ def test_cross_entropy_by_hand():
     for reduction, wanted in ("none", losses), ("sum", losses.sum()), ("mean", losses.sum() / counts.sum()):
         loss = nn.cross_entropy(*tensors, ignore_index=5, reduction=reduction, label_smoothing=0.25)
         np.testing.assert_allclose(loss.full(), wanted, rtol=1e-12)
+        arrays = nn.cross_entropy(
+            tensors[0], labels.tolist(), weight, ignore_index=5, reduction=reduction, label_smoothing=0.25
+        )
+        np.testing.assert_allclose(arrays.full(), wanted, rtol=1e-12)
     message = re.escape(
         "Expected target size [4, 2], got [4]: classes are dim 1 of the input, of shape [4, 6, 2]"
     )
     with pytest.raises(InputError, match=message):
         nn.cross_entropy(tensors[0], Tensor.from_global(labels[:, 0], MESH("dp"), world))
+    for loss in nn.cross_entropy, nn.nll_loss:
+        with pytest.raises(
+            UsageTypeError, match=f"^{loss.__name__} takes tensors, but got ndarray, ndarray; make"
+        ):
+            loss(x, labels)
 
 
 def test_what_does_not_count_costs_nothing_however_unlikely():
