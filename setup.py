@@ -1,4 +1,4 @@
-"""Complete setup.cfg with what follows from the repository's address: a long description with absolute links, and project URLs.
+"""Complete setup.cfg: a long description with absolute links, project URLs, and how an editable installation is found.
 
 A package index shows README.md where no file of the repository lies beside it, so its links must be absolute there.
 """
@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 FACTS = runpy.run_path(str(ROOT / "spmdsim" / "_version.py"))
@@ -34,8 +35,22 @@ def project_urls() -> dict[str, str]:
     }
 
 
+class PathFileWheel(editable_wheel):  # type: ignore[misc]  # setuptools has no types
+    """An editable installation by a path file, which finds the package from every folder.
+
+    Python asks the finder that setuptools writes otherwise too late: in the folder above a clone named spmdsim, it takes the
+    clone for a namespace package.
+    """
+
+    def initialize_options(self) -> None:
+        """Choose the path file, which setuptools calls "compat"."""
+        super().initialize_options()
+        self.mode = "compat"
+
+
 if __name__ == "__main__":
     setup(
+        cmdclass={"editable_wheel": PathFileWheel},
         long_description=with_absolute_links((ROOT / "README.md").read_text(encoding="utf-8")),
         project_urls=project_urls(),
     )

@@ -47,9 +47,7 @@ what_to_install() { # extra: the requirement that says what spmdsim needs for th
 }
 
 install_editable() { # extra, options of pip: a change of the sources needs no new installation
-    # A path file (compat) finds the package from every folder. The finder that setuptools writes otherwise is asked too late: in
-    # the folder above a clone named spmdsim, Python takes the clone for a namespace package.
-    "$PYTHON" -m pip install -q --disable-pip-version-check --config-settings editable_mode=compat "${@:2}" -e "$(what_to_install "$1")"
+    "$PYTHON" -m pip install -q --disable-pip-version-check "${@:2}" -e "$(what_to_install "$1")"
 }
 
 lowest_versions() { # as constraints; mpi4py is left out, whose older versions have to be compiled

@@ -55,6 +55,10 @@ class Parser(argparse.ArgumentParser):
             return super()._parse_optional(f"-n{equals}{number}")
         return None if LAYOUT.match(arg_string) else super()._parse_optional(arg_string)
 
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Return what an abbreviation may mean, each option once: two spellings of one option are not ambiguous."""
+        return list({id(one[0]): one for one in super()._get_option_tuples(option_string)}.values())
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As it is, but a command refuses itself what it does not know: its own help says what is right."""
         self._words = sys.argv[1:] if args is None else list(args)

@@ -51,6 +51,11 @@ def test_a_wrong_command_is_one_line(capsys):
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("words", [["--nproc", "3"], ["--nproc_per", "3"], ["--nproc=3"]])
+def test_an_option_with_two_spellings_may_be_shortened(words):
+    assert build_parser("launch").parse_args(["launch", *words, "x.py"]).nproc_per_node == 3
+
+
 def test_one_rank_explains(capsys, rank):
     rank(3)
     with pytest.raises(SystemExit):
