@@ -2,6 +2,7 @@
 
 Whoever judges code must not run it: it could change the judge. The process that runs it is a fork whose memory is its own;
 it has two pipes to who asks, and nothing else of theirs: no other open file, and no right to look into other processes.
+Whatever processes it starts end with it (:mod:`spmdsim.launch.reaper`).
 What it prints goes to stderr. It keeps what its user may do with files and with signals: who lets others judge themselves
 gives them a user who may not write the package.
 """
@@ -22,11 +23,12 @@ from typing import Any, NoReturn
 
 from spmdsim.errors import NoAnswer
 from spmdsim.launch import limits
+from spmdsim.launch.reaper import SIGNAL_WITH_PARENT, fork_below_reaper, set_process_option
 
 Serve = Callable[[list[Any]], Any]
 
-#: Of Linux's prctl: die with the parent, be readable by other processes of the user, gain no rights.
-_DIE_WITH_PARENT, _READABLE, _NO_NEW_RIGHTS = 1, 4, 38
+#: Of Linux's prctl: be readable by other processes of the user, gain no rights.
+_READABLE, _NO_NEW_RIGHTS = 4, 38
 #: Rights of root that the process loses: to load code into the system, to look into other processes, to administrate.
 _LOST = (16, 17, 19, 21)
 _VERSION = 0x20080522
@@ -46,7 +48,7 @@ class Apart:
         with warnings.catch_warnings():
             # BLAS has threads, of which Python warns since 3.12; it makes its own anew in a fork.
             warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
-            self._process = os.fork()
+            self._process = fork_below_reaper()
         if self._process == 0:
             _be_apart(make, from_us, to_us)
         os.close(to_us)
@@ -120,10 +122,11 @@ class Apart:
         return ""
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and all that it started."""
         if self._process:
             with suppress(ProcessLookupError):
-                os.kill(self._process, signal.SIGKILL)
+                os.kill(self._process, signal.SIGTERM)
+                os.kill(self._process, signal.SIGCONT)  # the user's code may have stopped its reaper
             os.waitpid(self._process, 0)
             self._process = 0
 
@@ -205,10 +208,10 @@ def _leave_open(*numbers: int) -> None:
 
 def _give_up_rights() -> None:
     """Die with the parent, gain no rights, and as root lose those that reach into others (on Linux)."""
+    set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
+    set_process_option(_NO_NEW_RIGHTS, 1)
     with suppress(Exception):  # no such system
         system = ctypes.CDLL(None)
-        system.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-        system.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0)
         head, rights = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
         if system.capget(head, rights) == 0:
             for k in range(3):

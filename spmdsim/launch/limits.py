@@ -31,8 +31,9 @@ from spmdsim.trace.source_lines import in_words
 MIB = 1 << 20
 #: The limits if nothing else is asked for.
 SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
-#: A process may take this many times its processor time by the clock, and longer as long as it works.
-WALL = 2
+#: A process may take this many times its processor time by the clock, and LOADING seconds more as long as it works;
+#: besides, what it waits for a processor, up to so many times its processor time.
+WALL, MOST_WAITING = 2, 8
 #: Seconds of processor time for what a command itself needs until the user's code begins.
 LOADING = 5
 #: Seconds for a process that is over its time to say where it is.
@@ -44,8 +45,9 @@ OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Limits:
-    """What a command may use, 0 is no limit: seconds of processor time, twice as many for who does nothing; bytes.
+    """What a command may use, 0 is no limit: seconds of processor time, and bytes.
 
+    By the clock a process may take twice its seconds, and ``LOADING`` more if it works; besides, what it waits for a processor.
     Memory is counted beyond what the program itself needs (on Linux), output if it is not on a terminal.
     """
 
@@ -58,7 +60,7 @@ def add_limits(add: Callable[..., object], seconds: float = SECONDS) -> None:
     """Declare the options, with a parser's ``add_argument``."""
     from spmdsim.cli.main import amount
 
-    often = f"seconds of processor time ({seconds:g}), {WALL} times as many without any; 0: no limit"
+    often = f"seconds of processor time ({seconds:g}), by the clock {WALL} S + {LOADING}; 0: no limit"
     texts = (
         ("--time-limit", seconds, "S", often),
         ("--memory-limit", MEMORY_MIB, "MIB", f"memory of the program ({MEMORY_MIB})"),
@@ -286,21 +288,22 @@ def _address_space() -> int:
 # -- the parent -----------------------------------------------------------------------------------------
 
 
-def _processor_seconds(process: int) -> float:
-    """What another process and its children have used of a processor or waited for one; 0 where the system does not say."""
+def _busy_seconds(process: int) -> tuple[float, float]:
+    """Return how long a process and its children have used a processor, and how long they waited for one.
+
+    Zeros where the system does not say.
+    """
     try:
         folder = Path(f"/proc/{process}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        waited, children = (
-            folder / "schedstat",
-            folder / f"task/{process}/children",
-        )  # not every system keeps these
-        ready = int(waited.read_text().split()[1]) / 1e9 if waited.exists() else 0.0
-        theirs = children.read_text().split() if children.exists() else ()
-        own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + ready
-        return own + sum(_processor_seconds(int(child)) for child in theirs)
+        used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        schedule, children = folder / "schedstat", folder / f"task/{process}/children"  # not on every system
+        waited = int(schedule.read_text().split()[1]) / 1e9 if schedule.exists() else 0.0
+        numbers = children.read_text().split() if children.exists() else ()
     except (OSError, ValueError, IndexError):
-        return 0.0
+        return 0.0, 0.0
+    below = [_busy_seconds(int(child)) for child in numbers]
+    return used + sum(some[0] for some in below), waited + sum(some[1] for some in below)
 
 
 class _Watch:
@@ -314,7 +317,8 @@ class _Watch:
         self.printed, self.used, self.in_a_line, self.said, self.why = 0, 0.0, False, b"", ""
         self.status: int | None = None
         # In the terminal's group somebody types.
-        self.deadline = math.inf if in_group else time.monotonic() + (WALL * limits.seconds or math.inf)
+        self.started, self.limit = time.monotonic(), limits.seconds or math.inf
+        self.deadline = math.inf if in_group else self.started + WALL * self.limit
 
     def run(self) -> int:
         """Until the child has ended; its exit code."""
@@ -348,10 +352,16 @@ class _Watch:
             pass
 
     def _works(self) -> bool:
-        """Whether the child was at work, or ready for it, a tenth of its time by the clock: then it goes on."""
-        before, self.used = self.used, _processor_seconds(self.child)
-        self.deadline += WALL * self.limits.seconds
-        return self.used - before > WALL * self.limits.seconds / 10
+        """Return True if the child may go on, and move the deadline.
+
+        It was at work, or ready for it, a tenth of its time, and is not past what it may take by the clock.
+        """
+        before = self.used
+        used, waited = _busy_seconds(self.child)
+        self.used = used + waited
+        last = self.started + WALL * self.limit + LOADING + min(waited, MOST_WAITING * self.limit)
+        self.deadline = min(self.deadline + WALL * self.limit, last)
+        return self.used - before > WALL * self.limit / 10 and time.monotonic() < self.deadline
 
     def _read(self, seconds: float) -> bool:
         some = False

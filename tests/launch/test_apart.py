@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from orphans import is_alive, leaving_text
 
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithm, from_function, make_schedule, send
@@ -209,12 +213,11 @@ def test_a_process_apart_has_nothing_of_its_parents(tmp_path: Path) -> None:
     def make():
         return lambda question: [
             os.fstat(secret).st_rdev == os.stat(os.devnull).st_rdev,
-            os.getppid(),
             question,
         ]
 
     one = apart.Apart(make)
-    assert one.ask("x", 3) == [True, os.getpid(), ["x", 3]]
+    assert one.ask("x", 3) == [True, ["x", 3]]
     with apart.unreadable():
         reads = apart.Apart(lambda: lambda _: _can_read(os.getppid()))
         assert reads.ask() is False
@@ -229,3 +232,32 @@ def _can_read(process: int) -> bool:
         return True
     except OSError:
         return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give orphans to init")
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "os.kill(os.getpid(), 9)", "while True: pass"])
+def test_processes_that_an_answer_starts_end_with_it(
+    end: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that have left its group and session, however the answer ends."""
+    (tmp_path / "mine.py").write_text(f"{leaving_text(tmp_path / 'number')}leave()\n{end}\n{RING}")
+    seconds = "1" if "while" in end else "60"
+    code = main(["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2", "--time-limit", seconds])
+    assert (code == 0) == (not end), capfd.readouterr()
+    assert not is_alive(tmp_path / "number")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give orphans to init")
+def test_processes_of_an_answer_end_when_its_judge_is_killed(tmp_path: Path) -> None:
+    leave: dict[str, Any] = {}
+    exec(leaving_text(tmp_path / "number"), leave)
+    judge = os.fork()
+    if not judge:
+        apart.Apart(lambda: lambda _: leave["leave"]()).ask("leave")
+        os.kill(os.getpid(), 9)
+    os.waitpid(judge, 0)
+    for _ in range(600):
+        if not is_alive(tmp_path / "number"):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the process is alive a minute after its judge")

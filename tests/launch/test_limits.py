@@ -160,7 +160,7 @@ def test_who_waits_for_a_processor_is_at_work() -> None:
                 while True:
                     pass
         for _ in range(600):
-            starved = limits_module._processor_seconds(children[-1])
+            starved = sum(limits_module._busy_seconds(children[-1]))
             if starved > 0.5:
                 break
             time.sleep(0.1)
@@ -175,6 +175,25 @@ def test_where_a_program_was_is_not_who_started_it() -> None:
     """Over its time before a line of the user's ran: nobody is accused."""
     with pytest.raises(InputError, match=r"^it has not ended after 0\.2 s"):
         run_limited(partial(time.sleep, 99), Limits(seconds=0.2))
+
+
+def test_who_works_now_and_then_is_ended_by_the_clock(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fifth of a processor takes five seconds for its second; by the clock there are two, and what it waits."""
+    monkeypatch.setattr(limits_module, "LOADING", 0)
+
+    def body() -> int:
+        while True:
+            until = time.process_time() + 0.02
+            while time.process_time() < until:
+                pass
+            print("worked", flush=True)
+            time.sleep(0.08)
+
+    with pytest.raises(InputError, match="it has not ended after 1 s"):
+        run_limited(body, Limits(seconds=1))
+    assert 0 < capfd.readouterr().out.count("worked") <= 30
 
 
 def test_limits_are_chosen(capfd: pytest.CaptureFixture[str]) -> None:
