@@ -51,13 +51,21 @@ def list_labs(args: argparse.Namespace) -> int:
     None,
     value("folder", "DIR", "where to; made if it is not there"),
     flag("--teacher", "guide, slides, solutions and nbgrader's form instead"),
+    value(
+        "--source",
+        "DIR",
+        "the source tree, which has what teachers get; found by itself in an editable installation",
+    ),
     flag("--replace", "write over files that are there"),
 )
 def copy(args: argparse.Namespace) -> int:
     """Write what students, or teachers, get."""
     from spmdsim.labs.forms import student_files, teacher_files
 
-    files = teacher_files() if args.teacher else student_files()
+    if not args.teacher:
+        only_with(args, "--source", "--teacher")
+    source = Path(args.source) if args.source is not None else None
+    files = teacher_files(source) if args.teacher else student_files()
     folder = Path(args.folder)
     there = [name for name in files if (folder / name).exists()]
     if there and not args.replace:

@@ -1,6 +1,6 @@
-"""What a lab is, read from its two Markdown texts.
+"""Labs as students get them, read from one Markdown text each; :mod:`spmdsim.labs.teaching` adds what teachers have besides.
 
-``lab1.md``, for students::
+``course/lab1.md``::
 
     # Title
     Minutes: 35
@@ -15,9 +15,6 @@
 
     ### Hints
     1. three of them
-
-``lab1.teacher.md`` has a text for whoever teaches, ``## Slides`` and, per function, ``## function`` with the solution and
-a ``### sentence`` for each typical wrong answer: the sentence that it gets, what people think, and the code.
 """
 
 from __future__ import annotations
@@ -47,9 +44,8 @@ class WrongAnswer:
         why: what people think who give it.
         code: the answer.
 
-    >>> from spmdsim.labs import lab
-    >>> len(lab(3).tasks[0].wrong) >= 2
-    True
+    >>> WrongAnswer("block(7, 4, 0) gives (0, 1), but it is (0, 2)", "Rounded down.", "...").why
+    'Rounded down.'
     """
 
     sentence: str
@@ -67,8 +63,8 @@ class LabTask:
         title: in a few words.
         parts: text and code as (kind, text) in the order in which they stand; kinds are ``text``, ``look`` and ``code``.
         hints: three, each says more than the one before.
-        solution: code that earns all points.
-        wrong: typical wrong answers.
+        solution: code that earns all points; empty where the teacher's material was not read.
+        wrong: typical wrong answers; empty where the teacher's material was not read.
 
     >>> from spmdsim.labs import lab
     >>> lab(3).tasks[0].name
@@ -80,8 +76,8 @@ class LabTask:
     title: str
     parts: tuple[tuple[str, str], ...]
     hints: tuple[str, ...]
-    solution: str
-    wrong: tuple[WrongAnswer, ...]
+    solution: str = ""
+    wrong: tuple[WrongAnswer, ...] = ()
 
     @property
     def starter(self) -> str:
@@ -91,7 +87,7 @@ class LabTask:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab: what students get, and what whoever teaches gets beside it.
+    """One lab: what students get, and what teachers have besides, where that was read.
 
     Attributes:
         number: from 1 on.
@@ -100,8 +96,8 @@ class Lab:
         goals: what they can do afterwards.
         parts: text and code before the first task, as in a task.
         tasks: in order.
-        notes: for whoever teaches, Markdown.
-        slides: Markdown, one slide between two lines ``---``.
+        notes: for teachers, Markdown; empty where the teacher's material was not read.
+        slides: Markdown, one slide between two lines ``---``; empty where the teacher's material was not read.
 
     >>> from spmdsim.labs import lab
     >>> lab(3).title, lab(3).points
@@ -114,8 +110,8 @@ class Lab:
     goals: tuple[str, ...]
     parts: tuple[tuple[str, str], ...]
     tasks: tuple[LabTask, ...]
-    notes: str
-    slides: str
+    notes: str = ""
+    slides: str = ""
 
     @property
     def setup(self) -> str:
@@ -160,7 +156,7 @@ def lab_numbers() -> list[int]:
 
 @cache
 def lab(number: int) -> Lab:
-    """A lab by its number.
+    """Return a lab by its number, without the teacher's material.
 
     Raises:
         InputError: there is none.
@@ -171,17 +167,14 @@ def lab(number: int) -> Lab:
     if number not in lab_numbers():
         raise InputError(f"there is no lab {number}; there are {', '.join(map(str, lab_numbers()))}")
     text = (COURSE / f"lab{number}.md").read_text(encoding="utf-8")
-    teacher = (COURSE / f"lab{number}.teacher.md").read_text(encoding="utf-8")
-    head, sections = _sections(text, "## ")
-    notes, answers = _sections(teacher, "## ")
+    head, sections = split_sections(text, "## ")
     title, minutes, goals, body = _head(head)
-    tasks = tuple(_task(heading, content, answers) for heading, content in sections.items())
-    slides = answers["Slides"].strip()
-    return Lab(number, title, minutes, goals, _parts(body), tasks, notes.strip(), slides)
+    tasks = tuple(_task(heading, content) for heading, content in sections.items())
+    return Lab(number, title, minutes, goals, split_blocks(body), tasks)
 
 
-def _sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
-    """What stands before the first heading of a level, and what stands below each, by heading; code is not looked at."""
+def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
+    """Return the text before the first heading of a level, and the text below each heading; headings in code do not count."""
     before: list[str] = []
     sections: dict[str, list[str]] = {}
     lines, code = before, False
@@ -201,8 +194,8 @@ def _head(text: str) -> tuple[str, int, tuple[str, ...], str]:
     return title, int(minutes), tuple(line[2:] for line in goals.splitlines()), body
 
 
-def _parts(text: str) -> tuple[tuple[str, str], ...]:
-    """Text and blocks of code, in order."""
+def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
+    """Return text and blocks of code as (kind, text), in order; kinds are ``text``, ``look`` and ``code``."""
     parts: list[tuple[str, str]] = []
     end = 0
     for block in PARTS.finditer(text):
@@ -213,18 +206,9 @@ def _parts(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((kind, content) for kind, content in parts if content)
 
 
-def _task(heading: str, content: str, answers: dict[str, str]) -> LabTask:
+def _task(heading: str, content: str) -> LabTask:
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
-    body, below = _sections(content, "### ")
+    body, below = split_sections(content, "### ")
     listed = re.split(r"^\d\. ", below["Hints"], flags=re.MULTILINE)[1:]
     hints = tuple(" ".join(hint.split()) for hint in listed)
-    solution, sentences = _sections(answers[name], "### ")
-    wrong = tuple(
-        WrongAnswer(sentence, _all(some, "text", " "), _all(some, "code"))
-        for sentence, some in sentences.items()
-    )
-    return LabTask(name, int(points), title, _parts(body), hints, _all(solution, "code"), wrong)
-
-
-def _all(text: str, wanted: str, between: str = "") -> str:
-    return between.join(content for kind, content in _parts(text) if kind == wanted)
+    return LabTask(name, int(points), title, split_blocks(body), hints)

@@ -6,12 +6,14 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from spmdsim._version import REPOSITORY
 from spmdsim.labs.declaration import COURSE, Lab, LabTask, lab, lab_numbers
 from spmdsim.labs.grading import CHECKING
 from spmdsim.labs.judging import RANKS
+from spmdsim.labs.teaching import read_teacher_lab, read_teacher_text
 
 
 def _cell(kind: str, source: str, name: str, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -160,14 +162,21 @@ def student_files() -> dict[str, str]:
     return files
 
 
-def teacher_files() -> dict[str, str]:
-    """Path -> text of what whoever teaches gets: guide, slides, solved scripts, and the form for nbgrader."""
+def teacher_files(source: Path | None = None) -> dict[str, str]:
+    """Return what teachers get, as path -> text: guide, slides, solved scripts, and the form for nbgrader.
+
+    Args:
+        source: the source tree; that of an editable installation if left out.
+
+    Raises:
+        InputError: If the source tree has no teacher's material.
+    """
     files = {
-        "GUIDE.md": (COURSE / "GUIDE.md").read_text(encoding="utf-8").replace("REPOSITORY", REPOSITORY),
+        "GUIDE.md": read_teacher_text("GUIDE.md", source).replace("REPOSITORY", REPOSITORY),
         "nbgrader/nbgrader_config.py": NBGRADER,
     }
     for number in lab_numbers():
-        of = lab(number)
+        of = read_teacher_lab(number, source)
         files[f"guide/lab{number}.md"] = guide(of)
         files[f"slides/lab{number}.md"] = slides(of)
         solved = of.program({task.name: task.solution for task in of.tasks})
