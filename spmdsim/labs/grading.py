@@ -13,8 +13,8 @@ from types import CodeType
 from typing import Any
 
 from spmdsim.errors import InputError
+from spmdsim.labs.answers import answer_apart, function_of
 from spmdsim.labs.declaration import Lab, LabTask, lab
-from spmdsim.labs.answers import answer_apart, checked_there, function_of
 from spmdsim.labs.judging import RANKS, first_mistake
 from spmdsim.launch.limits import Limits, mistake, run_limited
 from spmdsim.launcher import is_root, launched
@@ -117,9 +117,9 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
         if launched() or not hasattr(os, "fork"):
             points, first = first_mistake(checker(function_of(program(), task.name)))
         else:
-            with answer_apart(program, task.name, checker) as answer:
-                is_live = getattr(checker, "is_live", False)
-                points, first = checked_there(answer, task.points) if is_live else first_mistake(checker(answer))
+            ranks = RANKS if getattr(checker, "is_per_rank", False) else 0
+            with answer_apart(program, task.name, ranks) as answer:
+                points, first = first_mistake(checker(answer))
     except (Exception, SystemExit) as error:
         first = mistake(error)
     if launched():
@@ -149,7 +149,12 @@ def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> S
         except InputError as error:
             return Score(task.name, 0, task.points, str(error))
         except (ValueError, TypeError):
-            return Score(task.name, 0, task.points, "the program writes to the grader's files: nothing can be said of it")
+            return Score(
+                task.name,
+                0,
+                task.points,
+                "the program writes to the grader's files: nothing can be said of it",
+            )
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:

@@ -7,12 +7,12 @@ how an answer is written.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from spmdsim.errors import many
 from spmdsim.core import Layout
 from spmdsim.draw.layout_picture import box_text
 from spmdsim.launch.limits import mistake
@@ -34,9 +34,9 @@ class Mistake(Exception):
     """What is wrong with an answer, in one sentence."""
 
 
-def live(checker: Checker) -> Checker:
-    """Mark a checker whose student's function is given live objects, or gives some: it runs where that function does."""
-    checker.is_live = True  # type: ignore[attr-defined]
+def per_rank(checker: Checker) -> Checker:
+    """Mark a checker whose student's function is what one rank does: each rank is a process of its own."""
+    checker.is_per_rank = True  # type: ignore[attr-defined]
     return checker
 
 
@@ -117,9 +117,17 @@ def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str
     expect(set(layout.partial_axes) == set(wanted.partial_axes), f"{what} is {layout}, {words}")
 
 
+_SALT = [0]
+
+
+def draw_new_numbers() -> None:
+    """Let :func:`numbers` give other numbers from now on, which processes that were started before do not know."""
+    _SALT[0] = secrets.randbits(64)
+
+
 def numbers(*shape: int, seed: int = 1) -> np.ndarray:
-    """Small whole numbers, of which sums are exact in any order, as float32."""
-    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+    """Return small whole numbers, of which sums are exact in any order, as float32."""
+    return np.random.default_rng([seed, _SALT[0]]).integers(-4, 5, shape).astype(np.float32)
 
 
 def tensor(array: np.ndarray, layout: Layout) -> Tensor:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from orphans import is_alive, leaving_text
 from processes import run_python
 
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.labs import Grader, lab, lab_numbers, score
-from spmdsim.labs.grading import compiled, run_program
+from spmdsim.labs import Grader, lab, lab_numbers, score, teaching
 from spmdsim.labs.declaration import LEVELS
 from spmdsim.labs.forms import guide, notebook, script, student_files, teacher_files
+from spmdsim.labs.grading import compiled, run_program
+from spmdsim.labs.teaching import read_teacher_lab
 from spmdsim.worlds import world
 
-LABS = [lab(number) for number in lab_numbers()]
+LABS = [read_teacher_lab(number) for number in lab_numbers()]
 TASKS = [(of, task) for of in LABS for task in of.tasks]
 WRONG = [(of, task, wrong) for of, task in TASKS for wrong in task.wrong]
 FOLDER = Path(__file__).resolve().parents[2] / "labs"
@@ -59,9 +62,9 @@ def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
 
 def test_trying_all_combinations_earns_the_points_of_short_chains():
     """Right where it ends: the long chain alone is lost, and the sentence says what is asked, not that time is up."""
-    task = lab(8).task("cheapest")
+    task = LABS[7].task("cheapest")
     (wrong,) = [one for one in task.wrong if "all combinations" in one.sentence]
-    grade = score(lab(8), task, names(lab(8), task, wrong.code))
+    grade = score(LABS[7], task, names(LABS[7], task, wrong.code))
     assert (grade.points, task.points) == (3, 4) and "cheapest way" in grade.mistake
 
 
@@ -77,7 +80,9 @@ def test_the_type_of_a_number_costs_no_points(of, task):
 
     function = solved[task.name]
     if not inspect.isgeneratorfunction(function):
-        answer = functools.wraps(function)(lambda *arguments, **named: converted(function(*arguments, **named)))
+        answer = functools.wraps(function)(
+            lambda *arguments, **named: converted(function(*arguments, **named))
+        )
         assert score(of, task, lambda: {**solved, task.name: answer}).points == task.points
 
 
@@ -144,7 +149,7 @@ def solved(of, form):
 @pytest.mark.parametrize("form", ["py", "ipynb"])
 def test_a_file_is_graded(form, tmp_path, capfd):
     file = tmp_path / f"lab1.{form}"
-    file.write_text(solved(lab(1), form))
+    file.write_text(solved(LABS[0], form))
     assert main(["labs", "check", "1", str(file)]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "10 of 10 points"
     file.write_text(file.read_text().replace("min(index, longer)", "max(index, longer)"))
@@ -157,6 +162,7 @@ LEAVING = {
     "import sys; sys.exit(0)": "sys.exit(0) ends the program",
     "import os; os._exit(0)": "nothing can be said of it",
     "while True: pass": "it has not ended after 1 s",
+    "import time; time.sleep(99)": "lab1.py:2: it has not ended after 1 s",
     "x = [0] * 10**10": "there is no more memory",
     "return block": "block(7, 4, 0) gives <function block",
     "return 1 // 0": "lab1.py:2: ZeroDivisionError",
@@ -166,9 +172,9 @@ LEAVING = {
 @pytest.mark.parametrize("line", LEAVING)
 def test_who_leaves_or_hangs_earns_nothing_for_that_task_alone(line, tmp_path, capfd):
     file = tmp_path / "lab1.py"
-    answers = {task.name: task.solution for task in lab(1).tasks}
+    answers = {task.name: task.solution for task in LABS[0].tasks}
     file.write_text(
-        f"def block(size, parts, index):\n    {line}\n" + lab(1).program({**answers, "block": ""})
+        f"def block(size, parts, index):\n    {line}\n" + LABS[0].program({**answers, "block": ""})
     )
     words = ["labs", "check", "1", str(file), "--time-limit", "1", "--memory-limit", "512", "--json"]
     assert main(words) == 1
@@ -195,6 +201,33 @@ def test_copies_are_not_written_over(tmp_path, capfd):
     assert (tmp_path / "teacher" / "guide" / "lab1.md").exists()
 
 
+def test_what_teachers_get_comes_from_the_source_tree(tmp_path, capfd, monkeypatch):
+    """An installed package is without it: one line says where it is."""
+    words = ["labs", "copy", "--teacher", str(tmp_path / "teacher")]
+    monkeypatch.setattr(teaching, "TREE", tmp_path)
+    for more, where in (([], "this installation"), (["--source", str(tmp_path)], str(tmp_path))):
+        assert main([*words, *more]) == 2
+        told = capfd.readouterr().err
+        assert (
+            told.count("\n") == 1 and f"{where} has no labs/teacher/GUIDE.md" in told and "git clone" in told
+        )
+    assert main([*words, "--source", str(FOLDER.parent)]) == 0
+    assert (tmp_path / "teacher" / "solutions" / "lab9.py").exists()
+    assert main(["labs", "copy", str(tmp_path / "course"), "--source", "x"]) == 2
+    assert "--source goes with --teacher" in capfd.readouterr().err
+
+
+def test_the_package_has_no_solution():
+    """Nothing that is installed has the text of a solution or a wrong answer."""
+    package = FOLDER.parent / "spmdsim"
+    texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".py", ".md", ".json")]
+    assert len(texts) > 100
+    for _, task in TASKS:
+        for code in (task.solution, *(wrong.code for wrong in task.wrong)):
+            assert not any(code.strip() in text for text in texts), task.name
+    assert all(not task.solution and not task.wrong for number in lab_numbers() for task in lab(number).tasks)
+
+
 def test_lists(capfd):
     assert main(["labs", "list"]) == 0
     lines = capfd.readouterr().out.splitlines()
@@ -209,7 +242,7 @@ def test_what_is_not_there_is_said(number, said, tmp_path, monkeypatch, capfd):
 
 
 def test_a_notebook_grades_its_functions(capfd):
-    of = lab(1)
+    of = LABS[0]
     check = Grader(1)
     here = names(of, of.task("block"), of.task("block").solution)()
     check(here["block"])
@@ -248,7 +281,7 @@ def test_a_notebook_is_one_for_jupyter(tmp_path):
 
 def test_cells_that_grade_are_no_part_of_the_program(tmp_path):
     file = tmp_path / "lab1.ipynb"
-    file.write_text(notebook(lab(1)))
+    file.write_text(notebook(LABS[0]))
     assert "check" not in run_program(compiled(file), file)
 
 
@@ -279,7 +312,7 @@ def test_on_ranks(of):
 
 def test_a_script_on_ranks(launcher, tmp_path):
     file = tmp_path / "lab1.py"
-    file.write_text(solved(lab(1), "py"))
+    file.write_text(solved(LABS[0], "py"))
     result = run_python("-m", "spmdsim", "launch", "-n", "8", file)
     assert result.stdout.splitlines()[-1:] == ["10 of 10 points"], result.stderr
     assert result.returncode == 0
@@ -287,7 +320,7 @@ def test_a_script_on_ranks(launcher, tmp_path):
 
 # -- answers that would change who judges them ----------------------------------------------------------
 
-NOTHING = "".join(f"def {task.name}(*a): return None\n" for task in lab(1).tasks)
+NOTHING = "".join(f"def {task.name}(*a): return None\n" for task in LABS[0].tasks)
 FORGERIES = {
     "another checker": """
 from spmdsim.labs.declaration import Lab
@@ -335,3 +368,166 @@ def test_an_answer_does_not_change_who_judges_it(forgery, tmp_path, capfd):
     assert main(["labs", "check", "1", str(file), "--json", "--time-limit", "60"]) == 1
     told = capfd.readouterr()
     assert json.loads(told.out)["points"] == 0 and "Traceback" not in told.err
+
+
+#: Formerly judged where the answer runs: what a program patches there changes nothing.
+LIVE = [
+    "two_halves",
+    "contraction",
+    "mlp",
+    "loss",
+    "chain",
+    "activation",
+    "finish",
+    "two_readers",
+    "optimiser",
+    "ring",
+    "halo",
+    "swap",
+    "farm",
+]
+PATCHES = """
+import sys
+from spmdsim.labs import declaration, grading, judging
+from spmdsim import nn, simulation
+from spmdsim.trace import Trace
+for room in (judging, *(module for name, module in sys.modules.items() if name.startswith("spmdsim.labs.checks."))):
+    for name in [name for name in vars(room or judging) if name.startswith(("expect", "_expect"))]:
+        setattr(room or judging, name, lambda *_, **__: None)
+Trace.counts, Trace.planned, Trace.max_nbytes = lambda *_: {}, lambda *_: 0, lambda *_: 0
+judging.Mistake.__init__ = lambda *_: None
+grading.score = grading.first_mistake = lambda *_: (9, None)
+declaration.Lab.checker = lambda *_: lambda f: iter([None] * 9)
+simulation.simulate = lambda *_, **__: None
+"""
+
+
+@pytest.mark.parametrize("of, task", [case for case in TASKS if case[1].name in LIVE], ids=called)
+def test_a_program_that_patches_its_process_gets_the_sentence_all_the_same(of, task):
+    wrong = task.wrong[0]
+    lines = "\n".join(["if True:", *(f"    {line}" for line in PATCHES.splitlines())])
+    program = names(of, task, wrong.code)
+
+    def patched():
+        found = program()
+        exec(lines, {})
+        return found
+
+    grade = score(of, task, patched)
+    assert grade.mistake == wrong.sentence and grade.points < task.points
+
+
+#: Answers to contraction of lab 3 that know or claim the result instead of computing it.
+CLAIMS = {
+    "the checker's numbers": """
+from spmdsim.labs.judging import numbers
+def contraction(x, w):
+    return Tensor.from_global(numbers(16, 64) @ numbers(64, 8, seed=2), x.layout.mesh("r", None))
+""",
+    "values that were read": """
+def contraction(x, w):
+    return Tensor.from_global(x.full() @ w.full(), x.layout.mesh("r", None))
+""",
+    "an operator of its own": """
+from spmdsim import Op, Rule
+free = Op("matmul", Rule.parse("... -> ..."), lambda x: x)
+def contraction(x, w):
+    return free(matmul(x, w).to(x.layout.mesh("r", None)))
+""",
+    "a record of its own": r"""
+import os
+def contraction(x, w):
+    for number in range(3, 64):
+        try:
+            os.write(number, b'["answer", [true, [], ["tensor", [0]]]]\n' * 2)
+        except OSError:
+            pass
+    os._exit(0)
+""",
+    "a record that is none": r"""
+import os
+def contraction(x, w):
+    for number in range(3, 64):
+        try:
+            os.write(number, b'["answer", [true, [["operator", -1, [7], [], 3], ["move"]], ["tensor", ["x"]]]]\n')
+        except OSError:
+            pass
+    os._exit(0)
+""",
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_result_that_is_claimed_earns_nothing(claim, tmp_path, capfd):
+    file = tmp_path / "lab3.py"
+    file.write_text(lab(3).setup + CLAIMS[claim])
+    assert (
+        main(["labs", "check", "3", str(file), "--task", "contraction", "--json", "--time-limit", "60"]) == 1
+    )
+    told = capfd.readouterr()
+    assert json.loads(told.out)["points"] == 0 and "Traceback" not in told.err, told
+
+
+def test_ranks_share_no_variables(tmp_path, capfd):
+    """Each is a process: a number that one puts into a variable is no message."""
+    file = tmp_path / "lab9.py"
+    file.write_text("""
+numbers = {}
+def ring(comm, mine):
+    numbers[comm.rank] = mine
+    comm.sendrecv(0, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+    return sum(numbers.values())
+""")
+    assert main(["labs", "check", "9", str(file), "--task", "ring", "--json", "--time-limit", "60"]) == 1
+    (told,) = json.loads(capfd.readouterr().out)["tasks"]
+    assert told["points"] == 0 and "ring on 2 ranks gives 1 on rank 0, but it is 5" in told["mistake"]
+
+
+#: What a rank asks the judge for that it may not have.
+REACHES = {
+    "comm._shared.scheduler.problems.clear()": "AttributeError",
+    "MPI.pickle.loads(b'')": "AttributeError: MPI.pickle is not available here",
+    "MPI.sys.exit()": "AttributeError",
+    "MPI.COMM_WORLD.send(print, dest=0)": "TypeError: numbers, texts, lists and arrays are sent here",
+    "comm.Send(np.ndarray.__new__(np.ndarray, 1 << 23, 'u1'), dest=0)": "arrays in messages have at most 4,194,304 bytes here at lab9.py:5",
+    "os._exit(0)": "the program ended its own process with exit code 0: nothing can be said of it",
+}
+
+
+@pytest.mark.parametrize("line", REACHES)
+def test_a_rank_reaches_what_is_public_alone(line, tmp_path, capfd):
+    file = tmp_path / "lab9.py"
+    file.write_text(f"""
+import os, numpy as np
+def ring(comm, mine):
+    from mpi4py import MPI
+    print({line})
+    return mine
+""")
+    assert main(["labs", "check", "9", str(file), "--task", "ring", "--json", "--time-limit", "60"]) == 1
+    (told,) = json.loads(capfd.readouterr().out)["tasks"]
+    assert told["points"] == 0 and REACHES[line] in told["mistake"], told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give orphans to init")
+def test_processes_that_an_answer_starts_end_with_it(tmp_path, capfd):
+    """Also those that have left its group and session; the points are those of the function."""
+    of, file = LABS[0], tmp_path / "lab1.py"
+    file.write_text(
+        f"{leaving_text(tmp_path / 'number')}leave()\n" + of.program({"block": of.task("block").solution})
+    )
+    assert main(["labs", "check", "1", str(file), "--task", "block", "--json", "--time-limit", "60"]) == 0
+    assert json.loads(capfd.readouterr().out)["points"] == 3 and not is_alive(tmp_path / "number")
+
+
+def test_checkers_are_not_imported_by_answers(tmp_path, capfd):
+    file = tmp_path / "lab5.py"
+    file.write_text("""
+def product(x, w):
+    from spmdsim.labs.checks import lab5
+    left = lab5._left(lab5.LINE, (x,), (w,))
+    return left and left[0]
+""")
+    assert main(["labs", "check", "5", str(file), "--task", "product", "--json", "--time-limit", "60"]) == 1
+    (told,) = json.loads(capfd.readouterr().out)["tasks"]
+    assert told["points"] == 0 and "ModuleNotFoundError" in told["mistake"]

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import many
 from spmdsim.collectives import Facts, facts_of, from_function, make_schedule, schedule_of
 from spmdsim.core import Mesh
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import ScheduleError, many
 from spmdsim.labs.judging import (
     RANKS,
     Mistake,
@@ -19,7 +18,6 @@ from spmdsim.labs.judging import (
     expect,
     expect_answer,
     expect_collectives,
-    live,
     numbers,
     plain,
     tensor,
@@ -83,7 +81,6 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-@live
 def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
     """By the collectives that run."""
     mesh = Mesh((RANKS,), ("r",))

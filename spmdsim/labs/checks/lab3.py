@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import many
 from spmdsim.auto_parallel.matmul_grid import grid_words
 from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
@@ -18,7 +17,6 @@ from spmdsim.labs.judging import (
     expect_bytes,
     expect_collectives,
     expect_several,
-    live,
     numbers,
     plain,
     tensor,
@@ -49,7 +47,6 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
-@live
 def contraction(answer: Callable[..., Any]) -> Iterator[None]:
     """By values and layout, then by bytes."""
     mesh = Mesh((RANKS,), ("r",))

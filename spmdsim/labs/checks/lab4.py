@@ -18,7 +18,6 @@ from spmdsim.labs.judging import (
     expect_collectives,
     expect_several,
     expect_tensor,
-    live,
     numbers,
     tensor,
     traced,
@@ -75,7 +74,6 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
-@live
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     """By values, by what the products were given, by collectives."""
     x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
@@ -94,7 +92,6 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
-@live
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
     """By value, then by bytes."""
     tokens, words = 16, 64

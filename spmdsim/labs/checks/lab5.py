@@ -18,7 +18,6 @@ from spmdsim.labs.judging import (
     expect_equal,
     expect_layout,
     expect_tensor,
-    live,
     numbers,
     tensor,
     traced,
@@ -70,7 +69,6 @@ def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-@live
 def chain(answer: Callable[..., Any]) -> Iterator[None]:
     """By value, then by bytes."""
     a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
@@ -82,7 +80,6 @@ def chain(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
-@live
 def activation(answer: Callable[..., Any]) -> Iterator[None]:
     """By value, layout and bytes."""
     a, b = numbers(16, 64), numbers(64, 64, seed=2)

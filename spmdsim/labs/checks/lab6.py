@@ -16,7 +16,6 @@ from spmdsim.labs.judging import (
     expect_layout,
     expect_several,
     expect_tensor,
-    live,
     numbers,
     plain,
     tensor,
@@ -68,7 +67,6 @@ def nearest(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-@live
 def finish(answer: Callable[..., Any]) -> Iterator[None]:
     """By values and layout, then by bytes."""
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
@@ -81,7 +79,6 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
-@live
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     """Both tensors, then the bytes of both together."""
     a = numbers(16, 16)

@@ -16,7 +16,6 @@ from spmdsim.labs.judging import (
     expect_equal,
     expect_layout,
     expect_several,
-    live,
     numbers,
     tensor,
     traced,
@@ -90,7 +89,6 @@ def _trained(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarra
     return chosen, trace, [parameter.value.full() for parameter in parameters]
 
 
-@live
 def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
     """The weights as without ZeRO, the state in pieces, the collectives."""
     chosen, trace, values = _trained(answer)

@@ -77,7 +77,12 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check a chain of three by hand, small ones, one operator alone, and a long one; yield once for each."""
     trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
     pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
-    chains = ([pair, trap], [_chain(4, 3, seed) for seed in range(5)], [_chain(1, 4, 7)], [_chain(LONG_CHAIN, 6, 8)])
+    chains = (
+        [pair, trap],
+        [_chain(4, 3, seed) for seed in range(5)],
+        [_chain(1, 4, 7)],
+        [_chain(LONG_CHAIN, 6, 8)],
+    )
     for some in chains:
         if len(some[0][0]) == LONG_CHAIN:
             _refuse_enumeration(answer)

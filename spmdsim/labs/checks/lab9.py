@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import SpmdError
-from spmdsim.labs.judging import RANKS, Mistake, expect, live
-from spmdsim.errors import many
+from spmdsim.errors import NoAnswer, SpmdError, many
+from spmdsim.labs.judging import RANKS, Mistake, expect, per_rank
 from spmdsim.simulation import simulate
 from spmdsim.simulation.simulation_report import Report
 
@@ -18,10 +17,21 @@ Body = Callable[[Any], Any]
 
 def _run(body: Body, size: int, seed: int | None = None) -> Report:
     """Run a program on virtual ranks; no send is buffered."""
+    unanswered: list[NoAnswer] = []
+
+    def run_rank(comm: Any) -> Any:
+        try:
+            return body(comm)
+        except NoAnswer as error:  # of the rank's process, and not of its function
+            unanswered.append(error)
+            raise
+
     try:
-        report = simulate(body, size, strict=True, check=False, seed=seed)
+        report = simulate(run_rank, size, strict=True, check=False, seed=seed)
     except SpmdError as error:
         raise Mistake(f"on {many(size, 'rank')}: {error}") from None
+    if unanswered:
+        raise unanswered[0]
     if not report.ok:
         first = report.errors[0]
         if first.kind == "exception" and "NotImplementedError" in first.message:
@@ -60,7 +70,7 @@ def _told(value: Any) -> str:
     return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-@live
+@per_rank
 def ring(answer: Callable[..., Any]) -> Iterator[None]:
     """The sums, then the messages."""
     body: Body = lambda comm: answer(comm, (comm.rank + 1) ** 2)  # noqa: E731
@@ -74,13 +84,16 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
         most = max(report.messages)
         words = f"with {many(size, 'rank')} one sends {many(most, 'message')}, but {size - 1} would do"
         expect(most <= size - 1, words)
-        expect(most or size == 1, f"on {many(size, 'rank')} nobody sends a message: collectives are not allowed here")
+        expect(
+            most or size == 1,
+            f"on {many(size, 'rank')} nobody sends a message: collectives are not allowed here",
+        )
     if (values := _on_ranks(body)) is not None:
         _expect_results(values, [sum((r + 1) ** 2 for r in range(RANKS))] * RANKS, "ring")
     yield
 
 
-@live
+@per_rank
 def halo(answer: Callable[..., Any]) -> Iterator[None]:
     """Inner cells, then the outer ones, on several numbers of ranks."""
 
@@ -107,7 +120,7 @@ def _each(
         _expect_results(values, [wanted(rank, RANKS) for rank in range(RANKS)], name)
 
 
-@live
+@per_rank
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
     """Even numbers of ranks, and odd ones."""
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
@@ -119,7 +132,7 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
     return _each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
 
 
-@live
+@per_rank
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
     """Results in several legal orders; fewer tasks than workers; who works while one task takes long."""
     by_rank_0: list[int] = []
