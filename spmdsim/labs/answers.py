@@ -17,7 +17,7 @@ from spmdsim.errors import InputError, NoAnswer, SpmdError
 from spmdsim.labs.judging import draw_new_numbers
 from spmdsim.labs.plain_data import decode, encode
 from spmdsim.labs.rank_programs import RankAnswer, play_rank
-from spmdsim.labs.tensor_programs import Given, StandIns, list_operators
+from spmdsim.labs.tensor_programs import SentArguments, StandIns, list_operators
 from spmdsim.launch.apart import Apart
 from spmdsim.launch.limits import start_clock
 
@@ -44,14 +44,14 @@ class Answer:
             NotImplementedError: If the function raises it.
             NoAnswer: If the function raises another error, or its process writes something that is no plain data.
         """
-        given = Given()
+        sent = SentArguments()
         written, steps, value = self._read(
-            self._ask("call", encode(arguments, special=given.encode), given.described)
+            self._ask("call", encode(arguments, special=sent.encode), sent.described)
         )
         if not written:
             raise NotImplementedError
         try:
-            return decode(value, given.run(steps))
+            return decode(value, sent.run(steps))
         except UNREADABLE:
             raise NoAnswer(NO_ANSWER) from None
 

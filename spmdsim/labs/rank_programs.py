@@ -66,11 +66,11 @@ class RankAnswer:
 
     def __call__(self, comm: Any, *arguments: Any) -> Any:
         """Call the function on this rank and return its result, read as plain data."""
-        ask, table = self._processes[comm.rank], _Table()
-        reply = ask("start", [encode(each, special=table.encode) for each in (comm, *arguments)])
+        ask, objects = self._processes[comm.rank], _JudgeObjects()
+        reply = ask("start", [encode(each, special=objects.encode) for each in (comm, *arguments)])
         try:
             while reply[0] == "call":
-                reply = ask(*table.answer(*reply[1:]))
+                reply = ask(*objects.answer(*reply[1:]))
             if reply[0] == "done":
                 return decode(reply[1])
             _, name, text, file, line = reply
@@ -104,7 +104,7 @@ def _at(file: Any, line: Any, function: types.FunctionType) -> Callable[..., Any
     return types.FunctionType(code, {})
 
 
-class _Table:
+class _JudgeObjects:
     """The judge's objects and arrays that a rank knows by number, for one run of the function."""
 
     def __init__(self) -> None:
@@ -144,9 +144,9 @@ class _Table:
             if args is None:
                 is_method = callable(value) and not isinstance(value, HANDLES)
                 return ["return", None, True, []] if is_method else ["return", self._plain(value), False, []]
-            given = [decode(each, decoders) for each in args]
+            positional = [decode(each, decoders) for each in args]
             named = {str(key): decode(each, decoders) for key, each in kwargs}
-            value = self._plain(_at(file, line, _call)(value, given, named))
+            value = self._plain(_at(file, line, _call)(value, positional, named))
         except MPIError as error:
             return ["raise", "MPI", error.error_name, error.reason]
         except Exception as error:
@@ -250,9 +250,9 @@ class _Player:
     def call(self, target: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Let the judge make a call; raise what it raises."""
         special = partial(self._special, name[:1].isupper())
-        given = [encode(each, special=special) for each in args]
+        positional = [encode(each, special=special) for each in args]
         named = [[key, encode(each, special=special)] for key, each in kwargs.items()]
-        return self._exchange(target, name, given, named)[0]
+        return self._exchange(target, name, positional, named)[0]
 
     def look_up(self, target: Any, name: str) -> Any:
         """Return an attribute of one of the judge's objects; of a method, what calls it."""
@@ -278,11 +278,11 @@ class _Player:
         return self._decode(value), is_method
 
     def _decode(self, data: Any) -> Any:
-        return decode(data, {"handle": lambda number: Handle(self, ["handle", [number]])})
+        return decode(data, {"handle": lambda number: RemoteObject(self, ["handle", [number]])})
 
     def _special(self, in_memory: bool, value: Any) -> Any:
         """Encode handles, and arrays of calls that read or fill memory (those with a capital letter)."""
-        if type(value) is Handle:
+        if type(value) is RemoteObject:
             return object.__getattribute__(value, "_target")
         if in_memory and isinstance(value, np.ndarray):
             return ["memory", self._place(value)]
@@ -325,9 +325,9 @@ def _error(kind: str, text: str, reason: str) -> BaseException:
     """Return the error that a call raised at the judge's."""
     if kind == "MPI":
         return MPIError(text, reason)
-    known = getattr(builtins, kind, None)
-    is_error = isinstance(known, type) and issubclass(known, Exception)
-    return known(text) if is_error and known is not None else RuntimeError(text)
+    error_type = getattr(builtins, kind, None)
+    is_error = isinstance(error_type, type) and issubclass(error_type, Exception)
+    return error_type(text) if is_error and error_type is not None else RuntimeError(text)
 
 
 def _innermost(error: BaseException) -> tuple[str, int]:
@@ -340,7 +340,7 @@ def _innermost(error: BaseException) -> tuple[str, int]:
     return place
 
 
-class Handle:
+class RemoteObject:
     """What a rank has of one of the judge's objects: its attributes are looked up there, its methods called there."""
 
     __slots__ = ("_player", "_target")
@@ -377,4 +377,4 @@ class _StandIn(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Handle(vars(self)["_player"], ["path", [name]])
+        return RemoteObject(vars(self)["_player"], ["path", [name]])

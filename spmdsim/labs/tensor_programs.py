@@ -50,7 +50,7 @@ def list_operators() -> tuple[Op, ...]:
     return tuple(operators.values())
 
 
-class Recording(Watcher):
+class OperatorRecording(Watcher):
     """Records the operators and redistributions of a function's call, with tensors as numbers.
 
     Attributes:
@@ -60,7 +60,7 @@ class Recording(Watcher):
     def __init__(self) -> None:
         self.steps: list[Any] = []
         self._numbers: dict[tuple[int, Layout], int] = {}
-        self._known: list[Any] = []  # what has a number stays alive, so that its identity is its own
+        self._numbered: list[Any] = []  # what has a number stays alive, so that its identity is its own
         self._constants: list[tuple[list[Any], Tensor]] = []
 
     def number(self, tensor: Tensor) -> int:
@@ -76,8 +76,8 @@ class Recording(Watcher):
 
     def know(self, tensor: Tensor) -> None:
         """Give a tensor the next number."""
-        self._numbers[id(tensor.held), tensor.layout] = len(self._known)
-        self._known.append(tensor.held)
+        self._numbers[id(tensor.held), tensor.layout] = len(self._numbered)
+        self._numbered.append(tensor.held)
 
     def finish(self) -> list[Any]:
         """Return the record, with the values of constants; call it when nothing is recorded any more."""
@@ -151,7 +151,7 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
 # -- where the function is judged -----------------------------------------------------------------------
 
 
-class Given:
+class SentArguments:
     """Tensors and parameters that a function is given, known in its process by their numbers.
 
     Attributes:
@@ -165,14 +165,14 @@ class Given:
 
     def encode(self, value: Any) -> Any:
         """Return a tensor or parameter as its kind and number; None for other values."""
-        for kind, known, described, type_ in (
+        for kind, values, described, type_ in (
             ("tensor", self._tensors, self.described[0], Tensor),
             ("parameter", self._parameters, self.described[1], Parameter),
         ):
             if isinstance(value, type_):
-                known.append(value)  # type: ignore[arg-type]
+                values.append(value)  # type: ignore[arg-type]
                 described.append([encode(value.layout), list(value.shape), value.dtype.name])  # type: ignore[attr-defined]
-                return [kind, [len(known) - 1]]
+                return [kind, [len(values) - 1]]
         return None
 
     def run(self, steps: Any) -> dict[str, Callable[..., Any]]:
@@ -207,11 +207,11 @@ class StandIns:
     """Tensors and parameters like those of the judge, with other numbers: ones.
 
     Args:
-        described: those of the judge: :attr:`Given.described`.
+        described: those of the judge: :attr:`SentArguments.described`.
     """
 
     def __init__(self, described: list[Any]) -> None:
-        self._recording = Recording()
+        self._recording = OperatorRecording()
         self._tensors = [_ones(*facts) for facts in described[0]]
         self._parameters = [_parameter(*facts) for facts in described[1]]
         for tensor in self._tensors:

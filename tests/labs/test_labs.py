@@ -409,9 +409,9 @@ def test_a_program_that_patches_its_process_gets_the_sentence_all_the_same(of, t
     program = names(of, task, wrong.code)
 
     def patched():
-        found = program()
+        variables = program()
         exec(lines, {})
-        return found
+        return variables
 
     grade = score(of, task, patched)
     assert grade.mistake == wrong.sentence and grade.points < task.points
