@@ -18,7 +18,7 @@ from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand, constant, operands
 from spmdsim.tensor.operator_calls import apply
-from spmdsim.worlds.pool import SMALLEST, allocator, empty, landing, spent
+from spmdsim.worlds.pool import SMALLEST, allocator, empty
 
 __all__ = ["cast"]
 
@@ -113,7 +113,7 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        return function(*arrays, out=landing(arrays, np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
+        return function(*arrays, out=empty(np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
 
     def specialise(*arrays: Array) -> Callable[..., Any]:
         if all(array.nbytes < SMALLEST for array in arrays):
@@ -121,7 +121,7 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
         shape = np.broadcast_shapes(*[array.shape for array in arrays])
         fresh = allocator(shape, dtype)
-        return lambda *arrays: function(*arrays, out=landing(arrays, shape, dtype) if spent else fresh())
+        return lambda *arrays: function(*arrays, out=fresh())
 
     local.known = specialise  # type: ignore[attr-defined]
     return local

@@ -18,7 +18,6 @@ from spmdsim.ops.slicing import slice_
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.program_tensor import Index
-from spmdsim.tensor.written_calls import again, remembered
 
 __all__ = ["getitem"]
 
@@ -153,18 +152,6 @@ def taken(x: Tensor, cut: Cut) -> Tensor:
     return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
 
 
-def _cut_out(x: Tensor, written: tuple[Any, ...]) -> Tensor:
-    """What a plain index takes; remembered where that is a slice, or one in another shape."""
-    cut = cut_of(x.meta.shape, written)
-    result = taken(x, cut)
-    if not cut.whole and not cut.turned and (x.ndim > 1 or len(cut.shape) < 2):
-        calls = [(slice_.op, {"start": cut.start, "stop": cut.stop, "step": cut.step})]
-        if cut.shape != tuple([len(range(*part)) for part in zip(cut.start, cut.stop, cut.step)]):
-            calls.append((reshape.op, {"shape": cut.shape}))
-        remembered(x, "getitem", written, calls)
-    return result
-
-
 def cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
     """What the parts of an index take, one per dim and None where a dim is new."""
     lists: list[list[int]] = [[] for _ in range(5)]
@@ -233,8 +220,7 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     and they lie in balanced blocks.
     """
     if (written := written_plainly(index)) is not None:
-        result = again(x, "getitem", written)
-        return _cut_out(x, written) if result is None else result
+        return taken(x, cut_of(x.meta.shape, written))
     if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
         return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]

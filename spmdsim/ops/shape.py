@@ -21,7 +21,6 @@ from spmdsim.ops.operators import operator
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.sources import move
-from spmdsim.tensor.written_calls import again, remembered
 
 __all__ = ["broadcast_to", "flatten", "flip", "reshape", "transpose"]
 
@@ -158,11 +157,6 @@ def reshape(
     """
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
-    written = (
-        (*shape, *map(type, shape)) if layout is None and type(shape) is tuple and order == "C" else None
-    )
-    if written is not None and (result := again(x, "reshape", written)) is not None:
-        return result  # type: ignore[no-any-return]
     new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if order != "C":
         return _by_columns(x, new, layout, order)
@@ -170,10 +164,7 @@ def reshape(
         layout = _in_rows(x, new)
     if layout is not None:
         return move(x, layout, new)
-    result = _reshape_op(x, shape=new)
-    if written is not None:
-        remembered(x, "reshape", written, [(_reshape_op, {"shape": new})])
-    return result
+    return _reshape_op(x, shape=new)
 
 
 def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
@@ -286,16 +277,11 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     >>> ops.transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
-    if perm is None and (result := again(x, "transpose", None)) is not None:
-        return result  # type: ignore[no-any-return]
     ndim = len(x.meta.shape)
     order = tuple(range(ndim))[::-1] if perm is None else tuple(p + ndim if p < 0 else p for p in perm)
     if sorted(order) != list(range(ndim)):
         raise RuleError(f"{perm} is not an order of the {many(ndim, 'dim')}")
-    result = _transpose_op(x, perm=order)
-    if perm is None:
-        remembered(x, "transpose", None, [(_transpose_op, {"perm": order})])
-    return result
+    return _transpose_op(x, perm=order)
 
 
 def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:

@@ -23,7 +23,6 @@ from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import counted_dim
-from spmdsim.tensor.written_calls import same
 
 __all__ = ["concat", "pad", "roll", "slice_", "split"]
 
@@ -42,7 +41,6 @@ def _brought(x: Array, **_: Any) -> Array:
     return x
 
 
-_brought.known = lambda x, **_: same  # type: ignore[attr-defined]
 _slice_op = WindowOp(
     "slice",
     same_dims,

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dis import get_instructions, stack_effect
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
-from sys import getrefcount
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.world import programs
-from spmdsim.errors import UsageTypeError, nearest
+from spmdsim.errors import nearest
 from spmdsim.tensor import views
 from spmdsim.tensor.in_place import become, before
 from spmdsim.tensor.values import ReadableTensor
-from spmdsim.tensor.watch import watchers
-from spmdsim.trace.recorder import open_traces
-from spmdsim.worlds.pool import pool, spent
 
 if TYPE_CHECKING:
     from spmdsim import ops as ops
@@ -42,35 +34,11 @@ if not TYPE_CHECKING:
     ops = _Operators()
 
 
-class _Probe:
-    """Counts the references to itself where a symbol's function begins."""
-
-    def __add__(self, other: object) -> int:
-        return getrefcount(self)
-
-
-def _references_unnamed() -> int:
-    """The references to an operand that a symbol's function sees, if it is an expression's result without a name.
-
-    Since Python 3.14 those of a variable look alike: then 0, as nothing has.
-    """
-    named = _Probe()
-    unnamed = _Probe() + 0
-    return unnamed if unnamed < named + 0 else 0
-
-
-UNNAMED = _references_unnamed()
-
-
 Binary: TypeAlias = "Callable[[Any, Operand], Tensor]"
 
 
 def _binary(name: str) -> Binary:
     def symbol(self: Tensor, other: Operand) -> Tensor:
-        if getrefcount(self) == UNNAMED and _spent(self, other, 2):
-            return _into(self, name, self, other)
-        if getrefcount(other) == UNNAMED and _spent(other, self, 1):
-            return _into(other, name, self, other)
         result: Tensor = getattr(ops, name)(self, other)
         return result
 
@@ -79,69 +47,10 @@ def _binary(name: str) -> Binary:
 
 def _reflected(name: str) -> Binary:
     def symbol(self: Tensor, other: Operand) -> Tensor:
-        if getrefcount(self) == UNNAMED and _spent(self, other, 1):
-            return _into(self, name, other, self)
         result: Tensor = getattr(ops, name)(other, self)
         return result
 
     return symbol
-
-
-def _spent(one: Any, other: Any, place: int) -> bool:
-    """Whether nobody can ask for an operand's values again: a large one, on Python's stack and nowhere else.
-
-    numpy writes ``a + b + c`` into ``a + b`` for the same reason: results in cold memory take twice the time. Whoever
-    calculates in C, such as numpy with an array of tensors, may have the only reference in a place of its own, so a
-    symbol in the caller's expression must have made what stands at this place of the stack, counted from its top.
-    """
-    if not isinstance(one, tensor.Tensor) or one._tracked or open_traces or programs or watchers:
-        return False
-    number = isinstance(other, (int, float, complex))
-    if not number and (not isinstance(other, tensor.Tensor) or other._tracked or other.held is one.held):
-        return False
-    if not pool().unshared(one.held):
-        return False
-    frame = sys._getframe(2)
-    return _of_symbol(frame.f_code, frame.f_lasti, place)
-
-
-@lru_cache(maxsize=1024)
-def _of_symbol(code: CodeType, at: int, place: int) -> bool:
-    """Whether an instruction is an operator, and another one made what it finds at a place of the stack."""
-    later, *before = [one for one in get_instructions(code) if one.offset <= at][::-1]
-    if later.offset != at or not later.opname.startswith("BINARY_"):
-        return False
-    for one in before:
-        if later.is_jump_target or not one.opname.startswith(("LOAD_", "BINARY_", "BUILD_")):
-            return False
-        if place == 1:
-            return one.opname.startswith("BINARY_") and one.opname not in ("BINARY_SUBSCR", "BINARY_SLICE")
-        place -= stack_effect(one.opcode, one.arg)
-        later = one
-    return False
-
-
-class _Left(list[Any]):
-    """The pieces of an operand that left its memory to a result: whoever has it all the same is told, not misled."""
-
-    def _refuse(self, *_: object) -> Any:
-        raise UsageTypeError(
-            "this result of an expression was calculated further in its own memory, since nothing seemed to refer to it: "
-            "give it a name before it is used several times, as numpy does with the elements of an array of tensors"
-        )
-
-    __getitem__ = __iter__ = __len__ = _refuse
-
-
-def _into(operand: Any, name: str, *operands: Any) -> Tensor:
-    """An operator's result, in the memory of one of its operands where it fits."""
-    spent.append(operand.held[0])
-    try:
-        result: Tensor = getattr(ops, name)(*operands)
-    finally:
-        spent.clear()
-        operand.held = _Left()
-    return result
 
 
 def _unary(name: str) -> Callable[[Any], Tensor]:

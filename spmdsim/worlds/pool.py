@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from sys import getrefcount
-from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -102,9 +101,6 @@ class Pool:
         self._pages = Pages()
         # The references to an array that a list holds and a loop looks at; what the question adds depends on Python.
         self._alone = next(getrefcount(array) for array in [np.empty(1, np.uint8)])
-        # Those to a list that one object has, as a function sees them that is given it: before Python 3.11 one more.
-        owner = SimpleNamespace(held=[])
-        self._alone_given = (lambda held: getrefcount(held))(owner.held)
 
     @property
     def limit(self) -> int:
@@ -139,18 +135,6 @@ class Pool:
             return ndarray(shape, kind, more(nbytes))
 
         return fresh
-
-    def unshared(self, held: list[Any]) -> bool:
-        """Whether a list, which only its tensor has, holds one array, and nobody else has that or the buffer under it."""
-        if len(held) != 1 or getrefcount(held) != self._alone_given:
-            return False
-        array = held[0]
-        if not isinstance(array, np.ndarray) or getrefcount(array) != self._alone:
-            return False
-        for buffer in self._by_size.get(array.nbytes, ()):
-            if buffer is array.base:
-                return getrefcount(buffer) == self._alone + 1
-        return False
 
     def keeps(self, base: Any) -> bool:
         """Whether what an array lies in is one of its buffers, and all of it."""
@@ -195,8 +179,6 @@ def limit_of_process() -> int:
 
 
 _pool = Pool()
-#: The array of an operand that nobody can ask for again, while the operator runs whose result may take its place.
-spent: list[np.ndarray] = []
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -248,14 +230,6 @@ def with_margins(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.
         return None
     whole: np.ndarray = np.ndarray(here.shape, array.dtype, array.base)
     return whole
-
-
-def landing(arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Where a function of elements puts its result: into the operand that is :data:`spent`, or a buffer."""
-    for array in spent:
-        if array.shape == shape and array.dtype == dtype and any(one is array for one in arrays):
-            return array
-    return empty(shape, dtype)
 
 
 def pool() -> Pool:

@@ -10,8 +10,6 @@ import pytest
 from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor, ops
-from spmdsim.errors import UsageTypeError
-from spmdsim.tensor.symbols import UNNAMED
 from spmdsim.worlds.pool import HUGE_PAGE, LIMIT, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
@@ -151,65 +149,3 @@ def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
         before = address(function().held[0])
         assert address(function().held[0]) == before
     assert (x + x).full()[0] == 2
-
-
-def test_a_nameless_operand_leaves_its_memory_to_the_result():
-    layout, here = Mesh((1,), ("x",))("x", None), LockStep(1)
-    rng = np.random.default_rng(0)
-    arrays = [rng.random((SMALLEST // 64, 8)) for _ in range(2)]
-    a, b = (Tensor.from_global(array, layout, here) for array in arrays)
-    p, q = (array.copy() for array in arrays)
-    pool().clear()
-    # Nothing is written over that anybody may look at: named, in a list, seen through local(), or wanted by a gradient.
-    named, several = a + b, [a * b]
-    looked = []
-
-    def difference(part):
-        x = a - b
-        looked.append(x.local()[part] if part else x.local())
-        return x
-
-    weight = Tensor.from_global(p, layout, here, requires_grad=True)
-    (((a + b) * weight).sum()).backward()
-    results = [(lambda t: (t + a, t * 2.0))(a + b), (named - a, named), (several[0] + a, several[0])]
-    results += [(difference(slice(None)) * 2.0, difference(None) * 2.0), (weight.grad, a)]
-    objects = np.array([None, None])
-    objects[0], objects[1] = a * 2.0, a * 3.0
-    results.append(((objects[:1] + objects[1:])[0], objects[0]))
-    first = [(p + q + p, (p + q) * 2.0), (p + q - p, p + q), (p * q + p, p * q)]
-    first += [((p - q) * 2.0, (p - q) * 2.0), (p + q, p), (p * 2.0 + p * 3.0, p * 2.0)]
-    for result, expected in zip(results, first):
-        for one, other in zip(result, expected):
-            np.testing.assert_array_equal(one.full(), other)
-    np.testing.assert_array_equal(looked, [p - q] * 2)
-    looked.clear()
-    del objects, named, several, results, result, one
-    pool().clear()
-    for result, expected in (
-        (((a + b) * 3.0 - b) / 4, ((p + q) * 3.0 - q) / 4),
-        (a - b * a, p - q * p),
-        (2.0 - (a + b), 2.0 - (p + q)),
-        ((a + b) - (a + b)[:, ::-1], p + q - (p + q)[:, ::-1]),
-    ):
-        np.testing.assert_array_equal(result.full(), expected)
-        del result
-    np.testing.assert_array_equal(a.full(), arrays[0])
-    pool().clear()
-    chain = ((a + b) * 3.0 - b) / 4
-    buffers = 1 if UNNAMED else 2
-    assert chain.shape == p.shape and pool().nbytes == buffers * p.nbytes
-
-
-@pytest.mark.skipif(not UNNAMED, reason="this Python's references do not tell what has no name")
-def test_an_element_that_numpy_uses_several_times_is_not_silently_another():
-    """A sum of arrays of tensors has no name, and its one element is used for each of the three."""
-    layout, here = Mesh((1,), ("x",))("x"), LockStep(1)
-    a = Tensor.from_global(np.ones(SMALLEST // 8), layout, here)
-    one, three = np.empty(1, object), np.empty(3, object)
-    one[0] = a
-    for k in range(3):
-        three[k] = a
-    with pytest.raises(UsageTypeError, match="give it a name before it is used several times"):
-        (one + one) + three
-    several = one + one
-    assert [x.full()[0] for x in several + three] == [3, 3, 3]
