@@ -29,8 +29,10 @@ examples:
 
 LIMITS = """\
 Each task runs in a process of its own with limits; a program that leaves (sys.exit(0)) or ends its process earns nothing
-for it. What judges is another process, which is given results as plain data. Functions of tensors, optimisers and messages
-are checked where they run: a program that changes the library can change what is found there, so read what counts for a mark.
+for it, and all processes that it starts end with it. The judge is another process, and reads results as plain data: operators on
+tensors are recorded and run again on numbers that the program does not know, and each rank of lab 9 is a process whose
+messages the judge delivers. On real ranks (mpirun) functions are judged where they run: for practice, not for marks.
+By the clock a task may take 2 S, or 2 S + 5 while it works; besides, up to 8 S that it waits for a processor.
 exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
