@@ -156,7 +156,9 @@ def test_a_wheel_runs_the_main_job_with_what_it_requires(
     (wheel,) = tmp_path.glob("*.whl")
     printed([python, "-m", "pip", "install", "-q", wheel], tmp_path, environment)
     names = zipfile.ZipFile(wheel).namelist()
-    assert any("labs/course/lab1.md" in name for name in names) and not any("labs/teacher" in name for name in names)
+    assert any("labs/course/lab1.md" in name for name in names) and not any(
+        "labs/teacher" in name for name in names
+    )
     command = tmp_path / "venv" / "bin" / "spmdsim"
     said = printed([command, "run", "--world", "lockstep", "-n", "2"], tmp_path, environment)
     assert re.search(r"^(\d+) of \1 cases hold on 2 ranks \(LockStep\)", said, re.MULTILINE)

@@ -19,7 +19,13 @@ MOST_WORDS = 1000
 ELEMENTS = "biuf"
 _PLAIN = (bool, int, float, str, type(None))
 _LISTS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "list": list, "set": set, "factors": FrozenMapping}
-_NAMES = {tuple: "tuple", list: "list", set: "set", frozenset: "set", FrozenMapping: "factors"}
+_NAMES: dict[type, str] = {
+    tuple: "tuple",
+    list: "list",
+    set: "set",
+    frozenset: "set",
+    FrozenMapping: "factors",
+}
 
 #: Encodes further values: a list ``[kind, content]``, or None for values that it does not know.
 Special = Callable[[Any], Any]

@@ -97,7 +97,7 @@ def _raise(error: Any) -> Any:
     raise error
 
 
-def _at(file: Any, line: Any, function: types.FunctionType) -> Callable[..., Any]:
+def _at(file: Any, line: Any, function: Any) -> Callable[..., Any]:
     """Return a function of one line that tracebacks and stacks show at a line of the user's file."""
     name, number = str(file)[:MOST_WORDS], min(max(int(line), 1), 1 << 20)
     code = function.__code__.replace(co_filename=name, co_firstlineno=number - 1)
@@ -136,7 +136,11 @@ class _JudgeObjects:
         try:
             for number, data in blocks:
                 self._fill(number, bytes.fromhex(data))
-            decoders = {"handle": self._objects.__getitem__, "path": _look_up, "memory": self._view}
+            decoders: dict[str, Callable[..., Any]] = {
+                "handle": self._objects.__getitem__,
+                "path": _look_up,
+                "memory": self._view,
+            }
             one = decode(target, decoders)
             if name.startswith("_") or (name and isinstance(one, types.FunctionType)):
                 raise AttributeError(f"{name} is not available here")
@@ -309,7 +313,7 @@ class _Player:
 
     def _has_changed(self, block: list[Any]) -> bool:
         now = _bytes_of(block[0]).tobytes()
-        changed, block[1] = now != block[1], now
+        changed, block[1] = bool(now != block[1]), now
         return changed
 
 

@@ -165,13 +165,14 @@ class SentArguments:
 
     def encode(self, value: Any) -> Any:
         """Return a tensor or parameter as its kind and number; None for other values."""
-        for kind, values, described, type_ in (
-            ("tensor", self._tensors, self.described[0], Tensor),
-            ("parameter", self._parameters, self.described[1], Parameter),
-        ):
+        kinds: dict[str, tuple[type, list[Any], list[Any]]] = {
+            "tensor": (Tensor, self._tensors, self.described[0]),
+            "parameter": (Parameter, self._parameters, self.described[1]),
+        }
+        for kind, (type_, values, described) in kinds.items():
             if isinstance(value, type_):
-                values.append(value)  # type: ignore[arg-type]
-                described.append([encode(value.layout), list(value.shape), value.dtype.name])  # type: ignore[attr-defined]
+                values.append(value)
+                described.append([encode(value.layout), list(value.shape), value.dtype.name])
                 return [kind, [len(values) - 1]]
         return None
 
@@ -217,7 +218,10 @@ class StandIns:
         for tensor in self._tensors:
             self._recording.know(tensor)
         #: What reads the judge's arguments, by kind.
-        self.decoders = {"tensor": self._tensors.__getitem__, "parameter": self._parameters.__getitem__}
+        self.decoders: dict[str, Callable[..., Any]] = {
+            "tensor": self._tensors.__getitem__,
+            "parameter": self._parameters.__getitem__,
+        }
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
