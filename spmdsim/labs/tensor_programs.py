@@ -165,7 +165,7 @@ class SentArguments:
 
     def encode(self, value: Any) -> Any:
         """Return a tensor or parameter as its kind and number; None for other values."""
-        kinds: dict[str, tuple[type, list[Any], list[Any]]] = {
+        kinds: dict[str, tuple[Any, list[Any], list[Any]]] = {
             "tensor": (Tensor, self._tensors, self.described[0]),
             "parameter": (Parameter, self._parameters, self.described[1]),
         }
