@@ -31,8 +31,10 @@ Index = tuple[slice, ...]
 #: The steps in which nothing is sent, and those that connect the ranks of both meshes, not groups of one.
 LOCAL_STEPS = ("slice", "fill", "reshape", "window")
 EXCHANGES = ("exchange", "reduce_exchange")
-#: Elements that a rank receives in the collectives that core does not run, by their name: :mod:`spmdsim.redistribution`.
-RECEIVED_ELSEWHERE: dict[str, Callable[[Step, int], int]] = {}
+#: The collectives after which a rank has its target box, received from those that had it.
+PLACING = ("all_gather", "all_to_all", "exchange")
+#: The collectives that reduce blocks as :func:`reduction_elements` says.
+REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def overlap(a: Bounds, b: Bounds) -> Bounds | None:
@@ -117,17 +119,25 @@ class Step(ShortRepr):
         return place
 
     def nbytes(self, rank: int, itemsize: int) -> int:
-        """Bytes ``rank`` receives from others; in reductions as :func:`reduction_elements` says."""
-        if self.collective in RECEIVED_ELSEWHERE:
-            return itemsize * RECEIVED_ELSEWHERE[self.collective](self, rank)
+        """Return the bytes that ``rank`` receives from others."""
+        return itemsize * self.received_elements(rank)
+
+    def received_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` receives from others; classes of other collectives override it.
+
+        Raises:
+            PlanError: If the step's class does not know its collective.
+        """
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
+        if self.to_shape is not None or self.collective not in (*PLACING, *REDUCING):
+            raise PlanError(f"{type(self).__name__} does not count the elements of {self}")
         target = self.dst.bounds(self.shape, rank)
-        if self.collective in ("all_reduce", "reduce_scatter"):
+        if self.collective in REDUCING:
             size = self.src.mesh.axis_size(*self.axes)
-            return itemsize * int(reduction_elements(self.collective, size, volume(target), self.place(rank)))
-        own = overlap(self.src.bounds(self.shape, rank), target)
-        return itemsize * (volume(target) - (0 if own is None else volume(own)))
+            return int(reduction_elements(self.collective, size, volume(target), self.place(rank)))
+        own = overlap(self.src.bounds(self.shape, rank), target) if rank in self.src.mesh else None
+        return volume(target) - (0 if own is None else volume(own))
 
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""
@@ -191,7 +201,7 @@ def _moves(here: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     """The steps that make sense: reduce what must be, put axes where the target has them, give up those it has not."""
 
     def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = here.partial) -> Step:
-        op = here.reduce_op if collective in ("all_reduce", "reduce_scatter") else None
+        op = here.reduce_op if collective in REDUCING else None
         return Step(collective, tuple(axes), here, Layout(here.mesh, dims, partial), shape, op)
 
     def with_entries(*changed: tuple[int, tuple[str, ...]]) -> list[tuple[str, ...]]:

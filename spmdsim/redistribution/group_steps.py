@@ -5,7 +5,7 @@ group to each: how much goes where depends on data, so it is known when the step
 long the parts are. What can be said beforehand is an expectation, for values that lie evenly, and a bound: no rank
 receives more than it holds afterwards.
 
-And how much a rank sends and receives in any step: of those that core does not run, and the other way of all.
+:func:`sent_nbytes` counts what a rank sends in any step.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from spmdsim.core.layout import Layout, split_block
-from spmdsim.core.step import LOCAL_STEPS, RECEIVED_ELSEWHERE, Step, overlap, volume
-from spmdsim.redistribution.halo import HaloStep, elements, sent
+from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
+from spmdsim.redistribution.exchange.direct import sent_counts
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
+from spmdsim.redistribution.exchange.flat import FlatExchange
+from spmdsim.redistribution.halo import HaloStep
 
 EXCLUSIVE_SCAN = "exclusive_scan"
 
@@ -50,6 +53,14 @@ class ScanStep(Step):
         """Elements of the array of a rank."""
         return math.prod(self.src.local_shape(self.shape, rank))
 
+    def received_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` receives: its array's, and 0 if it is the first of its group."""
+        return self.held(rank) if rank in self.src.mesh and self.neighbours(rank)[0] is not None else 0
+
+    def sent_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` sends: its array's, and 0 if it is the last of its group."""
+        return self.held(rank) if rank in self.src.mesh and self.neighbours(rank)[1] is not None else 0
+
 
 def scan_step(
     layout: Layout, axes: tuple[str, ...], rest: Sequence[int], op: str, backward: bool = False
@@ -57,16 +68,6 @@ def scan_step(
     """The scan of one array per member: in the layout, first the dim that ``axes`` split, then the arrays' dims, ``rest``."""
     shape = (layout.mesh.axis_size(*axes), *rest)
     return ScanStep(EXCLUSIVE_SCAN, axes, layout, layout, shape, op, backward=backward)
-
-
-def scan_traffic(step: Step, rank: int, side: int) -> int:
-    """Elements that a rank receives (0) or sends on (1): nothing to the first one, and from the last."""
-    assert isinstance(step, ScanStep)
-    there = rank in step.src.mesh and step.neighbours(rank)[side] is not None
-    return step.held(rank) if there else 0
-
-
-RECEIVED_ELSEWHERE[EXCLUSIVE_SCAN] = partial(scan_traffic, side=0)
 
 
 #: What it is called in traces and agreements.
@@ -111,9 +112,9 @@ class PartsStep(Step):
         others = (member for member in group if member != rank)
         return sum(count for member in others for peer, count in self.expected(member) if peer == rank)
 
-    def nbytes(self, rank: int, itemsize: int) -> int:
-        """Bytes ``rank`` expects to receive."""
-        return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
+    def received_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` expects to receive from others."""
+        return sum(count for peer, count in self.expected(rank) if peer != rank)
 
     def most(self, rank: int) -> int:
         """Elements that ``rank`` receives at most, whatever the values."""
@@ -162,29 +163,6 @@ def _address(array: np.ndarray) -> int:
 LISTED = 1024
 
 
-def received_in_exchange(step: Step, rank: int) -> int:
-    """Elements of the target box that a rank does not hold, box by box or by their row-major numbers."""
-    if rank not in step.dst.mesh:
-        return 0
-    if step.to_shape is not None:
-        from spmdsim.redistribution.exchange.flat import flat_receives
-
-        flat = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
-        return sum(t.count for t in flat if t.peer != rank)
-    target = step.dst.bounds(step.shape, rank)
-    own = overlap(step.src.bounds(step.shape, rank), target) if rank in step.src.mesh else None
-    return volume(target) - (0 if own is None else volume(own))
-
-
-def received_in_direct_reduction(step: Step, rank: int) -> int:
-    """Elements that a rank receives, to add them up or added up already."""
-    return _summed(step, rank, 0)
-
-
-RECEIVED_ELSEWHERE["exchange"] = received_in_exchange
-RECEIVED_ELSEWHERE["reduce_exchange"] = received_in_direct_reduction
-
-
 def reduced_block(step: Step, rank: int) -> int:
     """Elements of the block that ``rank`` reduces in an all_reduce."""
     held = math.prod(step.dst.local_shape(step.shape, rank))
@@ -194,22 +172,11 @@ def reduced_block(step: Step, rank: int) -> int:
 
 def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
     """Bytes ``rank`` sends to others; reductions count as in :meth:`Step.nbytes`, the blocks going the other way."""
-    if step.collective == "reduce_exchange":
-        return itemsize * _summed(step, rank, 1)
+    if isinstance(step, DirectReduction | FlatExchange | HaloStep | ScanStep):
+        return itemsize * step.sent_elements(rank)
     if step.collective in LOCAL_STEPS or rank not in step.src.mesh:
         return 0
-    if isinstance(step, HaloStep):
-        return itemsize * elements(sent(step, rank), rank)
-    if isinstance(step, ScanStep):
-        return itemsize * scan_traffic(step, rank, 1)
-    if step.to_shape is not None:
-        from spmdsim.redistribution.exchange.flat import flat_sends
-
-        flat = flat_sends(step.src, step.dst, step.shape, step.to_shape, rank)
-        return itemsize * sum(len(places) for peer, places in flat if peer != rank)
     if step.collective == "exchange":
-        from spmdsim.redistribution.exchange.direct import sent_counts
-
         return itemsize * sent_counts(step.src, step.dst, step.shape, (rank,))[0]
     if step.collective == "all_reduce":
         return step.nbytes(rank, itemsize)
@@ -227,11 +194,3 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
         return itemsize * (members - 1) * mine
     others = (member for member in step.group(rank) if member != rank)
     return itemsize * sum(math.prod(step.dst.local_shape(step.shape, member)) for member in others)
-
-
-def _summed(step: Step, rank: int, side: int) -> int:
-    """Elements that a rank receives (0) or sends (1) in a direct reduction."""
-    from spmdsim.redistribution.exchange.direct_reduction import totals
-
-    counts = totals(step.src, step.dst, step.shape)[side]
-    return counts[rank] if rank < len(counts) else 0

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.step import RECEIVED_ELSEWHERE, Index, Step
+from spmdsim.core.step import LOCAL_STEPS, Index, Step
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exchange.grid import cuts, parts_of, piece_numbers
 from spmdsim.redistribution.lower_bound import ReceptionBound
@@ -45,6 +45,14 @@ class HaloStep(Step):
     """From blocks to windows of a dim, or back, where contributions are added up; elements without any are zero."""
 
     back: bool = field(default=False, kw_only=True)
+
+    def received_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` receives from others."""
+        return 0 if self.collective in LOCAL_STEPS else elements(received(self, rank), rank)
+
+    def sent_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` sends to others."""
+        return 0 if self.collective in LOCAL_STEPS else elements(sent(self, rank), rank)
 
     @property
     def windowed(self) -> Windowed:
@@ -274,15 +282,6 @@ def _peer(mesh: Mesh, rank: int, places: Sequence[tuple[tuple[str, ...], int]]) 
 def elements(traffic: Sequence[tuple[int, Sequence[HaloPiece]]], rank: int) -> int:
     """Elements that go to, or come from, others than ``rank``."""
     return sum(piece.size for peer, pieces in traffic if peer != rank for piece in pieces)
-
-
-def halo_received(step: Step, rank: int) -> int:
-    """Elements that a rank receives from others."""
-    assert isinstance(step, HaloStep)
-    return elements(received(step, rank), rank)
-
-
-RECEIVED_ELSEWHERE[HALO_EXCHANGE] = RECEIVED_ELSEWHERE[HALO_REDUCE] = halo_received
 
 
 @lru_cache(maxsize=1024)

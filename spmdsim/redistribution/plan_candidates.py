@@ -226,7 +226,10 @@ class _Finder:
             return []
         if direct_reduction.most_received(*ends) >= best:
             return []
-        return [self._candidate((Step("reduce_exchange", (), src, dst, self.shape, src.reduce_op),), SUMMED)]
+        reduction = direct_reduction.DirectReduction(
+            "reduce_exchange", (), src, dst, self.shape, src.reduce_op
+        )
+        return [self._candidate((reduction,), SUMMED)]
 
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
         limit = math.prod(self.shape) if unlimited else self.limit

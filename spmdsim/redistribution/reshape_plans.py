@@ -23,7 +23,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.common_mesh import same_cuts
-from spmdsim.redistribution.exchange.flat import flat_received
+from spmdsim.redistribution.exchange.flat import FlatExchange, flat_received
 from spmdsim.redistribution.exchange.grid import grid
 from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
 from spmdsim.redistribution.path_search import search, steps_of
@@ -287,6 +287,6 @@ def _by_numbers(task: Redistribution, to_shape: Shape) -> tuple[Candidate, ...]:
             if base != whole:
                 last.append(Step("slice", (), whole, base, to_shape))
         else:
-            last = [Step("exchange", (), here, base, shape, to_shape=to_shape)]
+            last = [FlatExchange("exchange", (), here, base, shape, to_shape=to_shape)]
         out.append(task.candidate((*steps, *last, *fill), REDUCED if steps else DIRECT))
     return tuple(sorted(out, key=lambda one: one.order))

@@ -45,9 +45,9 @@ class RowStep(Step):
     count: int = field(kw_only=True)
     padding: int | None = field(default=None, kw_only=True)
 
-    def nbytes(self, rank: int, itemsize: int) -> int:
-        """Bytes ``rank`` receives where ids are spread evenly and at random over the table: an expectation."""
-        return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
+    def received_elements(self, rank: int) -> int:
+        """Return the expected number of elements that ``rank`` receives, for ids spread evenly and at random over the table."""
+        return sum(count for peer, count in self.expected(rank) if peer != rank)
 
     @cached_property
     def returning(self) -> RowStep | None:

@@ -302,6 +302,24 @@ def test_a_step_costs_what_its_busiest_rank_receives():
     assert LockStep(4).price(step, 8) == 32
 
 
+def test_a_step_counts_bytes_of_the_collectives_that_its_class_knows():
+    """An exchange leads to other ranks, too; other collectives are counted by their own classes, never by a wrong formula."""
+    from spmdsim.core import Mesh
+    from spmdsim.core.step import Step
+    from spmdsim.errors import PlanError
+
+    mesh, others = Mesh((4,), ("x",)), Mesh((2,), ("y",), (4, 5))
+    step = Step("exchange", (), mesh("x"), others("y"), (8,))
+    assert [step.nbytes(rank, 4) for rank in range(6)] == [0, 0, 0, 0, 16, 16]
+    assert Step("fill", ("x",), mesh(None), mesh(None, partial="x"), (8,), "sum").nbytes(0, 4) == 0
+    for step in (
+        Step("reduce_exchange", (), mesh(None, partial="x"), mesh("x"), (8,), "sum"),
+        Step("exchange", (), mesh("x", None), mesh(None, "x"), (4, 3), to_shape=(3, 4)),
+    ):
+        with pytest.raises(PlanError, match=f"Step does not count the elements of {step.collective}"):
+            step.nbytes(0, 4)
+
+
 def test_a_plain_tensor_that_is_pending_is_what_it_was_made_of():
     from spmdsim.core import Mesh
     from spmdsim.core.lockstep import LockStep

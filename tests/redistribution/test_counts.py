@@ -26,7 +26,7 @@ from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import receives, sends, shares
 from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
 from spmdsim.redistribution.exchange.grid import Cuts, Ends, grid
-from spmdsim.redistribution.group_steps import parts_step, scan_step, scan_traffic, sent_nbytes
+from spmdsim.redistribution.group_steps import parts_step, scan_step, sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.merge import Merge, buckets, shared_copies
 from spmdsim.redistribution.price import (
@@ -261,7 +261,7 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
     back = scan_step(mesh("a", None), ("a",), (4,), "sum", backward=True)
     assert [back.neighbours(rank) for rank in range(3)] == [(1, None), (2, 0), (None, 1)]
     assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.held(0) == 4
-    assert [scan_traffic(back, rank, 1) for rank in range(4)] == [0, 4, 4, 0]
+    assert [back.sent_elements(rank) for rank in range(4)] == [0, 4, 4, 0]
     assert step_messages(back) == 2 and step_messages(scan) == 1 and price_step(back, 2, None)[0] == 4
 
 

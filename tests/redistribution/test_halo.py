@@ -19,7 +19,6 @@ from spmdsim.redistribution.halo import (
     HaloStep,
     Room,
     all_halo_received,
-    halo_received,
     room_around,
     steps_to,
 )
@@ -294,7 +293,7 @@ def test_plans_are_at_their_bound_and_priced(shape):
             for step in route.steps:
                 if isinstance(step, HaloStep):
                     assert all_halo_received(step).tolist() == [
-                        halo_received(step, rank) for rank in range(6)
+                        step.received_elements(rank) for rank in range(6)
                     ]
             assert str(route).splitlines()[2:] and route.peak_nbytes > 0
             priced = plan(*ends, shape, machine=Machine.laptop())

@@ -14,6 +14,8 @@ from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
+from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.group_steps import parts_step, scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.ways import way
@@ -27,7 +29,8 @@ SMALL = 32 * 1024
 
 
 def over(collective, src, dst, op=None, axes=("x",), shape=(512, 1024)):
-    return Step(collective, axes, src, dst, shape, op)
+    kind = DirectReduction if collective == "reduce_exchange" else Step
+    return kind(collective, axes, src, dst, shape, op)
 
 
 def pending(mesh, *dims, op="sum"):
@@ -50,7 +53,7 @@ WAYS = [
     ("packed", over("exchange", SQUARE("a", "b"), FLAT("x", None), axes=()), "f4", {"first": ("packed",)}),
     ("messages", over("all_to_all", FLAT("x", None), FLAT(None, "x")), "f4", {"count": 100_000}),
     ("broadcast", over("exchange", Mesh((1,), ("o",))(None, None), FLAT(None, None), axes=()), "f4", {}),
-    ("numbered", replace(over("exchange", FLAT(None, "x"), FLAT(None, "x"), axes=(), shape=(1001, 1000)), to_shape=(1000, 1001)), "f4", {}),
+    ("numbered", FlatExchange("exchange", (), FLAT(None, "x"), FLAT(None, "x"), (1001, 1000), to_shape=(1000, 1001)), "f4", {}),
     ("native", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), "f4", {}),
     ("composed", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "max"), "f4", {}),
     ("composed", over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), "f2", {"chunk": ((2, 400_000),)}),

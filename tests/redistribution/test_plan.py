@@ -21,6 +21,8 @@ from spmdsim.errors import PlanError
 from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.redistribution import plan, price
 from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
+from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.group_steps import parts_step, scan_step
 from spmdsim.redistribution.merge import gather_of, merge_of
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
@@ -495,7 +497,8 @@ def over(
     to_shape: tuple[int, ...] | None = None,
 ) -> Step:
     axes = ("x",) if src.mesh == dst.mesh and "exchange" not in collective else ()
-    return Step(collective, axes, src, dst, shape, op, to_shape=to_shape)
+    kind = DirectReduction if collective == "reduce_exchange" else FlatExchange if to_shape else Step
+    return kind(collective, axes, src, dst, shape, op, to_shape=to_shape)
 
 
 #: A step; per position what it receives, and the most that a rank sends, in elements; messages to the busiest; and

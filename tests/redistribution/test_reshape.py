@@ -11,9 +11,8 @@ from every_layout import every_layout
 
 from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
+from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
 from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.reshape_plans import factor
 from spmdsim.trace import record
@@ -121,7 +120,7 @@ def test_sends_mirror_receives_by_numbers() -> None:
         for peer, at in flat_sends(src, dst, (4, 3), (2, 6), rank)
     ]
     assert sorted(incoming) == sorted(outgoing)
-    step = Step("exchange", (), src, dst, (4, 3), to_shape=(2, 6))
+    step = FlatExchange("exchange", (), src, dst, (4, 3), to_shape=(2, 6))
     for rank in range(4):
         sent = sum(len(places) for peer, to, places in incoming if peer == rank != to)
         assert sent_nbytes(step, rank, 8) == 8 * sent

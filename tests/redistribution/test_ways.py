@@ -16,6 +16,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step, overlap, volume
 from spmdsim.errors import InputError, PlanError, UsageTypeError
 from spmdsim.layout.windowed_layout import Window, Windowed
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
+from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.group_steps import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.ways.rank_transfers import (
@@ -63,7 +65,8 @@ HAND = Tuning(
 
 
 def over(collective, src, dst, op=None, axes=("x",), shape=(8, 4)):
-    return Step(collective, axes, src, dst, shape, op)
+    kind = DirectReduction if collective == "reduce_exchange" else Step
+    return kind(collective, axes, src, dst, shape, op)
 
 
 def pending(mesh, *dims):
@@ -234,7 +237,7 @@ def test_a_direct_reduction_holds_what_it_packs_and_what_lands():
 def test_numbers_of_what_travels_are_kept():
     """Rank 0 has 0 to 5 of 12, and 0, 1, 4, 5, 8, 9 afterwards: two go and two come; on other ranks 6 go, and 6 come."""
     one, other = Mesh((2,), ("x",)), Mesh((2,), ("x",), ranks=(2, 3))
-    step = replace(over("exchange", one("x", None), one(None, "x"), axes=(), shape=(4, 3)), to_shape=(3, 4))
+    step = FlatExchange("exchange", (), one("x", None), one(None, "x"), (4, 3), to_shape=(3, 4))
     (way,) = ways_of(step, 0, np.dtype("f4"), HAND)
     assert (way.name, way.scratch) == ("numbered", 4 * 4 + 4 * (4 + 8))
     apart = replace(step, dst=other(None, "x"))

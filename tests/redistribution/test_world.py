@@ -14,6 +14,7 @@ from spmdsim import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.trace import record
 
@@ -134,7 +135,7 @@ def direct_steps(shape: tuple[int, int]) -> list[Step]:
         (four(None, None, partial="x"), rest("z", "y")),
         (rest("y", None, partial="z"), four(None, "x")),
     ]
-    return [Step("reduce_exchange", (), src, dst, shape, "sum") for src, dst in moves]
+    return [DirectReduction("reduce_exchange", (), src, dst, shape, "sum") for src, dst in moves]
 
 
 @pytest.mark.ranks(8)
@@ -149,7 +150,7 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
         src, dst = (
             Layout(one.mesh, one.dims, dict.fromkeys(one.partial_axes, op)) for one in (step.src, step.dst)
         )
-        step = Step("reduce_exchange", (), src, dst, shape, op)
+        step = DirectReduction("reduce_exchange", (), src, dst, shape, op)
         count = src.mesh.axis_size(*src.partial_axes)
         pieces = np.random.default_rng(1).integers(-9, 9, (count, *shape)).astype(dtype)
         nothing = np.zeros((0, 0), dtype)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Bounds, Layout
-from spmdsim.core.step import volume
+from spmdsim.core.step import Step, volume
 from spmdsim.redistribution.adder_shares import TINY
 from spmdsim.redistribution.exchange.grid import ranks_of
 from spmdsim.redistribution.lower_bound import SumCell, Sums, kept_axes, reduced_axes, sums
@@ -27,6 +27,23 @@ from spmdsim.redistribution.lower_bound import SumCell, Sums, kept_axes, reduced
 LOOSE = (0, 1, 3)
 
 Hops = list[tuple[int, int]]
+
+
+class DirectReduction(Step):
+    """A reduction in which every element is added up at one rank, or at a few in turn, and sent to the ranks that own it."""
+
+    def received_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` receives: to add them up, or sums of them."""
+        return self._count(rank, 0)
+
+    def sent_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` sends."""
+        return self._count(rank, 1)
+
+    def _count(self, rank: int, side: int) -> int:
+        """Return the elements that ``rank`` receives (side 0) or sends (side 1)."""
+        counts = totals(self.src, self.dst, self.shape)[side]
+        return counts[rank] if rank < len(counts) else 0
 
 
 class Part(NamedTuple):

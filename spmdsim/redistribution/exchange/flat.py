@@ -15,7 +15,22 @@ from functools import lru_cache
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.redistribution.exchange.grid import Grid
+
+
+class FlatExchange(Step):
+    """An exchange to another shape, ``to_shape``, by row-major element numbers."""
+
+    def received_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` receives from others."""
+        transfers = flat_receives(self.src, self.dst, self.shape, self.shape_after, rank)
+        return sum(transfer.count for transfer in transfers if transfer.peer != rank)
+
+    def sent_elements(self, rank: int) -> int:
+        """Return the number of elements that ``rank`` sends to others."""
+        transfers = flat_sends(self.src, self.dst, self.shape, self.shape_after, rank)
+        return sum(len(positions) for peer, positions in transfers if peer != rank)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.layout import Mesh
-from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
+from spmdsim.core.step import LOCAL_STEPS, PLACING, REDUCING, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.group_steps import LISTED, ScanStep, sent_nbytes
@@ -37,7 +37,6 @@ from spmdsim.redistribution.ways.tuning import NEVER, TABLE, Thresholds, Tuning
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
 #: The steps that place boxes.
-PLACING = ("all_gather", "all_to_all", "exchange")
 #: Elements that MPI can count in one message (an int).
 MAX_COUNT = 2**31 - 1
 
@@ -95,7 +94,7 @@ def ways_of(
 
 def has_ways(step: Step) -> bool:
     """Whether there are several ways of steps of this kind."""
-    return step.to_shape is None and step.collective in (*PLACING, "all_reduce", "reduce_scatter")
+    return step.to_shape is None and step.collective in (*PLACING, *REDUCING)
 
 
 def _only_way(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
