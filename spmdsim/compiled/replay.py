@@ -9,8 +9,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
 from spmdsim.compiled.straight import (
     NumberedCall,
@@ -26,8 +24,6 @@ from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history, local_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import many
-from spmdsim.nn.holders import is_sole
-from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
@@ -68,9 +64,6 @@ class Replay(Pictured):
         #: The leaves whose gradients are read, and what _shared says of them all.
         self._read = [k for k, number, _ in self.earlier if number is not None]
         self.shared = _shared([*recorded.leaves, *[recorded.before[k][1] for k in self._read]])
-        #: The leaves that updates may overwrite where nobody else has them, and those of this call.
-        self.overwritten: set[int] = set()
-        self._sole: set[int] = set()
         #: Stands for it in what ranks compare.
         self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
         self.alone = len(self.world.ranks) == 1
@@ -80,8 +73,6 @@ class Replay(Pictured):
         self._before: dict[int, list[Any]] = {}
         self._code = self._instructions(recorded)
         self.count = recorded.values
-        if self.alone:
-            self._overwrite(recorded)
         for k in self.moved:
             self._code[k] = replace(self._code[k], run=partial(self._remembered, k, self._code[k].run))
         sources = {number: place if not self.alone else f"{place}[0]" for number, place in self._places()}
@@ -205,63 +196,6 @@ class Replay(Pictured):
                 until.setdefault(origins.get(following, 0), set()).add(one)
         return until
 
-    def _overwrite(self, recorded: NoteTaker) -> None:
-        """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has.
-
-        What shares memory here does so in every call, if what comes from outside has its order: else it may be copied once,
-        and taken as it is the next time. Steps, and functions that ask for their rank, may always give back what they get.
-        """
-        last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
-        computed = {number for note in self.notes for number in note.outputs} - self.constants.keys()
-        kept, arrays = self._wanted, [held[0] for held in recorded.arrays]
-        outside = {*self.values, *[number for _, number, _ in self.earlier if number is not None]}
-        if not all(arrays[number].flags.c_contiguous for number in outside):
-            return
-        links = [
-            {number for number in (*note.inputs, *note.outputs) if number is not None}
-            for note, instruction in zip(self.notes, self._code)
-            if instruction.tells and isinstance(note.run.args[0], (Step, CallRecipe))
-        ]
-        places = dict(zip(map(id, self.parameters), self.values[self.arity :]))
-
-        def over(number: int, k: int, among: set[int | None]) -> bool:
-            same, more = set[int](), {number}
-            while more:
-                beneath = [arrays[n] for n in more]
-                shared = {
-                    n for n, one in enumerate(arrays) if any(np.may_share_memory(one, a) for a in beneath)
-                }
-                same |= more | shared
-                more = set[int]().union(*[link for link in links if link & same]) - same
-            read = max(last.get(n, 0) for n in same)
-            return not same & kept and read <= k and same <= among
-
-        for k, (note, instruction) in enumerate(zip(self.notes, tuple(self._code))):
-            owner = optimiser_of(note.run)
-            if owner is None or places.get(id(note.run.args[0])) != note.inputs[0]:
-                continue
-            value, gradient, *_ = note.inputs
-            leaf, overwriter = self.values.index(value), None
-            if over(value, k, {*range(self.count)}):
-                self.overwritten.add(leaf)
-                overwriter = owner.overwriter(recorded.arrays[value][0])
-            quick = instruction.run if overwriter is None else partial(overwriter, note.run.args[0])
-            spent = over(gradient, k, computed)
-            updated = partial(self._updated, leaf, owner, spent, instruction.run, quick)
-            self._code[k] = replace(instruction, run=updated)
-
-    def _updated(
-        self, leaf: int, owner: Optimiser, spent: bool, run: Callable[..., Any], quick: Callable[..., Any],
-        value: Any, gradient: Any,
-    ) -> Any:  # fmt: skip
-        """An update: the quick way over a leaf that nobody else has, and over a gradient that nobody reads again."""
-        overwrites = leaf in self._sole and value.flags.writeable
-        owner.overwrites, owner.spends = overwrites, spent and gradient.flags.writeable
-        try:
-            return (quick if overwrites else run)(value, gradient)
-        finally:
-            owner.overwrites = owner.spends = False
-
     def _remembered(self, k: int, run: Callable[..., Any], *values: Any) -> Any:
         """An update whose result is not yet its parameter's value: what the optimiser knows of the old one is kept."""
         self._before[k] = [facts.get(key) for facts, key in self._facts_of(k)]
@@ -305,8 +239,6 @@ class Replay(Pictured):
     def run(self, leaves: list[Tensor]) -> Any:
         """Do what the function did, with these leaves."""
         world, base = self.world, 0
-        if self.overwritten:
-            self._sole = {k for k in self.overwritten if is_sole(leaves, k)}
         if world.compares:
             numbers = [number for optimiser in self.optimisers for number in optimiser.numbers()]
             origins = tuple([leaf.origin for leaf in leaves])
@@ -337,10 +269,7 @@ class Replay(Pictured):
             if held is None:
                 continue
             tensor, new = leaves[k], origin(self.world, base, (3, k))
-            if k in self._sole and tensor.held[0] is held[0]:  # nobody sees whether it is another one
-                tensor.grad, tensor.origin = None, new
-            else:
-                parameter.tensor = Tensor(self.world, meta, held, tensor.requires_grad, tensor.name, new)
+            parameter.tensor = Tensor(self.world, meta, held, tensor.requires_grad, tensor.name, new)
 
     def _ended_early(self, leaves: Sequence[Tensor], base: int, error: BaseException) -> None:
         """Give parameters the values that updates made before an error: the optimisers' states are those of these values."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import partial
@@ -19,7 +19,6 @@ from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.gradients import Together, check_shapes
-from spmdsim.nn.holders import is_sole
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.saved_state import SavedState, StateLayout
 from spmdsim.pictured import Pictured
@@ -96,9 +95,6 @@ class Optimiser(SavedState, Pictured):
         if cls.__module__.startswith("spmdsim.nn.") and "__init__" in vars(cls):
             explained(cls)
 
-    #: Whether nobody else has the value at hand any more, so that the new one may take its place; whether nobody reads its
-    #: gradient after the update, which may write to it.
-    overwrites = spends = False
     #: The number of this update of the parameter at hand, from 1 on.
     count: int
 
@@ -139,25 +135,15 @@ class Optimiser(SavedState, Pictured):
         values: list[Any] = [parameter.value for parameter in trained]
         slopes: list[Any] = [value.grad for value in values]
         check_shapes(trained, values, slopes)
-        together, kind = Together("parameters", gather_of), type(self)
-        usual = (kind._updated, kind.new_value) == (Optimiser._updated, Optimiser.new_value)
-        # With a state_layout somebody else is asked, who might look at them; what has to be moved might be refused.
-        alike = all(slope.meta is value.meta for slope, value in zip(slopes, values))
-        apart = alike and self.state_layout is _with_value
+        together = Together("parameters", gather_of)
         with self._as_before(trained) as waiting:
             for number, parameter in enumerate(trained):
-                self.overwrites = (
-                    apart and type(parameter).assign is Parameter.assign and is_sole(values, number)
-                )
-                self.spends = apart and usual and is_sole(slopes, number)
                 value: Any = self._updated(parameter, slopes[number])
-                overwritten = value is values[number]
                 values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
                 if value.layout != parameter.layout:
                     together.add(number, value, parameter.layout)
                 else:
-                    if not overwritten:
-                        parameter.assign(value)
+                    parameter.assign(value)
                     del waiting[number]
                 value = None
             later = together.leave()
@@ -196,24 +182,15 @@ class Optimiser(SavedState, Pictured):
         layout = self.state_layout(parameter)
         value, slope = parameter.value, gradient
         if value.layout != layout:
-            self.overwrites, value = False, value.detach().to(layout)
+            value = value.detach().to(layout)
         if slope.meta is not value.meta and slope.layout != layout:
-            self.spends, slope = False, slope.to(layout)
+            slope = slope.to(layout)
         world = value.world
         if not world.has_data:
             return value.detach()
-        overwrites = self.overwrites
-        if self.spends:
-            value.grad = None  # not to be met where the update ends early
-        try:
-            shards = performed(partial(self.advanced, parameter), value.held, slope.held)
-        finally:
-            self.overwrites = self.spends = False
+        shards = performed(partial(self.advanced, parameter), value.held, slope.held)
         facts = tuple(self.numbers()) if world.compares else ()
         origin = computed_origin(world, type(self).__name__, (value.origin, slope.origin), facts, facts)
-        if overwrites and shards[0] is value.held[0]:  # nobody sees whether it is another one
-            value.grad, value.origin = None, origin
-            return value
         return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
 
     def advanced(
@@ -258,36 +235,13 @@ class Optimiser(SavedState, Pictured):
         self.counts[id(parameter)] = self.count
         return result
 
-    def overwriter(
-        self, value: np.ndarray
-    ) -> Callable[[Parameter, np.ndarray, np.ndarray], np.ndarray] | None:
-        """What :meth:`advanced_alone` does to shards like this if they are overwritten, with nothing left to be decided.
-
-        None where there is something to decide, as for those that are updated in blocks.
-        """
-        usual = type(self).new_value is Optimiser.new_value and type(self).advanced is Optimiser.advanced
-        in_blocks = value.size > CACHED // (2 * value.itemsize) or not value.ndim or value.dtype.kind == "c"
-        if not usual or not self.is_stateless(value) or in_blocks:
-            return None
-
-        def overwritten(parameter: Parameter, value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-            if self.slots:
-                return self.advanced_alone(parameter, value, gradient)
-            self._count_on(parameter)
-            self._block(value, value, gradient)
-            self.counts[id(parameter)] = self.count
-            return value
-
-        return overwritten
-
     def _count_on(self, parameter: Parameter) -> None:
         # A parameter that had no gradient for some steps begins with its own first one.
         self.count = self.counts.get(id(parameter), 0) + 1
 
     def numbers(self) -> list[Real]:
         """What an update depends on beside tensors, such as the rate: the same on all ranks."""
-        facts = {**vars(self), "overwrites": None, "spends": None}.values()
-        values = [value if type(value) is tuple else (value,) for value in facts]
+        values = [value if type(value) is tuple else (value,) for value in vars(self).values()]
         return [part for value in values for part in value if isinstance(part, Real) and part == part]
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
@@ -297,7 +251,7 @@ class Optimiser(SavedState, Pictured):
         which other ranks may share. Here it is :meth:`_block`, in blocks that stay in the cache from one operation to
         the next.
         """
-        result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
+        result = empty(value.shape, value.dtype)
         states = [empty(value.shape, value.dtype) for _ in state]
         arrays = [value, gradient, *state, *states]
         for operands in _update_blocks(result, arrays):
@@ -306,32 +260,28 @@ class Optimiser(SavedState, Pictured):
         return result
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """The update of some elements into ``out``, which may be the old ones; states, then where each new one goes."""
+        """Write the updated elements to ``out``. ``state`` has the old array of each slot, then the array for its new one."""
         raise TypeError(f"{type(self).__name__} defines no new_value()")
 
 
 def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
     """Yield the operands of `Optimiser._block`, block by block: views of `out`, then of each array.
 
-    If `out` is the first array, the first two views are one object.
     A complex number is updated as two real ones, as torch does. Every view has at least one dim, because numpy's
     functions return scalars for arrays of shape ().
     """
-    value = arrays[0]
+    value, views = arrays[0], [out, *arrays]
     if value.dtype.kind == "c":
         for part in ("real", "imag"):
-            views = [getattr(array, part) for array in arrays]
-            yield from _update_blocks(views[0] if out is value else getattr(out, part), views)
+            yield from _update_blocks(getattr(out, part), [getattr(array, part) for array in arrays])
         return
-    distinct = [*arrays] if out is value else [out, *arrays]
-    size = CACHED // (value.itemsize * len(distinct))
-    if not value.ndim or (value.size > size and all(array.flags.c_contiguous for array in distinct)):
-        new, *flat = [array.reshape(-1) for array in (out, *arrays)]
+    size = CACHED // (value.itemsize * len(views))
+    if not value.ndim or (value.size > size and all(view.flags.c_contiguous for view in views)):
+        flat = [view.reshape(-1) for view in views]
         for start in range(0, value.size, size):
-            parts = [array[start : start + size] for array in flat]
-            yield [parts[0] if out is value else new[start : start + size], *parts]
+            yield [view[start : start + size] for view in flat]
     else:
-        yield [out, *arrays]
+        yield views
 
 
 def _with_value(parameter: Parameter) -> Layout:

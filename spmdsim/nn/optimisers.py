@@ -67,8 +67,7 @@ class SGD(Optimiser):
             np.multiply(before, kind(self.momentum), out=velocity)
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
-        spare = gradient if self.spends and not state else None if out is value else out
-        np.subtract(value, np.multiply(gradient, kind(self.rate), out=spare), out=out)
+        np.subtract(value, np.multiply(gradient, kind(self.rate), out=out), out=out)
 
 
 class Adam(Optimiser):

@@ -248,7 +248,7 @@ class Tensor(SymbolicTensor):
         """
         check_layout(layout)
         world = _world(world, layout)
-        meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
+        meta, take = blocks(source, layout, shape, dtype)
         world.check_mesh(layout.mesh)
         shards = pieces(world, meta, take) if world.has_data else world.empties(meta)
         tensor = cls(world, meta, shards, requires_grad, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -68,20 +67,18 @@ class Described:
         return self.function(index)
 
 
-def blocks(
-    source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any, several: bool = False
-) -> tuple[Meta, Take]:
+def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
     """The meta of a global source, and a function that takes one block of it as a fresh array.
 
     A source is an array, or a function of an index: that needs ``shape`` and ``dtype``, and may give all blocks in the
-    same memory, which matters where ``several`` are taken. An InputError says what it lacks, or gives wrongly.
+    same memory. An InputError says what it lacks, or gives wrongly.
     """
     check_layout(layout)
     if callable(source) and not hasattr(source, "shape"):
         if shape is None or dtype is None:
             raise InputError("a tensor made by a function needs shape=... and dtype=...")
         kind = number_type(dtype, "a tensor cannot have")
-        return Meta.of(layout, shape, kind), _from_function(source, kind, several)
+        return Meta.of(layout, shape, kind), _from_function(source, kind)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
@@ -105,17 +102,10 @@ def check_layout(layout: Any) -> None:
         raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
 
-#: The references to what only a view, and this question, refers to.
-_SOLE = getrefcount(np.empty(2)[:1].base)
-
-
-def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype, several: bool) -> Take:
-    convert = np.array if several else np.asarray
-
+def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
     def take(index: tuple[slice, ...]) -> np.ndarray:
-        block = convert(function(index), dtype=dtype, order="C")
-        if block.base is not None and getrefcount(block.base) > _SOLE:  # such as a slice of the user's array
-            block = block.copy()
+        # Copy, because the function may return a view of its caller's array, or one buffer for all blocks.
+        block = np.array(function(index), dtype=dtype, order="C")
         wanted = tuple(part.stop - part.start for part in index)
         if block.shape != wanted:
             raise InputError(f"the function returned a block of shape {block.shape} for {wanted} at {index}")

@@ -279,17 +279,10 @@ HOW = pytest.mark.parametrize("how", [spmdsim.compile, lambda step: step], ids=[
 
 @HOW
 @pytest.mark.ranks(1)
-def test_parameters_are_overwritten_only_where_nobody_else_has_them(world, how):
+def test_a_step_leaves_a_parameters_earlier_values_as_they_are(world, how):
     layer, step, x = _trained(world, how)
     step(x)
-    step(x)  # what it overwrites from now on is its own
-
-    def address():
-        return layer.weight.tensor.held[0].ctypes.data
-
-    before = address()
     step(x)
-    assert address() == before
     holders = [
         lambda: layer.weight.value,
         lambda: layer.weight.value.held,
@@ -311,17 +304,11 @@ def test_parameters_are_overwritten_only_where_nobody_else_has_them(world, how):
         kept = array.tobytes()
         step(x)
         assert array.tobytes() == kept != layer.weight.value.full().tobytes()
-        del held, array
-    step(x)
-    before = address()
-    step(x)
-    assert address() == before
 
 
 @HOW
 @pytest.mark.ranks(1)
 def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world, how):
-    """As many refer to the array beneath as where the pool keeps it."""
     layer, step, x = _trained(world, how)
     step(x)
     shape, layout = layer.weight.shape, layer.weight.layout
@@ -336,7 +323,7 @@ def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world, h
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("momentum", [0, 0.5])
 @pytest.mark.parametrize("from_caller", [False, True])
-def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world, from_caller, momentum):
+def test_optimisers_write_to_no_gradient_of_the_callers(world, from_caller, momentum):
     mesh = Mesh((1,), ("x",))
     layout, size = mesh(None, None), (256, SMALLEST // 256 // 4)
 
@@ -368,10 +355,6 @@ def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world,
         for one, other in zip(weights, expected):
             np.testing.assert_array_equal(one.tensor.full(), other.tensor.full())
         np.testing.assert_array_equal(x.full(), before)
-    (program,) = next(iter(compiled.programs.values()))[:1]
-    updates = [one.run for one in program._code if getattr(one.run, "func", None) == program._updated]
-    spent = [update.args[2] for update in updates]
-    assert sorted(spent) == ([False, False] if from_caller else [False, True, True])
 
 
 @pytest.mark.ranks(1)
@@ -501,14 +484,7 @@ def _gradient(parameter):
         (lambda parameter: _gradient(parameter).detach(), lambda held: held.held[0]),
     ],
 )
-def test_optimisers_write_to_gradients_that_nobody_has(world, hold, numbers, monkeypatch):
-    spends, usual = [], nn.SGD._block
-
-    def block(optimiser, *arrays):
-        spends.append(optimiser.spends)
-        usual(optimiser, *arrays)
-
-    monkeypatch.setattr(nn.SGD, "_block", block)
+def test_optimisers_leave_gradients_as_they_are(world, hold, numbers):
     layer, _, x = _trained(world)
     optimiser = nn.SGD(layer.parameters(), 0.5)
     for held in (False, True):
@@ -516,7 +492,6 @@ def test_optimisers_write_to_gradients_that_nobody_has(world, hold, numbers, mon
         kept = hold(layer.weight) if held else None
         before, value = _gradient(layer.weight).full().copy(), layer.weight.value.full()
         optimiser.step()
-        assert spends.pop() is not held
         np.testing.assert_array_equal(layer.weight.value.full(), value - before * np.float32(0.5))
         assert layer.weight.grad is None
     np.testing.assert_array_equal(numbers(kept), before[1:, ::2] if isinstance(kept, memoryview) else before)
