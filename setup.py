@@ -35,7 +35,7 @@ def project_urls() -> dict[str, str]:
     }
 
 
-class PathFileWheel(editable_wheel):  # type: ignore[misc]  # setuptools has no types
+class PathFileWheel(editable_wheel):
     """An editable installation by a path file, which finds the package from every folder.
 
     Python asks the finder that setuptools writes otherwise too late: in the folder above a clone named spmdsim, it takes the
