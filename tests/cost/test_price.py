@@ -201,11 +201,11 @@ SHIFTED = [one for one in algorithms() if "shift" in one.symmetry]
 def test_one_rank_stands_for_all_to_the_byte(chosen: Algorithm) -> None:
     """Where ranks do the same up to a shift, uneven chunks count as if all ranks were looked at."""
     compared = 0
-    for n in (33, 34, 40, 64):
+    for n in (33, 34, 40):
         if not chosen.fits(n, {}):
             continue
         schedule = make_schedule(chosen, n)
-        for nbytes in (1, 7, n - 1, n, n + 1, 3 * n + 5, 1000):
+        for nbytes in (1, n - 1, n, n + 1, 3 * n + 5):
             counted = count(schedule, nbytes)
             priced = price(schedule, UNIT, nbytes, rounds=True)
             assert priced.beta_bytes == counted.critical_bytes

@@ -334,11 +334,11 @@ def test_sums_between_meshes_of_many_ranks_are_near_the_bound(
 @pytest.mark.parametrize("ranks", [24, 32, 64])
 def test_random_sums_of_many_ranks_are_not_beaten_by_two_plans(ranks: int) -> None:
     counts: Counter[str] = Counter()
-    proof.check_large(ranks, 6, random.Random(ranks), counts)
+    proof.check_large(ranks, 3, random.Random(ranks), counts)
     assert not [what for what in counts if what.startswith("FAILED")], counts
-    assert counts["many ranks: routes of two plans"] > 60
+    assert counts["many ranks: routes of two plans"] > 30
     meshes = "many ranks, between two meshes"
-    assert counts[f"{meshes}: plans near the lower bound"] == counts[f"{meshes}: pending sums"] == 4
+    assert counts[f"{meshes}: plans near the lower bound"] == counts[f"{meshes}: pending sums"] == 2
 
 
 def test_whole_shares_are_near_the_optimum_of_a_linear_programme() -> None:
