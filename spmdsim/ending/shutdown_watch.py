@@ -26,6 +26,8 @@ from spmdsim.ending.starting import CODE, end_the_other, read_marks, start_besid
 SECONDS = 60.0
 #: Seconds that a process has to say where it is.
 ANSWER_SECONDS = 1.0
+#: The place of a process in a function that is not written in Python.
+NO_LINES = "a function without lines of Python"
 #: Marks of the watched process: it waits for other ranks, or goes on.
 WAITS, GOES_ON = b"w", b"g"
 #: The signal that has a process write where its threads are.
@@ -53,8 +55,9 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
 
     After ``seconds`` the child asks for the stacks of all threads by a signal. If the user's code or a thread blocks, it
     prints the rank and the place, and ends the job with code 2. The clock restarts if the process waits for other ranks
-    (:func:`waiting_for_ranks`) or does not answer. Nothing is watched if the platform has no ``fork``, if ``seconds`` is
-    infinite, or if no process can be started.
+    (:func:`waiting_for_ranks`), does not answer, or works in a function without lines of Python, such as the interpreter's
+    own clearing of many objects. Nothing is watched if the platform has no ``fork``, if ``seconds`` is infinite, or if no
+    process can be started.
 
     Args:
         rank: the rank of this process, for the message.
@@ -72,6 +75,7 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     def watch() -> None:
         os.close(write)
         begin, waits = time.monotonic(), False
+        spent = read_processor_time(process)
         while True:
             marks = read_marks(max(0.1, begin + seconds - time.monotonic()))
             if marks == b"":
@@ -80,7 +84,8 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
                 begin, waits = time.monotonic(), marks.endswith(WAITS)
             elif not waits and time.monotonic() >= begin + seconds:
                 place = find_place(_ask(process, read), main, others)
-                if place:
+                before, spent = spent, read_processor_time(process)
+                if place and (place != NO_LINES or before == spent):
                     who = f"rank {rank} of {size} has not ended {seconds:g} s after its program"
                     end_the_other(f"{who}: {place} blocks, the job ends (SPMDSIM_DEADLINE allows more)", CODE)
                     return
@@ -117,6 +122,15 @@ def _ask(process: int, answer: int) -> str:
     return text.decode(errors="replace")
 
 
+def read_processor_time(process: int) -> int | None:
+    """Return the processor time that a process has used, in clock ticks; None if the platform has no ``/proc``."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[11]) + int(fields[12])
+
+
 def find_place(stacks: str, main: int, others: dict[int, str]) -> str:
     """Return the place of a process in its shutdown, by its stacks; empty if it waits for others, or has no interpreter any more.
 
@@ -140,7 +154,7 @@ def find_place(stacks: str, main: int, others: dict[int, str]) -> str:
     if stack is None:
         return ""
     if not stack:
-        return "a function without lines of Python"
+        return NO_LINES
     if any(frame.function == "_shutdown" and frame.file == threading.__file__ for frame in stack):
         blocked = [(name, frames[number]) for number, name in others.items() if frames.get(number)]
         return f"thread {blocked[0][0]}, {_users_frame(blocked[0][1])}," if blocked else ""

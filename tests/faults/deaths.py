@@ -251,6 +251,11 @@ CASES += [
         (WHO, "has forked, and has no part in the job"), fails=False, seconds=40, ways=(EMULATED,),
     ),
     Case(
+        "long work of one rank in C at exit", "nothing wrong",
+        "step(3)\nbegins()\nif bad: atexit.register(sum, range(5 * 10**8))\nsys.stdout.write(f'END {rank}\\n')\nsys.stdout.flush()\nsys.exit(0)\n",
+        fails=False, seconds=180,
+    ),
+    Case(
         "long work of one rank after the last call", "nothing wrong",
         "step(3)\nbegins()\nsys.stdout.write(f'END {rank}\\n')\nsys.stdout.flush()\nif rank == 0: time.sleep(12)\nsys.exit(0)\n",
         fails=False, seconds=40,
