@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "examples").glob("*/README.md")),
     ROOT / "spmdsim" / "documents" / "primer.md",
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "words"),
@@ -172,7 +173,7 @@ def test_an_operator_is_added_as_the_document_says() -> None:
     from spmdsim.tensor import Op
 
     names = {"unary": unary, "_relu": lambda x: np.maximum(x, 0), "Op": Op, "Rule": Rule, "np": np}
-    exec(program(ROOT / "ARCHITECTURE.md", "relu = unary"), names)
+    exec(program(ROOT / "CONTRIBUTING.md", "relu = unary"), names)
     mesh = Mesh((4,), ("x",))
     with LockStep(4):
         a, b = (Tensor.from_global(np.arange(-3.0, 5), mesh("x")) for _ in range(2))
@@ -181,7 +182,7 @@ def test_an_operator_is_added_as_the_document_says() -> None:
 
 
 def test_an_algorithm_is_added_as_the_document_says(tmp_path: Path) -> None:
-    text = program(ROOT / "ARCHITECTURE.md", '@declare("all_gather"')
+    text = program(ROOT / "CONTRIBUTING.md", '@declare("all_gather"')
     path = tmp_path / "mine.py"
     path.write_text(
         "from spmdsim.collectives import recv, send\n\n" + text.partition("\n")[2], encoding="utf-8"
