@@ -21,7 +21,6 @@ from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
 from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.ops.declare import specialised, specialised_pair
-from spmdsim.tensor import Op
 from spmdsim.tensor.program_operator import alone_gradients, specialised_vjp
 from spmdsim.worlds.pool import SMALLEST
 from spmdsim.worlds.programs import StepProgram
@@ -173,7 +172,7 @@ def on_one_rank(note: Note, arrays: Sequence[Any]) -> NumberedCall:
     if recipe_of(run) is not None:
         recipe, world, params = facts[:3]
         everywhere = recipe.strategy.mesh.size == world.size
-        if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
+        if everywhere and not recipe.op.runs_ranks_together:
             head = recipe.head(world.ranks[0])
             if function is local_gradients:
                 arrived, wanted = facts[3:5]

@@ -65,7 +65,11 @@ class Op(Pictured):
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`apply`. Several results are a tuple."""
-        return apply(self, tensors, params)  # type: ignore[no-any-return]
+        return self.apply(tensors, params)  # type: ignore[no-any-return]
+
+    def apply(self, tensors: Sequence[Tensor], params: dict[str, Any], strategy: Any = None) -> Any:
+        """Apply the operator with a :class:`Strategy`; operators of programs take strategies as users write them."""
+        return apply(self, tensors, params, strategy)
 
     def bind(self, shapes: Sequence[Shape], params: Params, dtypes: Dtypes | None = None) -> BoundRule:
         """The rule for these shapes, and what of it holds for these element types; RuleError if it does not fit."""

@@ -7,7 +7,7 @@ the rule's order, and one for repeated calculation where the product is smaller 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -162,10 +162,6 @@ def result_layout(wanted: Any, computed: Layout, shape: Sequence[int]) -> Layout
     return layout_from_cuts(wanted, computed, shape)
 
 
-#: Who applies operators, maybe with such a strategy: :mod:`spmdsim.tensor.operator_calls`.
-applied: list[Callable[..., Any]] = []
-
-
 @dataclass(frozen=True, repr=False)
 class ShardedOp(ShortRepr):
     """An operator with a strategy of its own, and maybe a layout of its result.
@@ -191,7 +187,7 @@ class ShardedOp(ShortRepr):
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator with this strategy."""
-        return applied[0](self.op, tensors, params, self)  # type: ignore[no-any-return]
+        return self.op.apply(tensors, params, self)  # type: ignore[no-any-return]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""

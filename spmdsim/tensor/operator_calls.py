@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -22,15 +22,18 @@ from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, Tensor, follow
 from spmdsim.errors import context
-from spmdsim.layout.cuts import ShardedOp, applied
+from spmdsim.layout.cuts import ShardedOp
 from spmdsim.redistribution.guard import guards
 from spmdsim.tensor.operands import operands
-from spmdsim.tensor.program_operator import Context, Op
+from spmdsim.tensor.operator_context import Context
 from spmdsim.tensor.several_worlds import in_one_world
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
 from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
+
+if TYPE_CHECKING:
+    from spmdsim.tensor.program_operator import Op
 
 T = TypeVar("T", bound=Tensor)
 _meta = attrgetter("meta")
@@ -81,9 +84,7 @@ class CallRecipe(Recipe):
             bound = op.bind([meta.shape for meta in metas], params, [meta.dtype for meta in metas])
             strategy = sharding.strategy(bound, world.size, metas[0].layout.mesh)
             world.check_mesh(strategy.mesh)
-            instead = sharding.instead(bound, strategy, params)
-            assert isinstance(instead, Op)
-            op = instead
+            op = cast("Op", sharding.instead(bound, strategy, params))
         recipe: CallRecipe = cls.derive(op, metas, params, world, strategy)
         recipe.prepared = op.prepared(recipe.bound, recipe.strategy, params)
         recipe.finals = tuple(
@@ -103,7 +104,7 @@ class CallRecipe(Recipe):
             recipe.number = world.number(op.name, *[one.compared for one in facts], *derived_from)
             if sharding is None and recipe.moves and not recipe.strategy.splits:
                 world.gathers_whole(op.name, recipe.bound, metas, recipe.plans)
-        turns = op.contextual and (len(recipe.active) > 1 or type(op).on_ranks is not Op.on_ranks)
+        turns = op.contextual and (len(recipe.active) > 1 or op.runs_ranks_together)
         alike = recipe.prepared is None and recipe.finals == (None,) and all(recipe.active)
         recipe.plain = alike and not turns
         head = recipe.head(world.ranks[0]) if len(world.ranks) else ()
@@ -293,6 +294,3 @@ def _watched(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding
     results = apply(changed, tensors, params, strategy, seen=True)
     watcher.after(op, tensors, params, sharding, results if isinstance(results, tuple) else (results,))
     return results
-
-
-applied.append(apply)

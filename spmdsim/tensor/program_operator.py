@@ -12,13 +12,13 @@ import numpy as np
 from spmdsim.core import operator
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.operator import Local, lies_so, routed
-from spmdsim.core.rule import BoundRule, Strategy, laid_out
+from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.tape import Gradients, OpNode, Params, like
 from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
-from spmdsim.layout.cuts import ShardedOp, applied, sharded
-from spmdsim.pictured import ShortRepr
+from spmdsim.layout.cuts import ShardedOp, sharded
 from spmdsim.tensor.function_facts import FunctionFacts, facts_of
+from spmdsim.tensor.operator_calls import apply
 from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
 from spmdsim.wrong_calls import explained
@@ -32,44 +32,6 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 
 #: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Context(ShortRepr):
-    """What a contextual local function may ask about the shard of a rank that it works on; one per recipe and rank.
-
-    Attributes:
-        bound: the operator's rule for the shapes of the call.
-        strategy: which axes split which factors.
-        rank: the rank.
-    """
-
-    bound: BoundRule
-    strategy: Strategy
-    rank: int
-
-    @cached_property
-    def _bounds(self) -> dict[str, tuple[int, int]]:
-        layout = laid_out(tuple((factor,) for factor in self.bound.sizes), self.strategy)
-        return dict(zip(self.bound.sizes, layout.bounds(tuple(self.bound.sizes.values()), self.rank)))
-
-    def bounds(self, factor: str) -> tuple[int, int]:
-        """``(start, stop)`` of this rank's part of a factor."""
-        return self._bounds[factor]
-
-    def size(self, factor: str) -> int:
-        """Global size of a factor."""
-        return self.bound.sizes[factor]
-
-    @cached_property
-    def _slices(self) -> list[tuple[slice, ...]]:
-        bound, strategy = self.bound, self.strategy
-        pairs = zip((*bound.inputs, bound.outputs[0]), (*bound.shapes, bound.output_shapes[0]))
-        return [laid_out(term, strategy).slices(shape, self.rank) for term, shape in pairs]
-
-    def index(self, operand: int) -> tuple[slice, ...]:
-        """Global slices of an operand's shard; operand -1 is the first result."""
-        return self._slices[operand]
 
 
 class CallNode(OpNode):
@@ -122,7 +84,7 @@ class CallNode(OpNode):
         world, recipe = self.world, cast(Any, self.recipe)
         op = recipe.op
         whole = recipe.active == (True,) and world.has_data and recipe.strategy.mesh.size == world.size
-        if not whole or len(recipe.outputs) > 1 or op.varying or type(op).on_ranks is not Op.on_ranks:
+        if not whole or len(recipe.outputs) > 1 or op.varying or op.runs_ranks_together:
             return None
         dual = dy.meta.with_layout(recipe.duals[0])
         if not lies_so(routed(dy.meta, dual.layout, world), dy.meta, dual):
@@ -203,11 +165,17 @@ class Op(operator.Op):
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.tensor.operator_calls.apply`. Several results are a tuple: :meth:`results`."""
-        return applied[0](self, tensors, params)  # type: ignore[no-any-return]
+        return apply(self, tensors, params)  # type: ignore[no-any-return]
+
+    def apply(
+        self, tensors: Sequence[Tensor], params: dict[str, Any], strategy: ShardedOp | None = None
+    ) -> Any:
+        """Apply the operator, maybe with a strategy of its own; several results are a tuple."""
+        return apply(self, tensors, params, strategy)
 
     def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
         """Apply an operator with several results."""
-        results: T | tuple[T, ...] = applied[0](self, tensors, params)
+        results: T | tuple[T, ...] = apply(self, tensors, params)
         return results if isinstance(results, tuple) else (results,)
 
     def shard(
@@ -261,6 +229,11 @@ class Op(operator.Op):
     def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts in which gradients of its results are taken."""
         return tuple(layout.dual() for layout in self.output_layouts(bound, strategy))
+
+    @property
+    def runs_ranks_together(self) -> bool:
+        """Return True if the class has its own :meth:`on_ranks`, because the local functions of ranks depend on each other."""
+        return type(self).on_ranks is not Op.on_ranks
 
     def on_ranks(self, world: World, mesh: Mesh, jobs: dict[int, Callable[[], V]]) -> dict[int, V]:
         """What contextual local functions give, by rank; each is forgotten as soon as it has run."""
