@@ -53,10 +53,12 @@ def _require_real(loss: str, **operands: object) -> None:
             )
 
 
-def _as_tensors(loss: str, x: Operand, target: Operand, weight: Operand | None) -> tuple[Any, ...]:
+def _as_tensors(
+    loss: str, x: Operand, target: Operand, weight: Operand | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return three operands of a loss as tensors; of an array all ranks have the whole, and a weight may be None."""
     tensors = operands(loss, [x, target, *([] if weight is None else [weight])])
-    return (*tensors, None)[:3]
+    return tensors[0], tensors[1], tensors[2] if len(tensors) > 2 else None
 
 
 @of_tensors
@@ -275,9 +277,9 @@ def nll_loss(
     2.5
     """
     _require_real("nll_loss", x=x, weight=weight)
-    x, target, weight = _as_tensors("nll_loss", x, target, weight)
-    logs = _rows(x, target)
-    labels, counts = counted(target, ignore_index, weight, logs)
+    x, classes, weights = _as_tensors("nll_loss", x, target, weight)
+    logs = _rows(x, classes)
+    labels, counts = counted(classes, ignore_index, weights, logs)
     return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
 
 
@@ -308,23 +310,23 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise InputError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _require_real("cross_entropy", x=x, target=target, weight=weight)
-    x, target, weight = _as_tensors("cross_entropy", x, target, weight)
+    x, truth, weights = _as_tensors("cross_entropy", x, target, weight)
     axis, share = min(1, x.ndim - 1), label_smoothing
-    if target.shape == x.shape:
-        rows, targets = classes_last(x, axis), classes_last(target, axis)
-        check_weight(weight, rows.shape[-1])
+    if truth.shape == x.shape:
+        rows, targets = classes_last(x, axis), classes_last(truth, axis)
+        check_weight(weights, rows.shape[-1])
         targets = ops.add(ops.multiply(targets, 1 - share), share / rows.shape[-1]) if share else targets
-        targets = targets if weight is None else ops.multiply(targets, weight)
+        targets = targets if weights is None else ops.multiply(targets, weights)
         losses = ops.negative(ops.sum(ops.multiply(targets, ops.log_softmax(rows)), -1))
         if reduction == "mean":
             return ops.divide(ops.sum(losses), max(1, losses.size))
         return reduced(losses, reduction)
-    rows = _rows(x, target)
-    labels, counts = counted(target, ignore_index, weight, rows)
+    rows = _rows(x, truth)
+    labels, counts = counted(truth, ignore_index, weights, rows)
     losses = times_counts(ops.cross_entropy(rows, labels, "none"), counts)
     if share:
         logs = ops.log_softmax(rows)
-        spread = ops.negative(ops.sum(logs if weight is None else ops.multiply(logs, weight), -1))
-        spread = ops.where(ops.equal(target, ignore_index), 0.0, spread)
+        spread = ops.negative(ops.sum(logs if weights is None else ops.multiply(logs, weights), -1))
+        spread = ops.where(ops.equal(truth, ignore_index), 0.0, spread)
         losses = ops.add(ops.multiply(losses, 1 - share), ops.multiply(spread, share / rows.shape[-1]))
     return mean_of(losses, counts, reduction)

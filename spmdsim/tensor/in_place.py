@@ -105,9 +105,9 @@ def _note_change(changes: list[Any], through: View | None) -> list[Any] | None:
     changes.append(None if through is None or is_full else through.index)
     if through is None:
         return None
-    through.changes = [] if is_full else changes
-    through.seen = len(through.changes)
-    return through.changes
+    through.changes = noted = [] if is_full else changes
+    through.seen = len(noted)
+    return noted
 
 
 def _write_back(x: Any, value: Any, what: str) -> None:
