@@ -7,17 +7,20 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, SpmdError
 from spmdsim.labs.answers import answer_apart, function_of
 from spmdsim.labs.declaration import Lab, LabTask, lab
 from spmdsim.labs.judging import RANKS, first_mistake
 from spmdsim.launch.limits import Limits, mistake, run_limited
 from spmdsim.launcher import is_root, launched
+from spmdsim.simulation import simulate
 from spmdsim.worlds import world
 
 CHECKING = "spmdsim-check"
@@ -134,7 +137,8 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
 
 def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
     """Like :func:`score`, but with limits: a program that ends its process, hangs or takes all memory earns nothing."""
-    of.checker(task)  # what judges is there before the program runs
+    if getattr(of.checker(task), "is_per_rank", False):  # the checker is loaded before the program runs
+        _prepare_simulations()
     with tempfile.TemporaryFile("w+") as box:
 
         def body() -> int:
@@ -155,6 +159,13 @@ def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> S
                 task.points,
                 "the program writes to the grader's files: nothing can be said of it",
             )
+
+
+@cache
+def _prepare_simulations() -> None:
+    """Let the simulator look through the modules that are loaded, once for all tasks: their processes are forks of this one."""
+    with suppress(SpmdError):  # greenlet is not installed: the first simulation of a task says so
+        simulate(len, 1, (), check=False)
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
