@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).with_suffix(".c")
-LIBRARY = "SPMDSIM_COUNTER"
+LIBRARY = "MPI_COUNTER"
 
 
 def compile_counter(folder: Path) -> Path | None:

@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TextIO
 
-#: The process that started this rank's nurse.
-LAUNCHER_VARIABLE = "SPMDSIM_LAUNCHER"
-#: Tells each rank where to write its log.
-LOG_DIR = "SPMDSIM_LOG_DIR"
+#: The variable in which a process of a job gives facts to the processes that it starts, as JSON. Users do not set it.
+JOB_VARIABLE = "SPMDSIM_JOB"
+#: The facts: the starter's folder of notes and its process number; the folder of the ranks' logs; the file that ranks print
+#: to in blocks; the process number of the MPI launcher, which a rank's nurse gives to the rank.
+FOLDER, STARTER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "logs", "blocks", "launcher"
+
+
+def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what the starter of this job and this rank's nurse gave to it, by name; {} without a starter.
+
+    >>> environment = {}
+    >>> give_job_facts(environment, logs="/tmp/logs")
+    >>> give_job_facts(environment, starter="41")
+    >>> read_job_facts(environment)
+    {'logs': '/tmp/logs', 'starter': '41'}
+    """
+    text = (os.environ if environment is None else environment).get(JOB_VARIABLE)
+    if not text:
+        return {}
+    import json
+
+    try:
+        facts = json.loads(text)
+    except ValueError:  # another program's variable
+        return {}
+    return {str(k): str(v) for k, v in facts.items()} if isinstance(facts, dict) else {}
+
+
+def give_job_facts(environment: MutableMapping[str, str], **facts: str | None) -> None:
+    """Add facts to those in an environment's variable; None removes a fact."""
+    import json
+
+    given: dict[str, str | None] = {**read_job_facts(environment), **facts}
+    known = {name: fact for name, fact in given.items() if fact is not None}
+    if known:
+        environment[JOB_VARIABLE] = json.dumps(known)
+    else:
+        environment.pop(JOB_VARIABLE, None)
 
 
 @dataclass(frozen=True)
@@ -91,7 +125,7 @@ def beside_root() -> bool:
 
 def has_log() -> bool:
     """Whether this rank writes to a log of its own."""
-    return bool(os.environ.get(LOG_DIR))
+    return LOGS in read_job_facts()
 
 
 def terminal_columns(stream: TextIO) -> int | None:
@@ -104,7 +138,7 @@ def terminal_columns(stream: TextIO) -> int | None:
     try:
         if not launched():
             return os.get_terminal_size(stream.fileno()).columns or 80
-        launcher = os.environ.get(LAUNCHER_VARIABLE, os.getppid())
+        launcher = read_job_facts().get(LAUNCHER, os.getppid())
         descriptor = os.open(f"/proc/{launcher}/fd/{stream.fileno()}", os.O_WRONLY | os.O_NOCTTY)
         try:
             return os.get_terminal_size(descriptor).columns or 80

@@ -20,7 +20,8 @@ LEFT_OF = {
     "errors": (),
     "launcher": (),
     "sides": (),
-    "ending": ("errors", "launcher", "sides"),
+    "settings": ("errors", "launcher"),
+    "ending": ("errors", "launcher", "sides", "settings"),
     "reading": ("errors",),
     "bounded": (),
     "pictured": (),  # may be imported by all
@@ -34,6 +35,7 @@ LEFT_OF = {
     "cost": ("errors", "reading", "registry", "imitated", "notation", "core", "layout", "collectives"),
     "redistribution": (
         "errors",
+        "settings",
         "reading",
         "bounded",
         "registry",
@@ -47,6 +49,7 @@ LEFT_OF = {
     "trace": ("errors", "reading", "bounded", "sides", "notation", "core", "layout", "redistribution"),
     "worlds": (
         "errors",
+        "settings",
         "sides",
         "bounded",
         "registry",
@@ -112,6 +115,7 @@ def test_doors_open_one_way(room: str):
     rooms = {path.name for path in ROOT.iterdir() if path.is_dir()} | {
         "errors",
         "launcher",
+        "settings",
         "reading",
         "bounded",
         "sides",

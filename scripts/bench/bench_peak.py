@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import random
 import sys
-
-os.environ["SPMDSIM_POOL_BYTES"] = "0"
 
 import numpy as np
 from paired import Estimate, row
@@ -22,6 +19,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
+from spmdsim.worlds.pool import pool
 
 MIB, SHAPE, WITHIN = 1 << 20, (4096, 1024), 0.1
 #: mallopt's name for the size from which memory is mapped, and so given back when it is freed.
@@ -62,6 +60,7 @@ def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
 
 def main() -> None:
     many, seed = (int(argument) for argument in (*sys.argv[1:], *("70", "0")[len(sys.argv) - 1 :]))
+    pool().limit = 0
     libc = ctypes.CDLL(None)
     libc.mallopt(MAPPED, 128 * 1024)
     chance, world, ratios = random.Random(seed), MPIWorld(), []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spmdsim.cli.main import command, flag, group, value, varied
 from spmdsim.cli.output import only_with, remark, require_writable
 from spmdsim.errors import InputError, many
-from spmdsim.worlds.current import RANKS_VARIABLE
+from spmdsim.settings import CHECK, RANKS, RECORD
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -101,7 +101,7 @@ def _understood(args: argparse.Namespace) -> dict[str, str]:
         _refuse_number_behind(args)
         if args.world == "lockstep":  # the program's own world says how many
             args.n = 1
-            return {RANKS_VARIABLE: os.environ.get(RANKS_VARIABLE, "")}
+            return {RANKS.name: os.environ.get(RANKS.name, "")}
         args.n = default_ranks()
     if None not in (args.n, said) and args.n != said:
         raise InputError(f"-n {args.n} and --nproc_per_node {said} say different numbers of ranks")
@@ -151,13 +151,13 @@ def _recorded(args: argparse.Namespace) -> dict[str, str]:
         raise InputError(
             "--record shows ranks of MPI side by side; in --world lockstep none of them is apart"
         )
-    if os.environ.get("SPMDSIM_CHECK") == "0":
-        raise InputError("--record needs the calls that ranks note, but SPMDSIM_CHECK=0 has them note none")
+    if not CHECK.read():
+        raise InputError(f"--record needs the calls that ranks note, but {CHECK.name}=0 has them note none")
     path = Path(args.record).resolve()
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"--record {args.record} is no file that can be written: its folder must exist")
     require_writable(args.record)
-    return {"SPMDSIM_RECORD": str(path)}
+    return {RECORD.name: str(path)}
 
 
 def start_ranks(

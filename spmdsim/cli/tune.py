@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.main import command, flag, positive, several, value
 from spmdsim.cli.output import only_with, require_writable, say
 from spmdsim.errors import InputError
+from spmdsim.settings import TUNE
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.ways.tuning import Wisdom
@@ -21,7 +22,7 @@ examples:
   spmdsim tune -n 4 -o here.json --sizes 512 2048         of these sizes
   spmdsim tune -n 4 -o here.json script.py --epochs 1     the steps that your own program makes
   spmdsim tune -o here.json one.json another.json         files together; the last one counts
-  SPMDSIM_TUNING=here.json spmdsim launch -n 4 script.py  start with what was found
+  SPMDSIM_TUNE=here.json spmdsim launch -n 4 script.py    start with what was found
 
 What is in the file stays where nothing new was found: it can hold several machines and MPI libraries.
 """
@@ -67,7 +68,7 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
     job = ["-m", "spmdsim.launch.tuning_job", str(path), *what]
     for n in args.n:
         words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *job]
-        if code := start(n, words, env={"SPMDSIM_TUNE": "full"}):
+        if code := start(n, words, env={TUNE.name: "full"}):
             return code
     return 0
 

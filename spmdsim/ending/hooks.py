@@ -159,10 +159,10 @@ def hook_shutdown() -> None:
     def shutdown() -> None:
         comm = _several()
         if comm is not None:
-            from spmdsim.ending.shutdown_watch import SECONDS, watch_shutdown
+            from spmdsim.ending.shutdown_watch import watch_shutdown
             from spmdsim.ending.starting import asked_deadline
 
-            watch_shutdown(comm.rank, comm.size, asked_deadline() or SECONDS)
+            watch_shutdown(comm.rank, comm.size, asked_deadline())
         now()
 
     threading._shutdown = shutdown  # type: ignore[attr-defined]

@@ -8,10 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from spmdsim.launcher import this_rank
+from spmdsim.launcher import FOLDER, read_job_facts, this_rank
 
-#: Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank.
-FAILED_DIR = "SPMDSIM_FAILED_DIR"
 #: The note, beside those of the ranks, that the job ends now.
 ENDING = "ending"
 #: The note of the starter why it asks the ranks for what they called last.
@@ -26,7 +24,7 @@ BEGUN = "begun"
 
 def job_folder() -> Path | None:
     """Where notes for the starter go, if there is one on this machine."""
-    folder = os.environ.get(FAILED_DIR)
+    folder = read_job_facts().get(FOLDER)
     return Path(folder) if folder and os.path.isdir(folder) else None
 
 

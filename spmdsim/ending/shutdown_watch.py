@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 from spmdsim.ending.starting import CODE, end_the_other, read_marks, start_beside
 
-#: Seconds that a shutdown may take unless ``SPMDSIM_DEADLINE`` says otherwise.
-SECONDS = 60.0
 #: Seconds that a process has to say where it is.
 ANSWER_SECONDS = 1.0
 #: The place of a process in a function that is not written in Python.

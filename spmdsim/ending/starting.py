@@ -17,8 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from spmdsim import settings
 from spmdsim.ending.notes import note_end, note_failure
 from spmdsim.ending.stop import ask_launcher_to_end
+from spmdsim.errors import InputError
 from spmdsim.launcher import Launched, detect
 from spmdsim.sides import name_ranks
 
@@ -37,7 +39,8 @@ def start_mpi() -> None:
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
         import mpi4py.MPI
     else:
-        with beside(lambda: _watch(job)):
+        deadline = max(DEADLINE, asked_deadline())  # read here: the other process would repeat a warning
+        with beside(lambda: _watch(job, deadline)):
             import mpi4py.MPI  # noqa: F401
     if job is None:
         unlink_segments(SEGMENTS[1])
@@ -120,9 +123,8 @@ def end_the_other(text: str, code: int) -> None:
         os.kill(os.getppid(), signal.SIGKILL)
 
 
-def _watch(job: Launched) -> None:
+def _watch(job: Launched, deadline: float) -> None:
     begin, signs, gone, left = time.monotonic(), 0, 0.0, list[int]()
-    deadline = max(DEADLINE, asked_deadline())
     while not over(LOOK):
         waited = time.monotonic() - begin
         before = left
@@ -141,10 +143,10 @@ def _watch(job: Launched) -> None:
 
 
 def asked_deadline() -> float:
-    """The seconds that ``SPMDSIM_DEADLINE`` asks for; 0 if it asks for none."""
-    with suppress(ValueError):
-        return float(os.environ.get("SPMDSIM_DEADLINE", ""))
-    return 0.0
+    """Return the seconds of the setting ``SPMDSIM_DEADLINE``; its default if the text breaks its rule."""
+    with suppress(InputError):
+        return settings.DEADLINE.read()
+    return settings.DEADLINE.default
 
 
 def _missing(job: Launched) -> tuple[list[int], list[int]]:

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import SpmdError, many
+from spmdsim.errors import InputError, SpmdError, many
 from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
 from spmdsim.launch.leftovers import leftovers, remove
 from spmdsim.launch.mpi import package_version
 from spmdsim.launcher import Launched, detect, is_root
+from spmdsim.settings import SETTINGS, explain_unknown_names
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -44,7 +45,7 @@ class Diagnosis:
 def examine(trial: bool = True) -> list[Diagnosis]:
     """Look at everything; a trial starts two ranks, or uses the ranks of this job, if it is one."""
     job = detect()
-    findings = [*_software(), *_machine(job), *_left_behind(), *_blas(job), *_launcher(job)]
+    findings = [*_software(), *_machine(job), *_left_behind(), *_settings(), *_blas(job), *_launcher(job)]
     if trial and not any(f.state == "broken" for f in findings):
         findings += _trial(job)
     return findings
@@ -86,6 +87,20 @@ def clean() -> Diagnosis:
     for path in paths:
         remove(path)
     return Diagnosis("cleaned", "ok", f"{many(len(paths), 'file')} of jobs that were killed removed")
+
+
+def _settings() -> Iterator[Diagnosis]:
+    """Yield the value in force of each of this package's environment variables, and the names that are none of them."""
+    for setting in SETTINGS:
+        try:
+            value = setting.read()
+        except InputError as error:
+            yield Diagnosis(setting.name, "broken", os.environ[setting.name], str(error))
+        else:
+            is_set = bool(os.environ.get(setting.name))
+            yield Diagnosis(setting.name, "ok", f"{value}" if is_set else f"not set: {setting.shown}")
+    for name, advice in explain_unknown_names(os.environ):
+        yield Diagnosis(name, "warning", os.environ[name], advice)
 
 
 def _blas(job: Launched | None) -> Iterator[Diagnosis]:

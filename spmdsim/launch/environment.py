@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from math import ceil
 from pathlib import Path
 
-from spmdsim.launcher import LAUNCHER_VARIABLE, Launched, detect
+from spmdsim.launcher import LAUNCHER, Launched, detect, read_job_facts
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -34,7 +34,7 @@ def cores(together: bool = False) -> int:
     bound themselves.
     """
     try:
-        launcher = int(os.environ.get(LAUNCHER_VARIABLE, os.getppid()))
+        launcher = int(read_job_facts().get(LAUNCHER, os.getppid()))
         available = len(os.sched_getaffinity(launcher if together else 0))
     except (AttributeError, OSError):  # not on this system, or not there any more
         available = os.cpu_count() or 1

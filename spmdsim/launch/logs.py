@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from spmdsim.errors import InputError
-from spmdsim.launcher import LOG_DIR, has_log
+from spmdsim.launcher import BLOCKS, LOGS, give_job_facts, has_log, read_job_facts
 
 #: Lines of a failed rank's log that are shown.
 TAIL_LINES = 20
@@ -22,7 +22,7 @@ TAIL_LINES = 20
 
 def redirect_output(rank: int) -> None:
     """Send stdout and stderr to this rank's log, below Python, so that libraries write there too."""
-    folder = os.environ.get(LOG_DIR)
+    folder = read_job_facts().get(LOGS)
     if not folder:
         return
     sys.stdout.flush()
@@ -30,7 +30,7 @@ def redirect_output(rank: int) -> None:
     try:
         log = _open_log(folder, rank)
     except InputError:
-        del os.environ[LOG_DIR]  # what this rank has to say goes where it is read
+        give_job_facts(os.environ, logs=None)  # what this rank has to say goes where it is read
         raise
     with log:
         os.dup2(log.fileno(), 1)
@@ -45,15 +45,11 @@ def _open_log(folder: str, rank: int) -> TextIO:
         raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
 
 
-#: The file that all ranks print to, if what they print at once is to stay together.
-BLOCKS_VARIABLE = "SPMDSIM_BLOCKS"
-
-
 def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:
     """The file that ranks print to, which the starter shows; they are told how long its terminal's lines are."""
     path = folder / "printed"
     path.touch()
-    environment[BLOCKS_VARIABLE] = str(path)
+    give_job_facts(environment, blocks=str(path))
     if sys.stdout.isatty():
         environment.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
     return path
@@ -75,7 +71,7 @@ def print_in_blocks() -> None:
 
     Ranks on other machines than the starter print as usual.
     """
-    path = os.environ.get(BLOCKS_VARIABLE)
+    path = read_job_facts().get(BLOCKS)
     with suppress(OSError):
         if path:
             raw = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND), "w")
@@ -109,13 +105,13 @@ def own_log(folder: str | None, rank: int) -> Iterator[None]:
     make_folder(Path(folder))
     shown = sys.stdout
     with _open_log(folder, rank) as log:
-        os.environ[LOG_DIR] = folder
+        give_job_facts(os.environ, logs=folder)
         sys.stdout = _Both(shown, log) if rank == 0 else log
         try:
             yield
         finally:
             sys.stdout = shown
-            del os.environ[LOG_DIR]
+            give_job_facts(os.environ, logs=None)
 
 
 def prepare_logs(log_dir: Path) -> None:

@@ -22,10 +22,8 @@ from spmdsim.ending import notes
 from spmdsim.ending.starting import CODE, awaiting
 from spmdsim.ending.stop import exit_now, left_while
 from spmdsim.launch.leftovers import sweep
-from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
+from spmdsim.launcher import LAUNCHER, STARTER, Launched, give_job_facts, read_job_facts
 
-#: The process that wants the job.
-STARTER_VARIABLE = "SPMDSIM_STARTER"
 #: Signals that launchers pass on to their ranks.
 FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
 #: How long a rank may take to end once it was asked to.
@@ -52,9 +50,9 @@ def nursed(job: Launched | None) -> None:
     Does nothing without a starter on this machine, or on a system that cannot watch processes.
     """
     folder = notes.job_folder()
-    if job is None or folder is None or LAUNCHER_VARIABLE in os.environ or not hasattr(os, "pidfd_open"):
+    if job is None or folder is None or LAUNCHER in read_job_facts() or not hasattr(os, "pidfd_open"):
         return
-    os.environ[LAUNCHER_VARIABLE] = str(os.getppid())
+    give_job_facts(os.environ, launcher=str(os.getppid()))
     sys.stdout.flush()
     sys.stderr.flush()
     forwarded = [getattr(signal, name) for name in FORWARDED]
@@ -88,7 +86,7 @@ class _Nurse:
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
         """Wait for the rank's end; its exit code."""
         rank = os.pidfd_open(self.child)
-        starter = _ancestor(int(os.environ.get(STARTER_VARIABLE, "0")))
+        starter = _ancestor(int(read_job_facts().get(STARTER, "0")))
         for number in forwarded:
             signal.signal(number, self._forward)
         signal.signal(signal.SIGALRM, lambda *_: self._end(signal.SIGKILL))

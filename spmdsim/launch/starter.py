@@ -20,7 +20,6 @@ from types import FrameType
 from spmdsim.ending.notes import (
     ASKED,
     ENDING,
-    FAILED_DIR,
     Failure,
     began,
     failures,
@@ -33,13 +32,11 @@ from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep, sweep_session
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent
-from spmdsim.launcher import LOG_DIR, launched
+from spmdsim.launch.nurse import cause_of, code_of, dies_with_parent
+from spmdsim.launcher import give_job_facts, launched
+from spmdsim.settings import RANKS, RECORD
 from spmdsim.sides import name_ranks
-from spmdsim.worlds.current import RANKS_VARIABLE
 
-#: Where the ranks write what they called last.
-RECORD_VARIABLE = "SPMDSIM_RECORD"
 #: How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs.
 WRITTEN_SECONDS = 5.0
 
@@ -57,8 +54,8 @@ class Recorded:
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self.folder = folder
-        asked = environment.get(RECORD_VARIABLE)
-        self.path = Path(asked).absolute() if asked else None
+        asked = RECORD.read(environment)
+        self.path = Path(asked) if asked else None
         self._before = self._files()
 
     def _files(self) -> set[tuple[Path, int]]:
@@ -130,14 +127,15 @@ def start_command(
         folder = Path(name)
         note_begin(folder)
         if launcher is None:
-            environment, command = {**os.environ, RANKS_VARIABLE: str(n)}, argv
+            environment, command = {**os.environ, RANKS.name: str(n)}, argv
         else:
             environment = rank_environment(n) | launcher.environment()
             command = launcher.command(n, oversubscribe=n > cores()) + argv
-        environment |= {FAILED_DIR: name, STARTER_VARIABLE: str(os.getpid()), **(env or {})}
+        environment |= env or {}
+        give_job_facts(environment, folder=name, starter=str(os.getpid()))
         shown = None
         if log_dir is not None:
-            environment[LOG_DIR] = str(log_dir.resolve())
+            give_job_facts(environment, logs=str(log_dir.resolve()))
             shown = log_path(log_dir, 0) if echoes else None
         elif blocks and launcher is not None:
             shown = prepare_blocks(folder, environment)

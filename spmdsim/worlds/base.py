@@ -139,7 +139,7 @@ class World(world.World):
         """Which of several ways the steps of this process take, and why: what was tried, and what that took.
 
         Steps that repeat try their ways under MPI (``SPMDSIM_TUNE``: ``off`` never, ``first`` in their first calls,
-        ``full`` all ways that there are); the numbers are the same whichever way is taken.
+        ``full`` all ways that there are; a file, ``first`` from its findings on); the numbers are the same whichever way is taken.
 
         >>> from spmdsim import LockStep
         >>> print(LockStep(2).tuning)

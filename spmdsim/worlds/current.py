@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 from warnings import warn
 
-from spmdsim.errors import InputError, WorldError, many
+from spmdsim import settings
+from spmdsim.errors import WorldError, many
 from spmdsim.launcher import detect
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core import Mesh
     from spmdsim.worlds.base import World
 
-#: How many ranks a process plays that no launcher started.
-RANKS_VARIABLE = "SPMDSIM_RANKS"
 #: Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts.
 entered: list[World] = []
 #: The worlds that a process without a launcher plays, by their size; each is made once.
@@ -33,6 +32,7 @@ def leave(one: World) -> None:
             break
 
 
+@explained
 def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     """The world this process is in, the same one each time: MPIWorld under an MPI launcher, else a LockStep.
 
@@ -87,18 +87,15 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
 
     is_named = size is not None
     if size is None:
-        said = os.environ.get(RANKS_VARIABLE, "")  # empty is unset, as a shell's default is
-        if said and not (said.isdecimal() and int(said) > 0):
-            raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {said!r}")
         needed = 1 if mesh is None else _ranks_of(mesh)
-        size = int(said) if said else max(needed, _size[0])
+        size = settings.RANKS.read() or max(needed, _size[0])
     if size not in _played:
         _played[size] = LockStep(size)
     if is_named and size < _size[0]:
         warn(
             f"world({size}) replaces world({_size[0]}): tensors made from now on live on "
             f"{many(size, 'rank')}, or on those of a larger mesh",
-            stacklevel=3,
+            stacklevel=4,
         )
     _size[0] = size
     return _played[size]

@@ -23,8 +23,8 @@ from spmdsim.redistribution.exchange.flat import flat_receives
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
 from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.settings import RANKS
 from spmdsim.worlds.base import V, World
-from spmdsim.worlds.current import RANKS_VARIABLE
 from spmdsim.worlds.local_steps import (
     Arrived,
     Peers,
@@ -180,7 +180,7 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
 
 
 def _how(size: int) -> str:
-    return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
+    return f": spmdsim.world({size}), {RANKS.name}={size}, or `spmdsim launch -n {size}`"
 
 
 @explained

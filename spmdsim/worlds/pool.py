@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import os
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -19,8 +18,6 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-
-from spmdsim.errors import InputError
 
 #: Arrays below this size come from the allocator, which reuses them by itself.
 SMALLEST = 256 * 1024
@@ -31,7 +28,7 @@ SHARED = 4 * HUGE_PAGE
 #: Where in a page a buffer begins: as the system's allocator does it. Copies between buffers that begin at
 #: different places of their pages are up to a tenth slower (stores and later loads seem to overlap).
 OFFSET = 16
-#: Bytes kept, in use or not, unless ``SPMDSIM_POOL_BYTES`` says otherwise.
+#: Bytes kept, in use or not.
 LIMIT = 512 * 1024 * 1024
 
 
@@ -92,26 +89,19 @@ class KeptBuffers(list[np.ndarray]):
 
 
 class Pool:
-    """Buffers by size; those over the limit, by default :func:`limit_of_process`, are made and forgotten."""
+    """Buffers by size; those over the limit are made and forgotten.
 
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+    Args:
+        limit: bytes kept at most.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
         self.nbytes = 0
         self._by_size: OrderedDict[int, KeptBuffers] = OrderedDict()
         self._pages = Pages()
         # The references to an array that a list holds and a loop looks at; what the question adds depends on Python.
         self._alone = next(getrefcount(array) for array in [np.empty(1, np.uint8)])
-
-    @property
-    def limit(self) -> int:
-        """Bytes kept at most."""
-        if self._limit is None:
-            self._limit = limit_of_process()
-        return self._limit
-
-    @limit.setter
-    def limit(self, nbytes: int) -> None:
-        self._limit = nbytes
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialised C-ordered array that nobody else refers to."""
@@ -167,15 +157,6 @@ class Pool:
         for kept in self._by_size.values():
             kept.clear()
         self.nbytes = 0
-
-
-def limit_of_process() -> int:
-    """The bytes that ``SPMDSIM_POOL_BYTES`` lets a process keep, or the default."""
-    asked = os.environ.get("SPMDSIM_POOL_BYTES", "")
-    if asked and not (asked.isascii() and asked.isdigit() and len(asked) < 20):
-        wanted = f"a number of bytes, such as {LIMIT}, or 0 for none"
-        raise InputError(f"SPMDSIM_POOL_BYTES is {wanted}, but it is {asked!r}")
-    return int(asked or LIMIT)
 
 
 _pool = Pool()

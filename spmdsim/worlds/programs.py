@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from spmdsim import settings
 from spmdsim.core import world
 from spmdsim.core.elements import in_type
 from spmdsim.core.step import EXCHANGES, Step
@@ -189,12 +189,9 @@ MODES = ("auto", "values", True, False)
 
 
 def check_mode(mode: bool | str | None) -> bool | str:
-    """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto"."""
+    """Return the mode asked for, or for None the one of the setting ``SPMDSIM_CHECK``."""
     if mode is None:
-        asked = os.environ.get("SPMDSIM_CHECK", "auto")
-        mode = {"0": False, "1": True}.get(asked, asked)
-        if mode not in MODES:
-            raise UsageTypeError(f"SPMDSIM_CHECK is 0, 1, auto or values, but it is {asked!r}")
+        return settings.CHECK.read()
     if mode not in MODES:
         raise UsageTypeError(f"check is True, False, 'auto' or 'values', but got {mode!r}")
     return mode

@@ -130,9 +130,9 @@ CASES += [
     variable("SPMDSIM_DEADLINE", "7", "7"),
     variable("SPMDSIM_DEADLINE", "soon", "soon"),
     setting(
-        "SPMDSIM_TUNING on one rank",
-        "path = os.path.join(FOLDER, f'tuning-{rank}.json')\nchosen = {'copy': 3}\nopen(path, 'w').write(repr({'Open MPI': chosen, 'MPICH': chosen}).replace(chr(39), chr(34)))\nif bad: os.environ['SPMDSIM_TUNING'] = path\n",
-        "SPMDSIM_TUNING",
+        "a tuning file on one rank",
+        "path = os.path.join(FOLDER, f'tuning-{rank}.json')\nchosen = {'copy': 3}\nopen(path, 'w').write(repr({'Open MPI': chosen, 'MPICH': chosen}).replace(chr(39), chr(34)))\nif bad: os.environ['SPMDSIM_TUNE'] = path\n",
+        "SPMDSIM_TUNE",
     ),
     setting(
         "SPMDSIM_MACHINE on one rank", "if bad: os.environ['SPMDSIM_MACHINE'] = 'accelerators'\n", "SPMDSIM_MACHINE",

@@ -60,9 +60,9 @@ def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
     allowed = {0: {3}, 41: {0, 1, 2, 3}, os.getppid(): {2, 3}}
     monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
     monkeypatch.setattr(environment, "Path", lambda path: Path("/nowhere"))  # no container's share of time
-    monkeypatch.delenv("SPMDSIM_LAUNCHER", raising=False)
+    monkeypatch.delenv("SPMDSIM_JOB", raising=False)
     assert (environment.cores(), environment.cores(together=True)) == (1, 2)
-    monkeypatch.setenv("SPMDSIM_LAUNCHER", "41")
+    monkeypatch.setenv("SPMDSIM_JOB", '{"launcher": "41"}')
     assert environment.cores(together=True) == 4
 
 

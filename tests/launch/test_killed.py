@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 from processes import hear_ctrl_c, parent_of, waited_for
 
-from spmdsim.ending.notes import FAILED_DIR
 from spmdsim.launch import diagnosis, leftovers
+from spmdsim.launcher import JOB_VARIABLE
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -98,7 +99,7 @@ def folder_of(job) -> Path:
         if "bootstrap" in line.split(" -m ")[-1]
     }
     rank = max(process for process in ranks if process != starter.pid)
-    folder = Path(variable(rank, FAILED_DIR))
+    folder = Path(json.loads(variable(rank, JOB_VARIABLE))["folder"])
     assert folder.is_dir()
     return folder
 

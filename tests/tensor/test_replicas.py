@@ -288,9 +288,6 @@ def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
                 WorldError, match=r"copies of 'w' .* at \(2, 3\): ranks 0, 2 hold 15.0, rank 1 holds -1"
             ):
                 act()
-    monkeypatch.setenv("SPMDSIM_CHECK", "perhaps")
-    with pytest.raises(UsageTypeError, match="it is 'perhaps'"):
-        LockStep(2)
 
 
 def test_each_look_takes_other_samples(monkeypatch, watchers_as_before):

@@ -7,7 +7,7 @@ from processes import run_python
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import UsageTypeError
 from spmdsim.worlds.mpi.board import digest
 from spmdsim.worlds.programs import check_mode
 
@@ -209,20 +209,6 @@ def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
     assert check_mode(None) == "auto"
     with pytest.raises(UsageTypeError, match="True, False, 'auto' or 'values'"):
         check_mode("often")
-
-
-def test_the_deadline_comes_from_the_environment(monkeypatch):
-    pytest.importorskip("mpi4py")
-    from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
-
-    monkeypatch.delenv("SPMDSIM_DEADLINE", raising=False)
-    assert deadline_seconds() == DEADLINE
-    monkeypatch.setenv("SPMDSIM_DEADLINE", "2.5")
-    assert deadline_seconds() == 2.5
-    for wrong in ("soon", "0", "-3", "nan"):
-        monkeypatch.setenv("SPMDSIM_DEADLINE", wrong)
-        with pytest.raises(InputError, match=f"a number of seconds, but it is '{wrong}'"):
-            deadline_seconds()
 
 
 def test_different_calls_have_different_numbers():

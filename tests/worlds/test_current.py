@@ -16,7 +16,6 @@ from spmdsim import world as current
 from spmdsim.dialects.session import current_world, use_world
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import random
-from spmdsim.worlds.current import RANKS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 ranks = pytest.mark.ranks
@@ -26,7 +25,7 @@ ranks = pytest.mark.ranks
 def process(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A process that no launcher started and that nobody told how many ranks to play."""
     monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
-    monkeypatch.delenv(RANKS_VARIABLE, raising=False)
+    monkeypatch.delenv("SPMDSIM_RANKS", raising=False)
     monkeypatch.setattr("spmdsim.worlds.current._played", {})
     monkeypatch.setattr("spmdsim.worlds.current._started", [])
     monkeypatch.setattr("spmdsim.worlds.current._size", [1])
@@ -118,7 +117,7 @@ def test_asking_for_ranks_first_leaves_room_for_larger_meshes(process) -> None:
 
 
 def test_a_size_that_was_said_is_kept(process) -> None:
-    process.setenv(RANKS_VARIABLE, "4")
+    process.setenv("SPMDSIM_RANKS", "4")
     assert product(Mesh((2,), ("tp",)))[0].world is product(Mesh((4,), ("tp",)))[0].world is current()
     with pytest.raises(
         WorldError, match=r"needs rank 7, but the world has 4 ranks; .* at least 8: .*SPMDSIM_RANKS=8"
@@ -128,7 +127,7 @@ def test_a_size_that_was_said_is_kept(process) -> None:
 
 
 def test_a_size_that_is_empty_is_not_said(process) -> None:
-    process.setenv(RANKS_VARIABLE, "")
+    process.setenv("SPMDSIM_RANKS", "")
     assert current().size == 1 and current(3).size == 3
 
 

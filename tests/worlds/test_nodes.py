@@ -15,7 +15,6 @@ pytest.importorskip("mpi4py")
 
 from processes import run_python
 
-from spmdsim.errors import InputError
 from spmdsim.sides import NUMBERS
 from spmdsim.worlds.mpi import boards as couriers
 from spmdsim.worlds.mpi.board import (
@@ -24,7 +23,6 @@ from spmdsim.worlds.mpi.board import (
     ENDED,
     GROUPS,
     LINGER,
-    NODE_VARIABLE,
     RING,
     RUNS,
     SILENT,
@@ -32,7 +30,6 @@ from spmdsim.worlds.mpi.board import (
     Board,
     Record,
     column,
-    ranks_per_node,
 )
 from spmdsim.worlds.mpi.boards import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.noted_calls import Calls
@@ -175,15 +172,6 @@ def test_who_does_not_know_the_word_is_told_nothing(pair):
             assert stranger.recv(1) == b""
 
 
-@pytest.mark.parametrize("asked", ["0", "-1", "two", "1.5"])
-def test_a_setting_that_is_no_number_of_ranks_is_refused(monkeypatch, asked):
-    monkeypatch.setenv(NODE_VARIABLE, asked)
-    with pytest.raises(
-        InputError, match=f"{NODE_VARIABLE} is a number of ranks from 1 on, but it is '{asked}'"
-    ):
-        ranks_per_node()
-
-
 # -- real ranks -----------------------------------------------------------------------------------------------
 
 PROGRAM = """\
@@ -225,7 +213,7 @@ def run(tmp_path_factory, launcher):
             script,
             case,
             SPMDSIM_DEADLINE="5",
-            **{NODE_VARIABLE: str(each)},
+            SPMDSIM_RANKS_PER_NODE=str(each),
         )
         return result.stdout + result.stderr, result.returncode
 

@@ -10,7 +10,7 @@ import pytest
 from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor, ops
-from spmdsim.worlds.pool import HUGE_PAGE, LIMIT, OFFSET, PAGE, SMALLEST, Pool, empty, pool
+from spmdsim.worlds.pool import HUGE_PAGE, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
 
@@ -127,17 +127,8 @@ def test_buffers_cut_from_the_same_pages_do_not_overlap():
     assert [buffer.nbytes for buffer in held] == [size for size in sizes for _ in range(3)]
 
 
-@pytest.mark.parametrize("text", ["1 GiB", "-1", "1e9", "9" * 30, "\u0661"])
-def test_a_limit_that_is_no_number_is_told_in_one_line(text):
-    result = run_python("-m", "spmdsim", "run", "--world", "lockstep", "-n", 2, SPMDSIM_POOL_BYTES=text)
-    lines = result.stderr.strip().splitlines()
-    assert result.returncode == 2 and len(lines) == 1, result
-    assert f"SPMDSIM_POOL_BYTES is a number of bytes, such as {LIMIT}, or 0 for none" in lines[0]
-
-
-def test_the_limit_is_read_when_it_is_needed(monkeypatch):
-    here = Pool()
-    monkeypatch.setenv("SPMDSIM_POOL_BYTES", str(SMALLEST))
+def test_buffers_over_the_limit_are_not_kept():
+    here = Pool(SMALLEST)
     here.empty((SMALLEST,), np.uint8)
     here.empty((2 * SMALLEST,), np.uint8)
     assert (here.limit, here.nbytes) == (SMALLEST, SMALLEST)

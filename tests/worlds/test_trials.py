@@ -27,9 +27,8 @@ from spmdsim.redistribution.ways.way_trial import (
     Trial,
     TunedStep,
     candidates,
-    reproducible_mode,
+    require_reproducible,
     tries,
-    tune_mode,
 )
 from spmdsim.worlds import LockStep
 
@@ -300,14 +299,11 @@ def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, data):
         tuning("MPICH", str(path))
 
 
-def test_wrong_words_get_the_right_ones(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPMDSIM_TUNE", "ful")
-    with pytest.raises(InputError, match=r"off, first or full, but it is 'ful'.*full"):
-        tune_mode()
-    monkeypatch.setenv("SPMDSIM_REPRODUCIBLE", "perhaps")
-    with pytest.raises(UsageTypeError, match="SPMDSIM_REPRODUCIBLE is 0 or 1, but it is 'perhaps'"):
-        reproducible_mode()
-    assert reproducible_mode(False) is False
+def test_wrong_words_get_the_right_ones(tmp_path):
+    for wrong in (None, 1, "perhaps"):
+        with pytest.raises(UsageTypeError, match=f"reproducible must be True or False, got {wrong!r}"):
+            require_reproducible(wrong)
+    assert require_reproducible(False) is False
     for options in (["-o", "x.json"], ["-o", tmp_path / "x.json", "no.json"], ["-o", tmp_path, "-n", "2"]):
         result = run_python("-m", "spmdsim", "tune", *options)
         assert result.returncode != 0 and len(result.stderr.strip().splitlines()) <= 3, result.stderr
@@ -318,7 +314,7 @@ import os, sys
 import numpy as np
 from spmdsim import Mesh, Tensor, world
 if os.environ.get("ODD") and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
-    os.environ["SPMDSIM_TUNING"] = os.environ["ODD"]
+    os.environ["SPMDSIM_TUNE"] = os.environ["ODD"]
 w = world()
 m = Mesh((w.size,), ("x",))
 x = Tensor.from_local(np.ones((64, 32), np.float32), m(None, "x"), w)
@@ -340,14 +336,14 @@ def test_a_program_starts_with_what_was_found_and_ranks_with_other_findings_are_
     assert len(one["microseconds"]) >= 4 and one["way"] in one["microseconds"]
     one["way"] = "typed"
     here.write_text(json.dumps(dict.fromkeys(TABLE, library)))
-    env = {"SPMDSIM_TUNING": str(here)}
+    env = {"SPMDSIM_TUNE": str(here)}
     result = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", **env)
-    assert "typed (found before: SPMDSIM_TUNING says so)" in result.stdout, result.stderr
+    assert "typed (found before: in the file of SPMDSIM_TUNE)" in result.stdout, result.stderr
     one["way"] = "gather rows"
     odd.write_text(json.dumps(dict.fromkeys(TABLE, library)))
     apart = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(odd), **env)
     assert apart.returncode != 0
-    told = [line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNING) of ways is" in line]
+    told = [line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNE) of ways is" in line]
     assert len(told) == 1 and "1 step of 1 machine, checksum" in told[0], apart.stderr
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from spmdsim.errors import unknown
 from spmdsim.reading import read_json, readable
+from spmdsim.settings import TUNE, TUNE_MODES
 
 
 class Finding(NamedTuple):
@@ -203,11 +204,11 @@ RELATIVES = ("Intel MPI", "MVAPICH", "MVAPICH2", "Microsoft MPI")
 def tuning(vendor: str, path: str | None = None) -> Tuning:
     """The choices for an MPI library: the built-in ones, of its relatives MPICH's, changed by a measured file.
 
-    It is a JSON file of choices by library, and named by ``SPMDSIM_TUNING`` if it is left out.
+    It is a JSON file of choices by library; if it is left out, the file that ``SPMDSIM_TUNE`` names.
     """
     choices = TABLE.get(vendor, TABLE["MPICH"])
-    path = path or os.environ.get("SPMDSIM_TUNING")
-    return choices if not path else replace(choices, **_changes(path, vendor))
+    mode_or_path = path or TUNE.read()
+    return choices if mode_or_path in TUNE_MODES else replace(choices, **_changes(mode_or_path, vendor))
 
 
 def _changes(path: str, vendor: str) -> dict[str, Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spmdsim.errors import UsageTypeError, many, unknown
+from spmdsim.errors import UsageTypeError, many
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.ways.tuning import NOTHING, Finding, Wisdom, keep
 from spmdsim.redistribution.ways.way import Way
+from spmdsim.settings import TUNE, TUNE_MODES
 
-#: What ``SPMDSIM_TUNE`` may say.
-MODES = ("off", "first", "full")
 #: Ways that the model puts within so many times the best are tried, and at most so many.
 WITHIN, MOST = 2.0, 4
 #: Calls in which they are, one after the other: the first ten calls of a step decide.
@@ -30,24 +28,16 @@ AGAIN, RARER, KNOWN = 32, 4, 1000
 
 
 def tune_mode() -> str:
-    """What ``SPMDSIM_TUNE`` says."""
-    mode = os.environ.get("SPMDSIM_TUNE", "") or "first"
-    if mode not in MODES:
-        raise unknown(f"SPMDSIM_TUNE is off, first or full, but it is {mode!r}", mode, MODES)
-    return mode
+    """Return the mode of the setting ``SPMDSIM_TUNE``: "off", "first" (also for a file) or "full"."""
+    mode = TUNE.read()
+    return mode if mode in TUNE_MODES else TUNE.default
 
 
-def reproducible_mode(asked: bool | None = None) -> bool:
-    """Whether reductions keep the order that the tables say; what ``SPMDSIM_REPRODUCIBLE`` says if nobody does."""
-    said = os.environ.get("SPMDSIM_REPRODUCIBLE", "") or "1"
-    mode = {"0": False, "1": True}.get(said) if asked is None else asked
-    if not isinstance(mode, bool):
-        raise UsageTypeError(
-            f"SPMDSIM_REPRODUCIBLE is 0 or 1, but it is {said!r}"
-            if asked is None
-            else f"reproducible is True or False, but got {asked!r}"
-        )
-    return mode
+def require_reproducible(value: object) -> bool:
+    """Return the parameter ``reproducible`` of a world; raise UsageTypeError if it is no bool."""
+    if not isinstance(value, bool):
+        raise UsageTypeError(f"MPIWorld: reproducible must be True or False, got {value!r}")
+    return value
 
 
 def candidates(ways: Sequence[Way], mode: str) -> tuple[Way, ...]:
@@ -159,7 +149,7 @@ class TunedStep:
         """What a trial came to so far."""
         took, why = dict(zip(trial.ways, trial.least)), "by the model: it was not tried yet"
         if trial.remembered:
-            why = "found before: SPMDSIM_TUNING says so"
+            why = "found before: in the file of SPMDSIM_TUNE"
         elif took:
             others = ", ".join(f"{way} {took[way]:.1f}" for way in sorted(took, key=took.__getitem__))
             why = f"tried, us: {others}"
@@ -190,7 +180,7 @@ class TunedSteps(Pictured):
         return [(one.step, str(one.ranks), one.way, one.why) for one in self.steps]
 
     def save(self, path: str | Path) -> None:
-        """Write what was found to a file that ``SPMDSIM_TUNING`` can name; what stands there of other steps stays.
+        """Write what was found to a file that ``SPMDSIM_TUNE`` can name; what stands there of other steps stays.
 
         One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
 

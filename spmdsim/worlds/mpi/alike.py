@@ -19,13 +19,13 @@ from mpi4py import MPI
 
 from spmdsim._version import __version__
 from spmdsim.ending.starting import unlink_segments
-from spmdsim.errors import DisagreementError, InputError, SpmdError, WorldError, many
+from spmdsim.errors import DisagreementError, SpmdError, WorldError, many
+from spmdsim.launcher import JOB_VARIABLE
+from spmdsim.settings import CHECK, DEADLINE, PREFIX, RECORD, TUNE
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_line
 from spmdsim.worlds.mpi.boards import world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 from spmdsim.worlds.mpi.comms import Comparison
-from spmdsim.worlds.pool import limit_of_process
 from spmdsim.worlds.programs import check_mode
 
 #: What a rank says of itself, by name.
@@ -42,11 +42,16 @@ def differing(facts: Sequence[Facts]) -> list[str]:
     return [name for name in names if len({some.get(name) for some in facts}) > 1]
 
 
-#: The settings of a world, and the variables that they come from where the program does not say.
-SETTINGS = ("check", "deadline", "tuning", "tune", "reproducible", "record")
-VARIABLES = {setting: f"SPMDSIM_{setting.upper()}" for setting in SETTINGS}
+#: The variables that a world's parameters come from where the program does not give them.
+VARIABLES = {
+    "check": CHECK.name,
+    "deadline": DEADLINE.name,
+    "tuning": TUNE.name,
+    "tune": TUNE.name,
+    "record": RECORD.name,
+}
 #: Variables that are compared by what they mean, or are a node's own.
-APART = (*VARIABLES.values(), "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
+APART = (*VARIABLES.values(), JOB_VARIABLE)
 #: What a rank says which cannot even say its settings.
 MISTAKE = "a mistake"
 #: The words for the text of a module. Which ones were loaded so far may depend on the rank.
@@ -68,14 +73,13 @@ def agreed(
     Where no rank wants its calls compared, only their settings are. Collective.
     """
     settings: dict[str, Any] = {}
-    otherwise = DEADLINE if deadline is None else deadline
+    otherwise = DEADLINE.default if deadline is None else deadline
     common = {
         "check": lambda: check_mode(check),
-        "deadline": lambda: deadline_seconds() if deadline is None else deadline,
+        "deadline": lambda: DEADLINE.read() if deadline is None else deadline,
     }
     problem = None
     try:
-        limit_of_process()  # compared with the variables; but what is no number is nobody's setting
         for name, setting in {**common, **wanted}.items():
             settings[name] = setting()
     except SpmdError as error:
@@ -115,19 +119,6 @@ def _require_same(everyone: Sequence[Facts], job: Sequence[int], settings: Seque
         raise DisagreementError(f"the ranks do not start alike: {'; '.join(told)}")
 
 
-def record_path() -> str | None:
-    """The file that the environment asks for, in full; None if it asks for none."""
-    asked = os.environ.get(VARIABLES["record"])
-    if not asked:
-        return None
-    path = os.path.abspath(asked)
-    if not os.path.isdir(os.path.dirname(path)) or os.path.isdir(path):
-        raise InputError(
-            f"{VARIABLES['record']}={asked} is no file that can be written: its folder must exist"
-        )
-    return path
-
-
 def _named(setting: str) -> str:
     return f"{setting} ({VARIABLES[setting]})" if setting in VARIABLES else setting
 
@@ -144,7 +135,7 @@ def _said(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _facts() -> dict[str, str]:
-    ours = {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
+    ours = {k: repr(v) for k, v in os.environ.items() if k.startswith(PREFIX) and k not in APART}
     return {
         "spmdsim": __version__,
         "Python": platform.python_version(),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import WorldError
+from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.sides import number_of
 
 if TYPE_CHECKING:
@@ -86,8 +87,6 @@ def differences(records: Sequence[Record]) -> list[str]:
 
 #: What becomes of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
 RUNS, STOPPED, ENDED, SILENT = range(1, 5)
-#: Ranks that are treated as a node of their own: 2 makes nodes of ranks 0 and 1, 2 and 3, and so on, on one machine.
-NODE_VARIABLE = "SPMDSIM_RANKS_PER_NODE"
 
 
 class ProcessPlace(NamedTuple):
@@ -97,18 +96,9 @@ class ProcessPlace(NamedTuple):
     process: int
 
 
-def ranks_per_node() -> int | None:
-    """How many ranks the environment wants treated as a node; None if the machine alone counts."""
-    if not (asked := os.environ.get(NODE_VARIABLE)):
-        return None
-    if not asked.isdecimal() or int(asked) < 1:
-        raise InputError(f"{NODE_VARIABLE} is a number of ranks from 1 on, but it is {asked!r}")
-    return int(asked)
-
-
 def here(rank: int) -> ProcessPlace:
     """Where this rank of all runs."""
-    each = ranks_per_node()
+    each = RANKS_PER_NODE.read()
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         machine = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -17,7 +16,7 @@ from mpi4py import MPI
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import InputError, WorldError, many
+from spmdsim.errors import WorldError, many
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import Board, Record, digest
 from spmdsim.worlds.mpi.boards import known_board
@@ -27,22 +26,11 @@ from spmdsim.worlds.mpi.waiting import Watch
 from spmdsim.worlds.programs import STEP_COLLECTIVES, Run
 from spmdsim.worlds.provenance import TENSOR
 
-#: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
-DEADLINE = 60.0
 #: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
 #: what is longer behind the receiver's buffer.
 HEAVY = 1 << 10
 #: Seconds after which calls are compared at the latest, or so many times what it took the last time.
 LATEST, SHARE = 0.002, 50
-
-
-def deadline_seconds() -> float:
-    """The deadline that the environment asks for, or the default."""
-    asked = os.environ.get("SPMDSIM_DEADLINE", "")
-    with suppress(ValueError):
-        if (seconds := float(asked or DEADLINE)) > 0:
-            return seconds
-    raise InputError(f"SPMDSIM_DEADLINE is a number of seconds, but it is {asked!r}")
 
 
 def members_of(step: Step) -> tuple[int, ...]:

@@ -28,15 +28,16 @@ from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import tuning
 from spmdsim.redistribution.ways.way import Way, has_ways, threshold, ways_of
-from spmdsim.redistribution.ways.way_trial import TunedSteps, reproducible_mode, tune_mode
+from spmdsim.redistribution.ways.way_trial import TunedSteps, require_reproducible, tune_mode
+from spmdsim.settings import DEADLINE, RECORD
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, filling
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.alike import agreed, record_path
+from spmdsim.worlds.mpi.alike import agreed
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, making, members_of
+from spmdsim.worlds.mpi.checker import Check, Checker, making, members_of
 from spmdsim.worlds.mpi.comms import Comms, Comparison
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import (
@@ -56,6 +57,7 @@ from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
 from spmdsim.worlds.mpi.written_steps import in_order
 from spmdsim.worlds.programs import Moved, Run, StepProgram, check_shard, forget
+from spmdsim.wrong_calls import explained
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
 SHARED = "shared"
@@ -94,6 +96,7 @@ class MPIStepProgram(StepProgram):
             self.types.pop().Free()
 
 
+@explained
 class MPIWorld(BeginsEarly):
     """The ranks of a communicator, each in its own process.
 
@@ -107,7 +110,7 @@ class MPIWorld(BeginsEarly):
         deadline: seconds that a call waits for the other ranks before the missing ones are named and the job ends;
             ``SPMDSIM_DEADLINE``, or 60.
         reproducible: whether reductions keep an order that only their sizes decide. If not, ways that add up in
-            another order are tried, too, where a step repeats. ``SPMDSIM_REPRODUCIBLE`` (``0``, ``1``), or True.
+            another order are tried, too, where a step repeats.
 
     Attributes:
         comm: the communicator.
@@ -119,7 +122,7 @@ class MPIWorld(BeginsEarly):
         comm: MPI.Comm | None = None,
         check: bool | str | None = None,
         deadline: float | None = None,
-        reproducible: bool | None = None,
+        reproducible: bool = True,
     ) -> None:
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
@@ -130,10 +133,10 @@ class MPIWorld(BeginsEarly):
         wanted: dict[str, Callable[[], Any]] = {
             "tuning": lambda: tuning(VENDOR),
             "tune": tune_mode,
-            "reproducible": lambda: reproducible_mode(reproducible),
-            "record": record_path,
+            "reproducible": lambda: require_reproducible(reproducible),
+            "record": RECORD.read,
         }
-        with making(self, self.comm, DEADLINE if deadline is None else deadline):
+        with making(self, self.comm, DEADLINE.default if deadline is None else deadline):
             settings = agreed(self._everyone, check, deadline, wanted)
             self.choices, self._deadline = settings["tuning"], settings["deadline"]
             self.reproducible: bool = settings["reproducible"]

@@ -18,8 +18,8 @@ from mpi4py import MPI
 
 from spmdsim.core.step import Index, Step
 from spmdsim.redistribution.ways.rank_transfers import RankTransfers
+from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.trace.events import SHARED_MEMORY
-from spmdsim.worlds.mpi.board import ranks_per_node
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
 from spmdsim.worlds.programs import Run
@@ -107,7 +107,7 @@ class Shared:
         """Whether all members are on one node; collective when first asked."""
         together = self._on_one_node.get(members)
         if together is None:
-            node, each = comm.Split_type(MPI.COMM_TYPE_SHARED), ranks_per_node()
+            node, each = comm.Split_type(MPI.COMM_TYPE_SHARED), RANKS_PER_NODE.read()
             part = 0 if each is None else MPI.COMM_WORLD.Get_rank() // each
             sizes = np.array([node.Get_size(), part, -part]), np.empty(3, np.int64)
             comm.agree(*sizes, MPI.MIN)
