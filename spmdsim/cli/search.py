@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
 from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
 from spmdsim.cli.progress import progress
-from spmdsim.errors import InputError, many
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.launcher import is_root
 from spmdsim.reading import literal
 
@@ -292,10 +292,11 @@ def _assumption(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     if name == "batch_axis" and value:
         return name, None if value == "none" else value
-    if name not in switches or value not in ("yes", "no"):
+    if name not in (*switches, "batch_axis"):
+        raise unknown(f"--assume {text}: no setting is called {name!r}", name, [*switches, "batch_axis"])
+    if value not in ("yes", "no"):
         raise InputError(
-            f"--assume is written like nested=yes, with yes or no for {', '.join(switches)}, or batch_axis=AXIS (none), "
-            f"but got {text!r}"
+            f"--assume must be like nested=yes or nested=no, or batch_axis=AXIS, of which none is one, got {text!r}"
         )
     return name, value == "yes"
 

@@ -25,7 +25,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.labs.judging import Checker
 
 COURSE = Path(__file__).parent / "course"
@@ -132,8 +132,8 @@ class Lab:
         for task in self.tasks:
             if task.name == name:
                 return task
-        names = ", ".join(task.name for task in self.tasks)
-        raise InputError(f"lab {self.number} has no task {name!r}; its tasks are {names}")
+        names = [task.name for task in self.tasks]
+        raise unknown(f"lab {self.number} has no task {name!r}", name, names, listed="its tasks are")
 
     def checker(self, task: LabTask) -> Checker:
         """What judges a task."""

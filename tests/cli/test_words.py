@@ -36,6 +36,11 @@ WRONG = [
     (("collective", "predict", "all_reduce", "-n", "8", "--topology", "torus:2x4,sahpe=3"), "shape", "spmdsim collective predict"),
     (("layout", "--op", "ReduceSumm", "--shard", "((2,2),)", "--shapes", "(2,2)"), "ReduceSum", "spmdsim layout"),
     (("tune", "--shwo"), "--show", "spmdsim tune"),  # and not that -o is missing
+    (("search", "--program", "mlp", "-n", "2", "--assume", "nestd=no"), "nested", "spmdsim search"),
+    (("labs", "chekc", "1"), "check", "spmdsim labs"),
+    (("labs", "check", "1", "--task", "most_byets"), "most_bytes", "spmdsim labs check"),
+    ((*PLAN, "--partial", "tpp"), "tp", "spmdsim plan"),
+    (("layout", "--device-matrix", "2,2", "--alias", "data,model", "--tensor-map", "data,modle", "--shape", "4,4"), "model", "spmdsim layout"),
     (("collective", "list", "allredcue"), "all_reduce", "spmdsim collective list"),
 ]  # fmt: skip
 

@@ -24,7 +24,7 @@ from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.table import by_part, flat
-from spmdsim.errors import LayoutError, UsageTypeError, many
+from spmdsim.errors import LayoutError, UsageTypeError, many, unknown
 
 #: The alias of a virtual last axis: every device holds that many micro-shards of the tensor.
 VIRTUAL = "interleaved_parallel"
@@ -205,7 +205,9 @@ class Layout(Worded):
         used = [name for name in flat(names) if name != "None"]
         for i, name in enumerate(used):
             if name not in self.alias_name:
-                raise LayoutError(f"alias {name!r} is not found in alias_name {self.alias_name}")
+                raise unknown(
+                    f"alias {name!r} is not found in alias_name", name, self.alias_name, LayoutError
+                )
             if name in used[:i]:
                 once = f"alias {name!r} has been set more than once in {tensor_map}"
                 raise LayoutError(f"{once}; it can split one dim only")
