@@ -12,7 +12,7 @@ from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from spmdsim.errors import UsageTypeError, nearest, unknown
 
@@ -30,6 +30,8 @@ COLLECTIVES = {
 MOST_QUOTED = 80
 #: Characters of a signature that an error shows whole.
 MOST_OF_A_CALL = 120
+#: Annotations of parameters that take arguments only to refuse them; see :func:`refuse_arguments`.
+REFUSED = (NoReturn, "NoReturn")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,18 +137,19 @@ def wrong_arguments(
 
     Args:
         target: the function called, or the class whose ``__init__`` was called.
-        args: the positional arguments; for a class the first one is the instance.
+        args: the positional arguments; for a class or a method the first one is the instance or class.
         kwargs: the keyword arguments.
         error: the TypeError that Python raised for the call.
 
     Returns:
         The UsageTypeError, for the caller to raise.
     """
-    name = target.__name__
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     written = signature(function)
     parameters = [p for p in written.parameters.values() if p.name not in ("self", "cls")]
     shift = len(written.parameters) - len(parameters)
+    parameters = [p for p in parameters if p.annotation not in REFUSED]
+    name = target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift])
     takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -171,6 +174,40 @@ def wrong_arguments(
     return UsageTypeError(str(error))
 
 
+def refuse_arguments(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> NoReturn:
+    """Raise the error for arguments that a function takes only to refuse them.
+
+    Small functions that run often declare ``*more: NoReturn`` and ``**wrong: NoReturn``, and ask here if any came: the
+    wrapper of :func:`explained` would cost them a few per cent of their time.
+
+    >>> def move(layout=None, *more: NoReturn, **wrong: NoReturn):
+    ...     if more or wrong:
+    ...         refuse_arguments(move, (layout, *more), wrong)
+    >>> move(layuot=3)
+    Traceback (most recent call last):
+    spmdsim.errors.UsageTypeError: move has no argument 'layuot'; did you mean 'layout'? it takes layout
+    """
+    raise wrong_arguments(
+        function, args, kwargs, TypeError(f"{function.__name__} does not take these arguments")
+    )
+
+
+def _name_of_call(function: Any, owners: Sequence[object]) -> str:
+    """Return the name by which a function is called: "Tensor.to" for a method, "mesh" for a call of a Mesh.
+
+    Args:
+        function: the function.
+        owners: the instance or the class that a method is called on; empty for other functions.
+    """
+    name: str = function.__qualname__.rpartition("<locals>.")[2]
+    if not owners:
+        return name
+    owner = owners[0] if isinstance(owners[0], type) else type(owners[0])
+    if function.__name__ == "__call__":
+        return owner.__name__.lower()
+    return f"{owner.__name__}.{function.__name__}"
+
+
 def _short(written: Signature) -> str:
     """Return a signature as text, without types; of a long one only what must be given."""
     bare = [p.replace(annotation=p.empty) for p in written.parameters.values()]
@@ -178,7 +215,7 @@ def _short(written: Signature) -> str:
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>|<operator (\w+)>", r"\1\2", text)
     if len(text) <= MOST_OF_A_CALL:
         return text
-    return f"({', '.join(p.name for p in bare if p.default is p.empty)}, ...)"
+    return f"({', '.join([*(p.name for p in bare if p.default is p.empty), '...'])})"
 
 
 def _meaning(target: Any, name: str) -> str:

@@ -18,6 +18,8 @@ from spmdsim import (
     Rule,
     Tensor,
     check,
+    check_replicas,
+    compile,
     fft,
     linalg,
     local,
@@ -25,11 +27,14 @@ from spmdsim import (
     nn,
     ops,
     plan,
+    record,
     search,
     simulate,
+    world,
 )
 from spmdsim.cli.main import main
-from spmdsim.errors import InputError, RuleError, UsageTypeError
+from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError
+from spmdsim.tensor import checkpoint
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 A = np.ones((8, 8))
@@ -114,6 +119,45 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
         (lambda: search(lambda x: x, 8, inputs={"y": (8, 8)}), "<lambda> has no argument 'y'; it takes x"),
         (lambda: simulate(), "simulate: argument 'program' is missing"),
         (lambda: simulate("program.py", 4, rank=3), "simulate has no argument 'rank'; it takes program, n"),
+        (lambda: Mesh((2,), axis=("dp",)), "Mesh has no argument 'axis'; did you mean 'axes'?"),
+        (
+            lambda: Mesh((2,)),
+            "Mesh: argument 'axes' is missing (one distinct name per axis); it is called as Mesh(",
+        ),
+        (lambda: Mesh((2,), "a", None, 3), "Mesh takes at most 3 arguments by their place, got 4"),
+        (lambda: MESH("dp", partal="tp"), "mesh has no argument 'partal'; did you mean 'partial'?"),
+        (lambda: MESH("dpp"), "axis 'dpp' is not found in the mesh; did you mean 'dp'?"),
+        (lambda: world(siz=4), "world has no argument 'siz'; did you mean 'size'?"),
+        (
+            lambda: Tensor.from_global(A, layuot=MESH("dp", "tp")),
+            "Tensor.from_global has no argument 'layuot'; did you mean 'layout'?",
+        ),
+        (
+            lambda: Tensor.from_global(A),
+            "Tensor.from_global: argument 'layout' is missing (where the pieces go); it is called as Tensor.from_global(",
+        ),
+        (
+            lambda: Tensor.from_local([A], MESH("dp"), shap=(8,)),
+            "Tensor.from_local has no argument 'shap'; did you mean 'shape'?",
+        ),
+        (lambda: Tensor.zeros(), "Tensor.zeros: argument 'shape' is missing"),
+        (
+            lambda: Tensor.ones((8,), layot=MESH("dp")),
+            "ones has no argument 'layot'; did you mean 'layout'?",
+        ),
+        (lambda: compile(static=True), "compile has no argument 'static'; it takes function"),
+        (
+            lambda: local.local_map(in_layout=MESH("dp")),
+            "local_map has no argument 'in_layout'; did you mean 'in_layouts'?",
+        ),
+        (lambda: local.psum(A), "psum: argument 'axis_name' is missing (an axis of the mesh"),
+        (
+            lambda: ops.matmul.shard(in_strateg=()),
+            "OperatorFunction.shard has no argument 'in_strateg'; did you mean 'in_strategy'?",
+        ),
+        (lambda: record(3), "record takes at most 0 arguments by their place, got 1"),
+        (lambda: check_replicas(nme="x"), "check_replicas has no argument 'nme'; did you mean 'name'?"),
+        (lambda: checkpoint.load(foldr="x"), "load has no argument 'foldr'; did you mean 'folder'?"),
         (
             lambda: check(Tensor.from_global(A, MESH("dp", "tp"), LockStep(8))),
             "check: argument 'reference' is missing",
@@ -122,9 +166,61 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_arguments_get_the_right_ones(call, said: str) -> None:
-    with pytest.raises(UsageTypeError) as raised:
+    with pytest.raises((UsageTypeError, LayoutError)) as raised:
         call()
     assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: x.to(layuot=x.layout), "Tensor.to has no argument 'layuot'; did you mean 'layout'?"),
+        (lambda x: x.to(x.layout, 3), "Tensor.to takes at most 1 argument by their place, got 2"),
+        (lambda x: x.sum(axes=0), "Tensor.sum has no argument 'axes'; did you mean 'axis'?"),
+        (lambda x: x.max(0, False, 3), "Tensor.max takes at most 2 arguments by their place, got 3"),
+        (
+            lambda x: x.reshape((64,), layot=None),
+            "Tensor.reshape has no argument 'layot'; did you mean 'layout'?",
+        ),
+        (lambda x: x.transpose(prem=(1, 0)), "Tensor.transpose has no argument 'prem'; did you mean 'perm'?"),
+        (lambda x: x.astype(), "Tensor.astype: argument 'dtype' is missing"),
+        (lambda x: x.argmax(axs=1), "Tensor.argmax has no argument 'axs'; did you mean 'axis'?"),
+        (lambda x: x.flatten(strat=1), "Tensor.flatten has no argument 'strat'; did you mean 'start'?"),
+        (lambda x: x.squeeze(axs=1), "squeeze has no argument 'axs'; did you mean 'axis'?"),
+        (lambda x: x.sort(axs=1), "sort has no argument 'axs'; did you mean 'axis'?"),
+        (lambda x: x.clip(mn=1), "clip has no argument 'mn'; did you mean 'min'?"),
+        (lambda x: x.local(rnk=1), "Tensor.local has no argument 'rnk'; did you mean 'rank'?"),
+        (
+            lambda x: x.backward(retain=True),
+            "Tensor.backward has no argument 'retain'; did you mean 'retain_graph'?",
+        ),
+        (lambda x: x.check_replicas(1), "Tensor.check_replicas takes at most 0 arguments by their place"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_methods_of_tensors_name_their_arguments(x: Tensor, call, said: str) -> None:
+    with pytest.raises(UsageTypeError) as raised:
+        call(x)
+    assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("reshap", "reshape"), ("layuot", "layout"), ("requires_gard", "requires_grad")]
+)
+def test_a_wrong_attribute_of_a_tensor_gets_the_nearest(x: Tensor, name: str, near: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; did you mean '{near}'\?$"):
+        getattr(x, name)
+
+
+@pytest.mark.ranks(2)
+def test_wrong_words_are_refused_by_every_rank(world) -> None:
+    """No rank has sent anything by then: all go on."""
+    mesh = Mesh((world.size,), ("dp",))
+    y = Tensor.from_global(A, mesh("dp", None), world)
+    for call in (lambda: y.to(layuot=y.layout), lambda: mesh(None, partal="dp"), lambda: y.sum(axes=0)):
+        with pytest.raises(UsageTypeError, match="did you mean"):
+            call()
+    assert y.to(mesh(None, None)).sum().item() == A.sum()
 
 
 def test_an_error_inside_of_a_call_is_left_as_it_is(x: Tensor) -> None:

@@ -4,8 +4,7 @@ MindSpore calls the mesh the device matrix with alias names, OneFlow the hierarc
 mesh. Coordinates are row-major: the last axis varies fastest.
 
 A layout says per tensor dim the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along
-which values are still partial. Everything else is derived from these two facts: bounds here; shard numbers, replicas, and how
-other systems say it, placements and tensor maps, in :mod:`spmdsim.notation.layouts`.
+which values are still partial. Bounds follow here from these two facts, all else in :mod:`spmdsim.notation.layouts`.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -19,9 +18,9 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, unknown
 from spmdsim.notation.layouts import (
     Immutable,
     LayoutFacts,
@@ -30,16 +29,17 @@ from spmdsim.notation.layouts import (
     listed,
     mesh_arguments,
 )
+from spmdsim.wrong_calls import explained, refuse_arguments
 
 
+@explained
 class Mesh(Immutable):
     """Ranks in a grid with named axes. Immutable and hashable; a LayoutError says what cannot form one.
 
     Args:
         shape: the size of each axis, all positive.
         axes: one distinct name per axis.
-        ranks: the rank at each position in row-major order; ``0 .. size-1`` when left out. Any order and
-            any subset of the world's ranks may be given; the order written is kept.
+        ranks: the rank at each position in row-major order, any distinct ones; ``0 .. size-1`` if left out.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> mesh.coords(6), mesh.group(6, "dp")
@@ -68,17 +68,19 @@ class Mesh(Immutable):
         sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
         return sizes if self.ranks is None else f"{sizes} on ranks {listed(self.ranks, list)}"
 
-    def __call__(self, *dims: str | Sequence[str] | None, partial: PartialLike = ()) -> Layout:
+    def __call__(self, *dims: DimLike, partial: PartialLike = (), **wrong: NoReturn) -> Layout:
         """A layout on this mesh: per tensor dim an axis, several axes (major first) or None.
 
         ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.
         """
+        if wrong:
+            refuse_arguments(Mesh.__call__, (self, *dims), wrong)
         return Layout(self, dims, partial)
 
     def axis_index(self, axis: str) -> int:
         """Position of a named axis; LayoutError if the mesh has no such axis."""
         if axis not in self.axes:
-            raise LayoutError(f"axis {axis!r} is not found in the mesh; its axes are {list(self.axes)}")
+            raise unknown(f"axis {axis!r} is not found in the mesh", axis, self.axes, LayoutError)
         return self.axes.index(axis)
 
     def axis_size(self, *axes: str) -> int:
@@ -156,6 +158,7 @@ class Mesh(Immutable):
 
 
 Bounds = tuple[tuple[int, int], ...]
+DimLike = str | Sequence[str] | None
 
 
 def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any]:
@@ -206,8 +209,7 @@ class Layout(Immutable, LayoutFacts):
     Args:
         mesh: the mesh.
         dims: per tensor dim an axis name, a sequence of names (major first), or None.
-        partial: axes with pending results and their reduction, ``{"tp": "sum"}``; a name or a sequence of
-            names means ``sum``.
+        partial: axes with pending results and their reduction, ``{"tp": "sum"}``; names alone mean ``sum``.
 
     >>> mesh = Mesh((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = mesh("mp", ("sp", "dp"))
@@ -221,9 +223,7 @@ class Layout(Immutable, LayoutFacts):
     dims: tuple[tuple[str, ...], ...]
     partial: tuple[tuple[str, str], ...]
 
-    def __init__(
-        self, mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike = ()
-    ) -> None:
+    def __init__(self, mesh: Mesh, dims: Sequence[DimLike], partial: PartialLike = ()) -> None:
         self._settle(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh, dims, partial))
 
     @cached_property

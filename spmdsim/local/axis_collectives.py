@@ -24,6 +24,7 @@ from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
 from spmdsim.notation.layouts import short_dtype
 from spmdsim.ops.operators import completed
+from spmdsim.wrong_calls import explained
 
 __all__ = [
     "all_gather", "all_to_all", "axis_index", "axis_rank", "axis_size", "pmax", "pmean", "pmin", "ppermute",
@@ -57,7 +58,7 @@ _EXAMPLE = """\
 """
 
 
-def _explained(function: F) -> F:
+def _documented(function: F) -> F:
     """A function whose docstring says what all of them have in common; examples run on the halves of 1, 2, 3, 4."""
     function.__doc__ = completed(
         function,
@@ -70,10 +71,12 @@ def _explained(function: F) -> F:
 
 def _collective(function: F) -> F:
     """A function of this rank's array, or of each in a tuple, list or dict, that all ranks call."""
-    return of_trees(_explained(function))
+    documented = explained(_documented(function))
+    return explained(of_trees(documented))
 
 
-@_explained
+@explained
+@_documented
 def axis_rank(name: Axes) -> int:
     """The coordinate of this rank on an axis of the mesh; on several axes its number, the first axis major.
 
@@ -90,7 +93,8 @@ def axis_rank(name: Axes) -> int:
 axis_index = axis_rank  # as JAX calls it
 
 
-@_explained
+@explained
+@_documented
 def axis_size(name: Axes) -> int:
     """The number of ranks along an axis, or along several.
 

@@ -35,6 +35,7 @@ from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import operands
 from spmdsim.tensor.values import read_only
+from spmdsim.wrong_calls import explained
 
 __all__ = ["LocalFunction", "local_map"]
 
@@ -380,6 +381,7 @@ def local_map(
 ) -> Callable[[Callable[..., object]], LocalFunction]: ...
 
 
+@explained
 def local_map(
     function: Callable[..., object] | None = None,
     *,

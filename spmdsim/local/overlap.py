@@ -20,6 +20,7 @@ from spmdsim.ops.windowed import Margins, WindowBound, WindowOp, Windows, margin
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.values import read_only
+from spmdsim.wrong_calls import explained
 
 __all__ = ["map_overlap"]
 
@@ -47,6 +48,7 @@ MIRRORS = ("reflect", "symmetric")
 Depth = int | Sequence[int | tuple[int, int]] | Mapping[int, int | tuple[int, int]]
 
 
+@explained
 def map_overlap(
     function: Callable[..., Any],
     *tensors: Operand,

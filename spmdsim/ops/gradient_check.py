@@ -19,6 +19,7 @@ from spmdsim.pictured import Pictured
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.watch import Watcher, watching
+from spmdsim.wrong_calls import explained
 
 __all__ = ["GradientReport", "check_gradient"]
 
@@ -86,6 +87,7 @@ class GradientReport(Pictured):
     __repr__ = __str__
 
 
+@explained
 def check_gradient(
     function: Callable[..., object],
     *operands: object,

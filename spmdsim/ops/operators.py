@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from spmdsim.errors import NoTensorError, SpmdError, two_names
 from spmdsim.pictured import Pictured
 from spmdsim.tensor.program_operator import Op
-from spmdsim.wrong_calls import is_of_the_call, wrong_arguments
+from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import RuleSource
@@ -204,6 +204,7 @@ class OperatorFunction(Pictured, Generic[P, R]):
         """Its rule, or the function of shapes and parameters that gives one."""
         return self.op.rule
 
+    @explained
     def shard(
         self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
     ) -> ShardedOp:

@@ -27,8 +27,8 @@ class RedistributionWarning(UserWarning):
     """An operator moved data to bring an operand into the layout it needs."""
 
 
-@explained
 @contextmanager
+@explained
 def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
     """Inside the block, an operator that must move an operand raises (or warns).
 

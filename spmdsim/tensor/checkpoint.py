@@ -40,6 +40,7 @@ from spmdsim.tensor.model_files import is_model, load_model
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described, require_equal_source
 from spmdsim.trace.source_lines import source_line
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -59,6 +60,7 @@ class _ManifestFacts(NamedTuple):
     folder: str
 
 
+@explained
 def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors; all ranks must call it. Each distinct shard is written once, by the first rank that holds it.
 
@@ -237,6 +239,7 @@ def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[st
 # -- reading ----------------------------------------------------------------------------------------
 
 
+@explained
 def load(
     folder: str | Path, world: World, layouts: LayoutChoice = None, *, verify: bool = True
 ) -> dict[str, Tensor]:

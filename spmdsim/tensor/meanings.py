@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from inspect import cleandoc, signature
 from typing import Any, TypeVar
 
+from spmdsim.wrong_calls import explained
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -107,6 +109,6 @@ def documented(meanings: Mapping[str, str], errors: Mapping[str, str]) -> Callab
             for title, entries in (("Args", own), ("Raises", errors))
         ]
         function.__doc__ = "\n\n".join([about.rstrip(), *sections, *example])
-        return function
+        return explained(function)
 
     return of

@@ -24,6 +24,7 @@ from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown
 from spmdsim.worlds.current import world as current
 from spmdsim.worlds.provenance import computed_origin
+from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
     from types import EllipsisType, ModuleType
@@ -131,16 +132,16 @@ def _reductions(like: F) -> Callable[[tuple[str, str]], F]:
             self: Any,
             dims: Any = None,
             keepdims: bool = False,
-            *,
+            *others: Any,
             axis: Any = None,
             dim: Any = None,
             **more: Any,
         ) -> Any:
             over = dims if axis is dim is None else _one(name, dims=dims, axis=axis, dim=dim)
-            if not more:
+            if not more and not others:
                 return getattr(ops, name).__wrapped__(self, over, keepdims)
-            if unknown := [key for key in more if key not in signature(like).parameters]:
-                raise TypeError(f"Tensor.{name}() got an unexpected keyword argument {unknown[0]!r}")
+            if others or any(key not in signature(like).parameters for key in more):
+                refuse_arguments(method, (self, dims, keepdims, *others), more)
             x = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
             correction = _one(name, **{key: more.get(key) or None for key in ("correction", "ddof")})
             return getattr(ops, name)(x, over, keepdims, **({"correction": correction} if correction else {}))
@@ -181,21 +182,25 @@ class Tensor(SymbolicTensor):
     grad: Tensor | None
 
     @staticmethod
+    @explained
     def zeros(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
         """See :func:`spmdsim.tensor.creation.zeros`."""
         return _creation().zeros(shape, dtype, **where)  # type: ignore[no-any-return]
 
     @staticmethod
+    @explained
     def ones(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
         """See :func:`spmdsim.tensor.creation.ones`."""
         return _creation().ones(shape, dtype, **where)  # type: ignore[no-any-return]
 
     @staticmethod
+    @explained
     def empty(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
         """See :func:`spmdsim.tensor.creation.empty`."""
         return _creation().empty(shape, dtype, **where)  # type: ignore[no-any-return]
 
     @staticmethod
+    @explained
     def arange(
         start: float, /, stop: float | None = None, step: float = 1, **where: Unpack[TypedPlacement]
     ) -> Tensor:
@@ -203,6 +208,7 @@ class Tensor(SymbolicTensor):
         return _creation().arange(start, stop, step, **where)  # type: ignore[no-any-return]
 
     @staticmethod
+    @explained
     def linspace(
         start: complex, stop: complex, /, num: int, *, endpoint: bool = True, **where: Unpack[TypedPlacement]
     ) -> Tensor:
@@ -210,6 +216,7 @@ class Tensor(SymbolicTensor):
         return _creation().linspace(start, stop, num, endpoint=endpoint, **where)  # type: ignore[no-any-return]
 
     @staticmethod
+    @explained
     def eye(
         n_rows: int, n_cols: int | None = None, /, *, k: int = 0, **where: Unpack[TypedPlacement]
     ) -> Tensor:
@@ -217,6 +224,7 @@ class Tensor(SymbolicTensor):
         return _creation().eye(n_rows, n_cols, k=k, **where)  # type: ignore[no-any-return]
 
     @classmethod
+    @explained
     def from_global(  # type: ignore[override]  # a world may be left out
         cls,
         source: GlobalSource,
@@ -264,6 +272,7 @@ class Tensor(SymbolicTensor):
         return tensor
 
     @classmethod
+    @explained
     def from_local(
         cls,
         shards: LocalPieces,
@@ -297,7 +306,7 @@ class Tensor(SymbolicTensor):
             watch_values(world)
         return tensor
 
-    def to(self, layout: Layout) -> Tensor:
+    def to(self, layout: Layout = None, *more: NoReturn, **wrong: NoReturn) -> Tensor:  # type: ignore[assignment]
         """Return the same tensor in another layout, by the cheapest redistribution.
 
         Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
@@ -306,6 +315,8 @@ class Tensor(SymbolicTensor):
         Raises:
             PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.
         """
+        if more or wrong:
+            refuse_arguments(Tensor.to, (self,) if layout is None else (self, layout, *more), wrong)
         world, origin = self.world, self.origin
         try:
             entry = world.cache.get((self.meta, layout._hash, world.variant))
@@ -322,6 +333,7 @@ class Tensor(SymbolicTensor):
         finally:
             world.about = 0
 
+    @explained
     def check_replicas(self) -> Verdict:
         """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""
         from spmdsim.tensor.replicas import check_replicas
@@ -377,12 +389,14 @@ class Tensor(SymbolicTensor):
         """Where the array API standard has arrays: here in main memory, on every rank."""
         return "cpu"
 
+    @explained
     def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
         """The tensor itself: there is one device; InputError for another one, or a stream."""
         if device != self.device or stream is not None:
             raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")
         return self
 
+    @explained
     def astype(self, dtype: DTypeLike) -> Tensor:
         """The tensor with another element type; see :func:`spmdsim.ops.cast`."""
         return ops.cast(self, dtype)
@@ -407,8 +421,11 @@ class Tensor(SymbolicTensor):
         *sizes: int | Layout | None,
         layout: Layout | None = None,
         order: str = "C",
+        **wrong: NoReturn,
     ) -> Tensor:
         """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
+        if wrong:
+            refuse_arguments(Tensor.reshape, (self, shape, *sizes), wrong)
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
             result = ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
         else:
@@ -416,11 +433,14 @@ class Tensor(SymbolicTensor):
             result = ops.reshape.__wrapped__(self, new, layout, order=order)
         return views.reshaped(self, result, order)
 
-    def transpose(self, perm: int | Sequence[int] | None = None, *dims: int) -> Tensor:
+    def transpose(self, perm: int | Sequence[int] | None = None, *dims: int, **wrong: NoReturn) -> Tensor:
         """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""
+        if wrong:
+            refuse_arguments(Tensor.transpose, (self, perm, *dims), wrong)
         order = (perm, *dims) if isinstance(perm, int) else perm
         return views.permuted(self, ops.transpose(self, order), order)
 
+    @explained
     def flatten(self, start: int | str = 0, order: str = "C") -> Tensor:
         """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
         return ops.flatten(self, start, order)
@@ -433,10 +453,12 @@ class Tensor(SymbolicTensor):
     )
     std, var = map(_reductions(_corrected), (("std", "Standard deviation"), ("var", "Variance")))
 
+    @explained
     def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
         return ops.argmax(self, dim if axis is None else _one("argmax", dim=dim, axis=axis), keepdims)
 
+    @explained
     def argmin(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
         return ops.argmin(self, dim if axis is None else _one("argmin", dim=dim, axis=axis), keepdims)

@@ -19,6 +19,7 @@ from spmdsim.tensor.rounding import Verdict
 from spmdsim.tensor.sources import checksum, crc, sampled
 from spmdsim.tensor.watch import Watcher, watchers
 from spmdsim.trace.source_lines import source_line
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core.tensor import Tensor as PlainTensor
@@ -31,6 +32,7 @@ PARTS = 64
 Gather = Callable[[list[Any]], Any]
 
 
+@explained
 def check_replicas(*tensors: object, name: str = "") -> Verdict:
     """Compare the copies that ranks hold of the same pieces, bit by bit (all nan are one); all ranks must call it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard, cast
 
@@ -14,6 +14,7 @@ from spmdsim.errors import nearest
 from spmdsim.tensor import views
 from spmdsim.tensor.in_place import become, before
 from spmdsim.tensor.values import ReadableTensor
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim import ops as ops
@@ -100,12 +101,18 @@ class _Method:
         return function
 
 
+@cache
+def _numpy_function(name: str) -> Callable[..., Any]:
+    """Return a function of numpy's that refuses wrong arguments in words."""
+    function: Callable[..., Any] = explained(getattr(np, name))
+    return function
+
+
 class _NumpyMethod(_Method):
     """A function of numpy's as a method, with numpy's arguments; see :mod:`spmdsim.numpy_names`."""
 
     def _load(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(np, self.function)
-        return function
+        return _numpy_function(self.function)
 
 
 class _Reversed(_NumpyMethod):
@@ -121,7 +128,7 @@ class _Changing(_Method):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function.__name__)
-        self.changed = function
+        self.changed = explained(function)
 
     def __get__(self, tensor: Any, owner: Any) -> Any:
         super().__get__(None, owner)

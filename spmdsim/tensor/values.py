@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from spmdsim.core.tape import like
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import performed
 from spmdsim.layout.element_type import accumulator
+from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -48,6 +49,7 @@ class SummedTensor(tensor.Tensor):
             total.sums = sums
         return total
 
+    @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
         """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
 
@@ -117,7 +119,7 @@ class ReadableTensor(SummedTensor):
         """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
         return format(self.item(), spec) if spec else str(self)
 
-    def local(self, rank: int | None = None) -> np.ndarray:
+    def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
         """The shard of ``rank`` (this process's first rank if left out), to be read: it is the tensor's own.
 
         A part of a pending sum of 16-bit floats is rounded for this look at it only.
@@ -125,6 +127,8 @@ class ReadableTensor(SummedTensor):
         Raises:
             WorldError: another process owns that rank, or there is none.
         """
+        if more or wrong:
+            refuse_arguments(ReadableTensor.local, (self, rank, *more), wrong)
         shards = self.shards
         if rank is None:
             return read_only(shards[0])
@@ -138,6 +142,7 @@ class ReadableTensor(SummedTensor):
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
     numpy = asnumpy = tensor.Tensor.full
 
+    @explained
     def item(self, *place: int | tuple[int, ...]) -> Any:
         """An element as a Python number, on every process: the only one, or that of a place, counted as numpy's ``item``.
 
@@ -157,6 +162,7 @@ class ReadableTensor(SummedTensor):
         whole: Any = self
         return whole[tuple(int(k) for k in index)].full().item()
 
+    @explained
     def tolist(self) -> Any:
         """All elements as Python numbers in nested lists, on every process."""
         return self.full().tolist()

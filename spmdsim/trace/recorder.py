@@ -141,8 +141,8 @@ class Trace(Pictured, Sequence[Event]):
         printer.text("..." if cycle else str(self))
 
 
-@explained
 @contextlib.contextmanager
+@explained
 def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        beside = ("core", "errors", "notation", "pictured", "_version", "launcher")
+        beside = ("core", "errors", "notation", "pictured", "_version", "launcher", "wrong_calls")
         allowed = tuple(f"spmdsim.{leaf}" for leaf in beside)
         if name.startswith("spmdsim.") and not name.startswith(allowed) or name.startswith("mpi4py"):
             raise ImportError(f"{name} is no part of core")

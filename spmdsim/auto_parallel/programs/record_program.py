@@ -22,7 +22,7 @@ from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import source_lines
 from spmdsim.trace.source_lines import in_words
-from spmdsim.wrong_calls import is_of_the_call, wrong_arguments
+from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
 
 Program = Callable[..., Any]
 #: Shapes of a program's arguments: a shape, or a pair of a shape and an element type.
@@ -121,6 +121,7 @@ def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any
     return dict(configured) if isinstance(configured, FrozenMapping) else configured
 
 
+@explained
 def record_program(
     program: Program,
     ranks: int | Mesh,
