@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from spmdsim.errors import InputError, nearest
 from spmdsim.launcher import JOB_VARIABLE, is_root
@@ -152,7 +152,7 @@ RANKS_PER_NODE: Setting[int | None] = Setting(
 )
 
 #: All settings, in the manual's order.
-SETTINGS: tuple[Setting[object], ...] = (RANKS, CHECK, DEADLINE, TUNE, RECORD, RANKS_PER_NODE)
+SETTINGS: tuple[Setting[Any], ...] = (RANKS, CHECK, DEADLINE, TUNE, RECORD, RANKS_PER_NODE)
 #: Settings of earlier releases, and what replaces each of them.
 REMOVED = {
     "SPMDSIM_TUNING": "set SPMDSIM_TUNE to the file",

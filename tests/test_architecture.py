@@ -78,7 +78,7 @@ LEFT_OF["cases"] = (*LEFT_OF["nn"], "nn")
 LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases", "linalg", "fft")
 #: What is known of a room on the right by type checkers only: a tensor's symbols are operators.
 TYPES_OF = {
-    **{"tensor/program_tensor.py": "ops", "tensor/symbols.py": "ops"},
+    **dict.fromkeys(("tensor/program_tensor.py", "tensor/reduction_methods.py", "tensor/symbols.py"), "ops"),
     **dict.fromkeys(("notation/layouts.py", "notation/rules.py"), "core"),
 }
 LEFT_OF["imitations"] = (*LEFT_OF["dialects"], "dialects")

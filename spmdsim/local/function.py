@@ -61,8 +61,7 @@ class LocalFunction(Pictured):
         name: in traces and errors.
         settings: the other arguments of :func:`local_map` by name.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
+    >>> from spmdsim import Mesh, Tensor, local_map
     >>> spec = Mesh((2,), ("x",))("x")
     >>> run = local_map(in_layouts=spec, out_layouts=spec)
     >>> run(lambda a: a[::-1])(Tensor.from_global([1, 2, 3, 4], spec)).full()
@@ -428,8 +427,7 @@ def local_map(
             that differ; a function that fails, with the rank and the shapes that it was given.
         LayoutError: a layout for another number of dims.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map, psum
+    >>> from spmdsim import Mesh, Tensor, local_map
     >>> mesh = Mesh((2,), ("x",))
     >>> @local_map(in_layouts=(mesh("x", None), mesh(None)), out_layouts=mesh("x"))
     ... def product(rows, v):

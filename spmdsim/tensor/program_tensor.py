@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from importlib import import_module
-from inspect import signature
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypedDict
 
 import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.tensor import pieces
 from spmdsim.core.world import programs
-from spmdsim.errors import InputError, UsageTypeError, two_names
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import views
 from spmdsim.tensor.in_place import become, before, has_item
+from spmdsim.tensor.reduction_methods import corrected, one_value, plain, reductions, typed
 from spmdsim.tensor.sources import along, assemble, blocks, check_layout, move, require_equal_source
 from spmdsim.tensor.symbols import SymbolicTensor, ops
 from spmdsim.tensor.watch import watchers
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import Unpack
 
-    from spmdsim.ops.dim_reductions import Dims
     from spmdsim.tensor.operands import Operand
     from spmdsim.tensor.rounding import Verdict
     from spmdsim.tensor.sources import GlobalSource, LocalPieces
@@ -74,84 +73,6 @@ class TypedPlacement(Placement, total=False):
 
 
 Sizes: TypeAlias = "int | Sequence[int]"
-
-
-V = TypeVar("V")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _one(method: str, **values: V) -> V:
-    """The value of a parameter with several names, of which at most one is given."""
-    named = [(name, value) for name, value in values.items() if value is not None]
-    if len(named) > 1:
-        raise two_names(method, *named[0], *named[1])
-    return named[0][1] if named else next(iter(values.values()))
-
-
-def _plain(
-    self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
-) -> Tensor:
-    """How reductions are called."""
-    raise NotImplementedError
-
-
-def _typed(
-    self: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    axis: Dims = None,
-    dim: Dims = None,
-    dtype: DTypeLike | None = None,
-) -> Tensor:
-    """How those are called that may convert their operand first."""
-    raise NotImplementedError
-
-
-def _corrected(
-    self: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    correction: float = 0,
-    axis: Dims = None,
-    dim: Dims = None,
-    ddof: float = 0,
-) -> Tensor:
-    """How those are called that divide by fewer elements than there are."""
-    raise NotImplementedError
-
-
-def _reductions(like: F) -> Callable[[tuple[str, str]], F]:
-    """Makes methods that hand over to the operator of a name, with the parameters that another function has."""
-
-    def of(named: tuple[str, str]) -> Any:
-        name, what = named
-
-        def method(
-            self: Any,
-            dims: Any = None,
-            keepdims: bool = False,
-            *others: Any,
-            axis: Any = None,
-            dim: Any = None,
-            **more: Any,
-        ) -> Any:
-            over = dims if axis is dim is None else _one(name, dims=dims, axis=axis, dim=dim)
-            if not more and not others:
-                return getattr(ops, name).__wrapped__(self, over, keepdims)
-            if others or any(key not in signature(like).parameters for key in more):
-                refuse_arguments(method, (self, dims, keepdims, *others), more)
-            x = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
-            correction = _one(name, **{key: more.get(key) or None for key in ("correction", "ddof")})
-            return getattr(ops, name)(x, over, keepdims, **({"correction": correction} if correction else {}))
-
-        method.__name__, method.__qualname__ = name, f"Tensor.{name}"
-        method.__doc__ = f"{what} over dims (all for None); see :func:`spmdsim.ops.{name}`."
-        method.__signature__ = signature(like)  # type: ignore[attr-defined]
-        return method
-
-    return of
 
 
 class Tensor(SymbolicTensor):
@@ -445,23 +366,23 @@ class Tensor(SymbolicTensor):
         """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
         return ops.flatten(self, start, order)
 
-    sum, mean, prod = map(_reductions(_typed), (("sum", "Sum"), ("mean", "Mean"), ("prod", "Product")))
-    max, min = map(_reductions(_plain), (("max", "Largest element"), ("min", "Smallest element")))
+    sum, mean, prod = map(reductions(typed), (("sum", "Sum"), ("mean", "Mean"), ("prod", "Product")))
+    max, min = map(reductions(plain), (("max", "Largest element"), ("min", "Smallest element")))
     all, any = map(
-        _reductions(_plain),
+        reductions(plain),
         (("all", "Whether all elements are true"), ("any", "Whether any element is true")),
     )
-    std, var = map(_reductions(_corrected), (("std", "Standard deviation"), ("var", "Variance")))
+    std, var = map(reductions(corrected), (("std", "Standard deviation"), ("var", "Variance")))
 
     @explained
     def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
-        return ops.argmax(self, dim if axis is None else _one("argmax", dim=dim, axis=axis), keepdims)
+        return ops.argmax(self, dim if axis is None else one_value("argmax", dim=dim, axis=axis), keepdims)
 
     @explained
     def argmin(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
-        return ops.argmin(self, dim if axis is None else _one("argmin", dim=dim, axis=axis), keepdims)
+        return ops.argmin(self, dim if axis is None else one_value("argmin", dim=dim, axis=axis), keepdims)
 
 
 def _world(world: World | None, layout: Layout) -> World:

@@ -102,15 +102,12 @@ class MPIWorld(BeginsEarly):
 
     Args:
         comm: the communicator; COMM_WORLD if left out. It stays the caller's.
-        check: whether ranks compare what they run. ``"auto"`` (the default) compares the first
+        check: whether ranks compare what they run; ``SPMDSIM_CHECK`` if left out. ``"auto"`` compares the first
             call of each kind before it runs, and every call before any number leaves the program (see ``calls``);
             ``True`` every call before it runs, and the user's source lines too; ``False`` none. ``"values"`` also
-            compares the copies that operators and redistributions read, of large ones samples. The default comes from
-            ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto``, ``values``).
-        deadline: seconds that a call waits for the other ranks before the missing ones are named and the job ends;
-            ``SPMDSIM_DEADLINE``, or 60.
-        reproducible: whether reductions keep an order that only their sizes decide. If not, ways that add up in
-            another order are tried, too, where a step repeats.
+            compares the copies that operators and redistributions read, of large ones samples.
+        deadline: seconds that a call waits for other ranks before the job ends; ``SPMDSIM_DEADLINE`` if left out.
+        reproducible: whether reductions keep an order that only their sizes decide; if not, other orders are tried, too.
 
     Attributes:
         comm: the communicator.

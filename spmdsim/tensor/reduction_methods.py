@@ -1,0 +1,94 @@
+"""Reductions as methods of tensors: ``x.sum(dims)``, with the parameters' names of numpy and of torch, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spmdsim.errors import two_names
+from spmdsim.tensor.symbols import ops
+from spmdsim.wrong_calls import refuse_arguments
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spmdsim.ops.dim_reductions import Dims
+    from spmdsim.tensor.program_tensor import Tensor
+
+V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def one_value(method: str, **values: V) -> V:
+    """Return the value of a parameter that has several names; raise UsageTypeError if two of them are given."""
+    named = [(name, value) for name, value in values.items() if value is not None]
+    if len(named) > 1:
+        raise two_names(method, *named[0], *named[1])
+    return named[0][1] if named else next(iter(values.values()))
+
+
+def plain(
+    self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+) -> Tensor:
+    """Show the parameters of a reduction."""
+    raise NotImplementedError
+
+
+def typed(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    axis: Dims = None,
+    dim: Dims = None,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """Show the parameters of a reduction that may convert its operand first."""
+    raise NotImplementedError
+
+
+def corrected(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    dim: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
+    """Show the parameters of a reduction that may divide by fewer elements than it has."""
+    raise NotImplementedError
+
+
+def reductions(like: F) -> Callable[[tuple[str, str]], F]:
+    """Return a function that makes a method of ``(operator's name, first words of its docstring)``, called like ``like``."""
+
+    def of(named: tuple[str, str]) -> Any:
+        name, what = named
+
+        def method(
+            self: Any,
+            dims: Any = None,
+            keepdims: bool = False,
+            *others: Any,
+            axis: Any = None,
+            dim: Any = None,
+            **more: Any,
+        ) -> Any:
+            over = dims if axis is dim is None else one_value(name, dims=dims, axis=axis, dim=dim)
+            if not more and not others:
+                return getattr(ops, name).__wrapped__(self, over, keepdims)
+            if others or any(key not in signature(like).parameters for key in more):
+                refuse_arguments(method, (self, dims, keepdims, *others), more)
+            x = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
+            correction = one_value(name, **{key: more.get(key) or None for key in ("correction", "ddof")})
+            return getattr(ops, name)(x, over, keepdims, **({"correction": correction} if correction else {}))
+
+        method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+        method.__doc__ = f"{what} over dims (all for None); see :func:`spmdsim.ops.{name}`."
+        method.__signature__ = signature(like)  # type: ignore[attr-defined]
+        return method
+
+    return of
