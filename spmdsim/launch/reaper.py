@@ -12,7 +12,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 #: Numbers of Linux's prctl: signal at the parent's end, adoption of orphans.
 SIGNAL_WITH_PARENT, ADOPT_ORPHANS = 1, 36
@@ -38,19 +38,23 @@ def fork_below_reaper() -> int:
     if reaper:
         return reaper
     set_process_option(ADOPT_ORPHANS, 1)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda *_: _terminate())
     set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
     if os.getppid() != caller:
         os._exit(1)
     child = os.fork()
     if child:
-        _reap(child)
+        try:
+            _reap(child)
+        finally:  # whatever happens, nothing of the caller's goes on in the reaper
+            os._exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return 0
 
 
 def _reap(child: int) -> NoReturn:
     """Wait for the child, terminate what it left, and end as it ended. No file of the caller stays open."""
+    signal.signal(signal.SIGTERM, lambda *_: _terminate(child))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if ASK != signal.SIGTERM:
         signal.signal(ASK, lambda *_: _send(child, ASK))
@@ -65,15 +69,19 @@ def _reap(child: int) -> NoReturn:
     os._exit(max(code, 0))
 
 
-def _terminate(*_: Any) -> NoReturn:
-    terminate_descendants()
+def _terminate(*children: int) -> NoReturn:
+    terminate_descendants(*children)
     os._exit(1)
 
 
-def terminate_descendants() -> None:
-    """Kill the children of this process, and those that it adopts when they die, until none is left."""
+def terminate_descendants(*children: int) -> None:
+    """Kill the children of this process, and those that it adopts when they die, until none is left.
+
+    Args:
+        *children: children that are known, for systems that do not list them.
+    """
     while True:
-        for child in list_children():
+        for child in list_children() or children:
             _send(child, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
