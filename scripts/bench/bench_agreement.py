@@ -1,6 +1,6 @@
-"""What it costs that the ranks compare all they call: the same work with and without, in one job, in turns.
+"""What it costs that the ranks compare what they call, read and make tensors of: the same work with and without, in turns.
 
-Run: mpirun -n 2 python scripts/bench/bench_agreement.py
+Run: mpirun -n 4 python scripts/bench/bench_agreement.py
 On a machine that others use, too, BENCH_STATISTIC=min compares the best times.
 """
 
@@ -29,6 +29,8 @@ from spmdsim.worlds.provenance import Provenance
 CALLS = 200
 #: Rows, width and hidden width of the network.
 SIZES = (256 if QUICK else 1024, 1024, 4096)
+#: Bytes of an array of which tensors are made.
+BYTES = 10_000_000 if QUICK else 100_000_000
 
 
 def small(world: MPIWorld) -> Callable[[], object]:
@@ -41,6 +43,26 @@ def small(world: MPIWorld) -> Callable[[], object]:
             x.to(whole)
 
     return work
+
+
+def reads(world: MPIWorld) -> Callable[[], object]:
+    """Reads of a number that every rank has, each after a small all_gather."""
+    mesh = Mesh((world.size,), ("x",))
+    x, whole = Tensor.from_global(np.ones(8 * world.size, np.float32), mesh("x"), world), mesh(None)
+    loss = Tensor.from_global(np.array([0.5]), whole, world)
+
+    def work() -> None:
+        for _ in range(CALLS):
+            x.to(whole)
+            loss.item()
+
+    return work
+
+
+def source(world: MPIWorld) -> Callable[[], object]:
+    """A tensor, divided by all ranks, of an array that they all have."""
+    layout, array = Mesh((world.size,), ("x",))("x", None), np.ones((1000, BYTES // 4000), np.float32)
+    return lambda: Tensor.from_global(array, layout, world)
 
 
 class Alone:
@@ -79,22 +101,23 @@ def main() -> None:
     """Print the table."""
     comm = MPI.COMM_WORLD
     worlds = {"compared": MPIWorld(check="auto"), "not compared": MPIWorld(check=False)}
-    rows = {
-        f"small all_gather, {CALLS} calls": {name: small(world) for name, world in worlds.items()},
-        "MLP {1} -> {2} -> {1}, {0} rows, forward + backward".format(*SIZES): {
-            name: bench_training.mlp(world, *SIZES)["ours"] for name, world in worlds.items()
-        },
-    }
     group = "what comparing all calls costs"
     row(group, "noting a repeated call, in one process", noting() * 1e6, "us", most=1.0)
-    for work, ways in rows.items():
-        times = paired(comm, ways, 10.0)
-        if "calls" in work:
-            more = times.above("compared", "not compared").times(1e6 / CALLS)
-            row(group, work, more, "us", most=1.0, others=times.others)
-        else:
-            ratio = times.ratio("compared", "not compared")
-            row(group, work, ratio, most=1.02, others=times.others)
+    for words, work, goal in (
+        (f"small all_gather, {CALLS} calls", small, 1.0),
+        (f"item() after it, {CALLS} calls", reads, None),
+    ):
+        times = paired(comm, {name: work(world) for name, world in worlds.items()}, 10.0)
+        more = times.above("compared", "not compared").times(1e6 / CALLS)
+        row(group, words, more, "us", most=goal, others=times.others)
+    times = paired(
+        comm, {name: bench_training.mlp(world, *SIZES)["ours"] for name, world in worlds.items()}, 10.0
+    )
+    words = "MLP {1} -> {2} -> {1}, {0} rows, forward + backward".format(*SIZES)
+    row(group, words, times.ratio("compared", "not compared"), most=1.02, others=times.others)
+    times = paired(comm, {name: source(world) for name, world in worlds.items()}, 10.0)
+    words = f"from_global of an array of {BYTES // 10**6} MB, divided by the ranks"
+    row("what comparing arrays costs", words, times.ratio("compared", "not compared"), others=times.others)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import numpy as np
 
 from spmdsim.errors import InputError, many
 from spmdsim.reading import one_line, readable
+from spmdsim.tensor.sources import SMALL_FILE, checksum
 
 Index = tuple[slice, ...]
 
@@ -40,7 +41,10 @@ class FileArray:
         return self.read(tuple(slice(*p.indices(n)) for p, n in zip(full, self.shape)))
 
     def sample(self) -> str:
-        """Return the file's size and a checksum of the first rows, those in the middle and the last ones, in words."""
+        """Return the file's size and a checksum in words: of all elements, or of three rows of more than 64 MiB."""
+        size = f"a file of {many(self.path.stat().st_size, 'byte')}"
+        if math.prod(self.shape) * self.dtype.itemsize <= SMALL_FILE:
+            return f"{size} with the checksum {checksum(self[()]):08x}"
         number = 0
         for part in range(3):
             # One index for all dims but the last, of which up to SAMPLE elements are read.
@@ -48,7 +52,7 @@ class FileArray:
             starts[-1:] = [min(start, max(self.shape[-1] - SAMPLE, 0)) for start in starts[-1:]]
             ends = [start + 1 for start in starts[:-1]] + [start + SAMPLE for start in starts[-1:]]
             number = zlib.crc32(self[tuple(map(slice, starts, ends))].tobytes(), number)
-        return f"a file of {many(self.path.stat().st_size, 'byte')} with the sample {number:08x}"
+        return f"{size} with the sample {number:08x}"
 
 
 def mapped(

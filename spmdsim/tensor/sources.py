@@ -236,6 +236,8 @@ def along(tensor: T, plan: Plan) -> T:
 
 #: Bytes up to which all are in a checksum of samples; of more, so many samples of so many bytes.
 SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
+#: Bytes of a file or a memory map up to which all are compared, and not samples.
+SMALL_FILE = 1 << 26
 #: Bytes that a checksum copies at a time where an array is not contiguous.
 BLOCK = 1 << 22
 #: Bytes of a longdouble that hold its value. Calculations leave anything in the last six bytes of x86's 80-bit format.
@@ -278,8 +280,8 @@ def crc(flat: np.ndarray, number: int = 0) -> int:
 def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
     """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError.
 
-    Of an array all bytes are compared, of a memory map and of a file samples, of a function the pieces that several ranks
-    took, or what it says that it gives (``words``).
+    Of an array all bytes are compared, of memory maps and files of more than 64 MiB samples, of a function the pieces that
+    several ranks took, or what it says that it gives (``words``).
     """
     meta, rank = tensor.meta, world.ranks[0]
     layout = meta.layout
@@ -295,7 +297,8 @@ def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = 
     copies = layout.replica_ranks(rank)
     group = tuple(sorted(layout.mesh.rank_list if whole or words else copies))
     facts = (str(meta.shape), meta.dtype.name, str(layout), words)
-    compared = sampled if isinstance(source, np.memmap) else checksum
+    is_large_file = isinstance(source, np.memmap) and source.nbytes > SMALL_FILE
+    compared = sampled if is_large_file else checksum
     is_told = words and len(copies) < len(group)  # the words are all that these ranks have in common
     number = number_of(repr((*facts, 0 if is_told else compared(array))))
     if len(group) > 1 and not world.equal_on(group, number, what):

@@ -15,6 +15,7 @@ from spmdsim.core.tape import like
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import performed
 from spmdsim.layout.element_type import accumulator
+from spmdsim.tensor.sources import SMALL, checksum
 from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
@@ -139,8 +140,24 @@ class ReadableTensor(SummedTensor):
             raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
         return read_only(shards[ranks.index(rank)])
 
+    def full(self) -> np.ndarray:
+        """Return the whole tensor as one array of the caller's own, on every process.
+
+        All ranks must call it, unless every rank has the tensor whole. Ranks that read different values there are told so
+        later, if they computed the tensor otherwise.
+
+        Raises:
+            WorldError: If the world holds no data, or ranks did not all call the same so far.
+        """
+        whole = super().full()
+        layout, mesh, world = self.meta.layout, self.meta.layout.mesh, self.world
+        if world.compares and layout.replicated_axes == mesh.axes and mesh.size == world.size:
+            # No collective ran here that would have compared the tensor.
+            world.add_read(self.origin, checksum(whole) if whole.nbytes <= SMALL else self.origin)
+        return whole
+
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
-    numpy = asnumpy = tensor.Tensor.full
+    numpy = asnumpy = full
 
     @explained
     def item(self, *place: int | tuple[int, ...]) -> Any:

@@ -109,9 +109,14 @@ def differing_ancestors(
 
 
 class Provenance:
-    """The calculations of one world in this process: of tensors computed and tensors made the latest thousands each."""
+    """The calculations of one world in this process: of tensors computed and tensors made the latest thousands each.
+
+    Attributes:
+        count: how many tensors were computed so far.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         # Sources are kept apart: parameters are made once, before thousands of calculations. Of both there are the latest
         # ones and those before: to forget all of an old table at once takes less time than one entry after the other.
         self._sources: list[dict[int, Calculation]] = [{}, {}]
@@ -121,7 +126,11 @@ class Provenance:
         """Remember that the tensor of this number is computed now."""
         frame, _ = user_frame(sys._getframe(1))
         place = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        tables = self._sources if name in (TENSOR, NUMBER) else self._computed
+        if name in (TENSOR, NUMBER):
+            tables = self._sources
+        else:
+            tables = self._computed
+            self.count += 1
         if len(tables[0]) >= MOST:
             tables[:] = {}, tables[0]
         tables[0][number] = Calculation(name, operands, parameters, *place)

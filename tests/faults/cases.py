@@ -17,6 +17,7 @@ QUICK = (
     ("layout, late", LAUNCH),
     ("two equal calls on other tensors, late", MPIRUN),
     ("other array, copied", MPIRUN),
+    ("a number read of a replica", LAUNCH),
     ("SPMDSIM_CHECK=0 on one rank", LAUNCH),
     ("saves another name", LAUNCH),
     ("element type of the same size, emulated, late", EMULATED),

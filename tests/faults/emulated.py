@@ -31,6 +31,13 @@ CASES = [
     *both("two calls in another order, emulated", "(comm.Allreduce(s, r), comm.Allgather(s, g))", "(comm.Allgather(s, g), comm.Allreduce(s, r))"),
     *both("a call left out, emulated", "comm.Allgather(s, g)", "None", seconds=LATE),
     *both("barrier against a collective, emulated", "comm.Allreduce(s, r)", "comm.Barrier()", seconds=LATE),
+    *both("a broadcast and a reduction in another order, emulated", "(comm.Bcast(s), comm.Allreduce(s, r))", "(comm.Allreduce(s, r), comm.Bcast(s))"),
+    Case(
+        "two calls of one kind in another order, lines compared, emulated", KIND,
+        "def first(): comm.Allreduce(s, r)  # @here\ndef second(): comm.Allreduce(r, g[:8])  # @there\nbegins()\n"
+        "for call in (second, first) if bad else (first, second): call()\n",
+        (WHO, "{here}", "{there}"), ways=WAYS, variables={"SPMDSIM_CHECK": "1"},
+    ),
     Case(
         "another algorithm, emulated", KIND,
         "other = EmulatedCommunicator(MPI.COMM_WORLD, all_reduce='ring' if bad else 'recursive_doubling')\nbegins()\nother.Allreduce(s, r)  # @here\n",

@@ -56,6 +56,18 @@ PROGRAMS = {
             if rank == 0: print((t / 3).local().sum(), t.shape)
             step(1)
     """,
+    "ranks read whole tensors as they like": """
+        from spmdsim import ops
+        def show(x): return x.item()
+        t = Tensor.from_global(a, R, w)
+        for k in range(20):
+            if rank == 0: print("loss", show(t.sum() / 3))
+            show(t[rank, k] * 2)
+            show(t.sum() * (rank + 1.5) / (1 + k))
+            for name in {"a", "bb", "ccc", "dddd"}: show(t.max() * len(name))
+            if rank == k % 4: show(t.min() * float(k))
+            if k % 5 == 0: step(1)
+    """,
     "wrong on all ranks, and caught": """
         from spmdsim import SpmdError
         for _ in range(5):

@@ -92,6 +92,10 @@ OTHERWISE = {
     "a number that a local function closes over": ("from spmdsim import local_map\ndef scaled(k): return local_map(lambda v: v * k)\nbegins()\nscaled(3.0 if bad else 2.0)(x).full()  # @here\n", ("{here}", r"k=3\.0", r"k=2\.0")),
     "one element of a large array": ("b = np.zeros(70_000, np.float32)\nb[69_998] += bad\nbegins()\nt = Tensor.from_global(b, line('all'), w)  # @here\nt.full()\n", ("{here}", r"69998")),
     "another file": ("from spmdsim.tensor.files import open_array\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), a + bad)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
+    "a number read of a replica": ("t = Tensor.from_global(a, R, w)\nbegins()\nloss = (t * (3.0 if bad else 2.0)).sum()  # @here\nprint(loss.item())  # @read\nstep()\n", ("{here}", "{read}", r"number 3\.0", r"number 2\.0")),
+    "a rate read of a replica, no collective": ("t = Tensor.from_global(a, R, w)\nbegins()\nloss = t.mean() if bad else t.max()  # @here\nfor _ in range(5): t = t - float(loss) * t  # @read\nsys.exit(0)\n", ("{here}", "{read}", "computed by mean", "computed by max")),
+    "a gradient read of a replica": ("p = Tensor.from_global(np.ones(16), mesh(None), w, requires_grad=True)\nbegins()\n(p * (3.0 if bad else 2.0)).sum().backward()  # @here\nprint(p.grad.full()[0])  # @read\nstep()\n", ("{here}", "{read}", r"number 3\.0", r"number 2\.0")),
+    "one row of a file": ("from spmdsim.tensor.files import open_array\nb = np.zeros((5000, 100))\nb[1234] = bad\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), b)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
 }  # fmt: skip
 CASES += [value(name, body, *says, ways=(LAUNCH,)) for name, (body, says) in OTHERWISE.items()]
 

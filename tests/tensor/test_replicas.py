@@ -15,7 +15,7 @@ from spmdsim import nn, ops
 from spmdsim.core import Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.tensor import Tensor, replicas, sources, watch
+from spmdsim.tensor import Tensor, file_arrays, replicas, sources, watch
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
 from spmdsim.worlds import LockStep
@@ -525,7 +525,7 @@ def test_a_checksum_of_an_array_in_another_order_is_taken_block_by_block(monkeyp
         assert replicas.checksum(other) == zlib.crc32(other.tobytes())
 
 
-def test_files_are_told_apart_by_their_size_and_a_sample(tmp_path):
+def test_files_are_told_apart_by_their_size_and_their_elements(tmp_path, monkeypatch):
     first = np.arange(7000.0).reshape(2, 3500)
     arrays = {"same": first, "last": first.copy(), "longer": np.arange(8000.0).reshape(2, 4000)}
     arrays["last"][-1, -1] = 0
@@ -534,6 +534,14 @@ def test_files_are_told_apart_by_their_size_and_a_sample(tmp_path):
         np.save(tmp_path / f"{name}.npy", array)
         samples[name] = open_array(tmp_path / f"{name}.npy").sample()
     assert samples["first"] == samples["same"] and len({*samples.values()}) == 3
+    first[0, 1700] = -1
+    np.save(tmp_path / "middle.npy", first)
+    assert open_array(tmp_path / "middle.npy").sample() != samples["first"]
+    monkeypatch.setattr(file_arrays, "SMALL_FILE", 1000)  # of larger files, rows are compared
+    ends, middle, last = (
+        open_array(tmp_path / f"{name}.npy").sample() for name in ("same", "middle", "last")
+    )
+    assert ends == middle != last
     for k, shape in enumerate([(), (0,), (3, 0), (5,)]):
         np.save(tmp_path / f"{k}.npy", np.ones(shape))
         assert open_array(tmp_path / f"{k}.npy").sample().startswith("a file of ")

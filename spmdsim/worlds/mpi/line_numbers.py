@@ -20,6 +20,17 @@ def this_line(board: Board, depth: int = 1) -> float:
     return lines.get(frame.f_lasti) or name(frame, lines, board)
 
 
+def these_lines(board: Board, under: FrameType, most: int) -> tuple[float, ...]:
+    """Return the numbers of the user's call and of the calls around it, innermost first, the same on all ranks."""
+    numbers = []
+    frame, function = user_frame(under)
+    while frame is not None and len(numbers) < most:
+        lines = board.lines_of(function)
+        numbers.append(lines.get(frame.f_lasti) or name(frame, lines, board))
+        frame, function = user_frame(frame.f_back)
+    return tuple(numbers)
+
+
 def line_above(
     board: Board, under: FrameType
 ) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:

@@ -23,6 +23,7 @@ from spmdsim.trace.source_lines import source_lines, threads_in_calls
 from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, as_number, column, differences
 from spmdsim.worlds.mpi.line_numbers import line_above, this_line
+from spmdsim.worlds.mpi.tensor_reads import TensorReads
 from spmdsim.worlds.mpi.waiting import NEVER, absence, held_up
 from spmdsim.worlds.mpi.written_steps import IN_ORDER, WrittenRun
 from spmdsim.worlds.programs import Run
@@ -51,7 +52,7 @@ class Calls:
 
     ``members`` are its ranks in their world, sorted, and ``places`` theirs on the board. ``number`` calls were begun,
     ``settled`` when they were last compared; they are compared again when they are ``due``, at the latest, unless all so
-    far were seen to be ``alike``. ``told`` says that somebody was told already that ranks disagree or do not come, ``awake``
+    far were seen to be ``alike``. ``computed`` tensors were computed before the latest call. ``told`` says that somebody was told already that ranks disagree or do not come, ``awake``
     that this rank waits where it looks around itself, and not inside of MPI. ``peers`` are the other members that were
     found on the board.
     """
@@ -67,6 +68,7 @@ class Calls:
     ) -> None:
         self.board, self.members, self.places = board, members, places
         self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0.0
+        self.computed = 0
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
         # What each rank of this node called so far, all its calls in one number: who reads there of everybody its own, or
@@ -83,7 +85,8 @@ class Calls:
         self._begins: dict[int, int] = {}
         self.peers: tuple[tuple[memoryview, int], ...] = ()
         self._lock = Lock()  # the thread of ``waiting`` compares, too
-        self._provenance, self.deadline = checker.world.provenance, checker.deadline
+        self.provenance, self.deadline = checker.world.provenance, checker.deadline
+        self.reads = TensorReads(self, strict)
         self.begin, self.end, self.noted = _noting(self, checker.world, strict)
 
     def new(self, kind: int) -> bool:
@@ -95,6 +98,7 @@ class Calls:
 
     def forget(self, failed: bool = False) -> None:
         """Give its place on the board back."""
+        self.reads.forget(failed)
         self.board.forget(self.key, failed)
 
     # -- comparing --------------------------------------------------------------------------------------
@@ -197,9 +201,9 @@ class Calls:
                 self.board.refresh()
             time.sleep(SHORT)  # the others say the rest
             self.board.refresh()
-            self.told = True
-            self.board.speak()
-            raise DisagreementError(self.disagreement(number))
+            self._refuse(self.disagreement(number))
+        if (text := self.reads.disagreement()) is not None:
+            self._refuse(text)
         if self.came(self.number - 1, self.far):  # else their copies are older than what they sent
             self.settled = self.number
 
@@ -244,9 +248,12 @@ class Calls:
             numbers[last] = as_number(time.monotonic())
 
     def _missing(self, number: int, how: str) -> NoReturn:
+        self._refuse(absence(self.board, self, number, how))
+
+    def _refuse(self, why: str) -> NoReturn:
         self.told = True
         self.board.speak()
-        raise DisagreementError(absence(self.board, self, number, how))
+        raise DisagreementError(why)
 
     # -- in words ---------------------------------------------------------------------------------------
 
@@ -270,7 +277,7 @@ class Calls:
         """Let the others know which tensor a call of this rank is about, and how it was computed."""
         call = self.record(self.board.me, number)
         if call is not None and call.about:
-            for ancestor, words in self._provenance.ancestors(call.about):
+            for ancestor, words in self.provenance.ancestors(call.about):
                 self.board.tell(ancestor, words)
 
     def said(self, number: int) -> bool:
@@ -339,6 +346,7 @@ _BEGINS = (
     "place, mine = number & last, digest ^ world.about",
     "rewrite(numbers, rows[place], mine, kind, line, clock())",
     "calls.number = numbers[begun] = number + 1",
+    "calls.computed = provenance.count",
     "numbers[inside] = here",
     "row[own] = calls.latest = latest = hash((before, mine))",
     "try:",
@@ -394,6 +402,7 @@ def _noting(
             board.tell(digest, words or "")
         write(numbers, rows[number & last], digest ^ tensor, digest, line, clock())
         calls.number = numbers[begun] = number + 1
+        calls.computed = calls.provenance.count
         numbers[inside] = here  # the last one: else it would seem to wait in the call before
         row[own] = calls.latest = hash((calls.latest, digest ^ tensor))
         return number
@@ -407,7 +416,7 @@ def _noting(
             "last": last, "begun": begun, "inside": inside, "here": here, "end": end,
             "row": row, "own": own, "near": near, "kind": as_float(check.digest), "digest": check.digest,
             "this_frame": this_frame, "line_above": line_above, "board": board, "contiguous": contiguous,
-            "calls": calls, "world": world, "check": check, "compare": check.compare, "unlike": calls.unlike,
+            "calls": calls, "provenance": calls.provenance, "world": world, "check": check, "compare": check.compare, "unlike": calls.unlike,
             "but_one": EVERY - 1,
             # The code that the user's call is in, what knows that one's lines, and how far up it was.
             "code": None, "told": board.lines_of(0).get, "above": 1,

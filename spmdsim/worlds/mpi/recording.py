@@ -153,6 +153,8 @@ def noted(board: Board, place: int) -> Iterator[LastCall]:
         group = tuple(sorted(board.members[other] for other in board.group(place, key)))
         for number in board.kept(place, at):
             call = board.call(place, at, number)
+            if not call.begin:  # a read, see ``tensor_reads``
+                continue
             about = board.words(place, call.about)
             words = f"{call.record}, {about}" if about else str(call.record)
             began, ended = round(call.begin * 1e9), round(call.end * 1e9)

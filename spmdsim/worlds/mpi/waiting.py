@@ -196,6 +196,8 @@ class Watch:
             time.sleep(self._tick)  # the others tell theirs
             self._board.refresh()
             self.end(calls.disagreement(number))
+        if (text := calls.reads.disagreement(at_end=last)) is not None:
+            self.end(text)
         if last and calls.number and len(calls.arrived(final)) < len(calls.members):
             self.end(absence(self._board, calls, final))
 

@@ -1,0 +1,195 @@
+"""Reads of whole tensors, which run no collective: compared where several ranks read, and only then."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+from spmdsim import Mesh, Tensor, ops
+
+pytest.importorskip("mpi4py")
+from spmdsim.worlds.mpi.board import AREA, RING, Board
+from spmdsim.worlds.mpi.noted_calls import Calls
+from spmdsim.worlds.mpi.recording import noted
+from spmdsim.worlds.mpi.tensor_reads import WAITING
+from spmdsim.worlds.provenance import Provenance
+
+
+class World:
+    """What the calls of one rank ask their world for."""
+
+    about, deadline = 0, 60.0
+
+    def __init__(self):
+        self.world, self.provenance = self, Provenance()
+
+
+def ranks_of(size: int, strict: bool = False) -> list[Calls]:
+    """Return the calls of some ranks in one process, each of which has made one call."""
+    areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(size)]
+    members = tuple(range(size))
+    ranks = [Calls(Board(areas, members, me), "world", members, members, World(), strict) for me in members]
+    call(ranks)
+    return ranks
+
+
+def call(ranks):
+    """Make a call on some ranks."""
+    for calls in ranks:
+        calls.end(calls.begin(7))
+
+
+def compute(calls, *origins):
+    for origin in origins:
+        calls.provenance.note(origin, f"operator {origin}", (3,))
+
+
+def read(calls, origin, value=None):
+    """Compute a tensor and read it, on the line that all ranks read on."""
+    compute(calls, origin)
+    calls.reads.add(origin, origin if value is None else value)
+
+
+def texts(ranks, **more):
+    """Return what each rank says, one rank after the other, twice: the first ones cannot know yet what the last ones lack."""
+    first = [calls.reads.disagreement(**more) for calls in ranks]
+    return [text or calls.reads.disagreement(**more) for text, calls in zip(first, ranks)]
+
+
+def test_a_replica_that_one_rank_computed_otherwise_is_named_with_both_calculations():
+    ranks = ranks_of(4)
+    for rank, calls in enumerate(ranks):
+        read(calls, 500 if rank == 1 else 400)
+    assert texts(ranks) == [None] * 4  # nobody has made the next call yet
+    call(ranks)
+    said = texts(ranks)
+    assert sum(text is not None for text in said) >= 1
+    for text in filter(None, said):
+        assert text.startswith("ranks disagree about the tensor that they read at test_tensor_reads.py:")
+        assert "; ranks 0, 2, 3: a tensor computed by operator 400 at test_tensor_reads.py:" in text
+        assert "; rank 1: a tensor computed by operator 500 at test_tensor_reads.py:" in text
+
+
+def test_reads_that_are_not_followed_by_a_call_are_compared_at_the_end():
+    ranks = ranks_of(3)
+    for rank, calls in enumerate(ranks):
+        read(calls, 400 + (rank == 2))
+    assert texts(ranks) == [None] * 3
+    assert any(texts(ranks, at_end=True))
+
+
+def silent_alone(ranks):
+    read(ranks[0], 500)
+    for calls in ranks:
+        compute(calls, 400)
+
+
+def silent_orders(ranks):
+    for rank, calls in enumerate(ranks):
+        for origin in (400, 500) if rank % 2 else (500, 400):
+            read(calls, origin)
+
+
+def silent_own_numbers(ranks):
+    for rank, calls in enumerate(ranks):
+        read(calls, 400 + rank)
+
+
+def silent_halves(ranks):
+    for rank, calls in enumerate(ranks):
+        read(calls, 400 + rank // 2)
+
+
+def silent_more_reads(ranks):
+    for rank, calls in enumerate(ranks):
+        for origin in (500, 400) if rank == 0 else (400,):
+            read(calls, origin)
+
+
+def silent_equal_values(ranks):
+    for rank, calls in enumerate(ranks):
+        read(calls, 400 + (rank == 1), value=9)
+
+
+def silent_other_lines(ranks):
+    for rank, calls in enumerate(ranks):
+        if rank == 1:
+            read(calls, 500)
+        else:
+            read(calls, 400)
+
+
+def silent_forgotten(ranks):
+    for rank, calls in enumerate(ranks):
+        calls.reads.add(400 + (rank == 1), rank)
+
+
+RIGHT = [value for name, value in globals().items() if name.startswith("silent_")]
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("at_end", [False, True])
+def test_no_rank_is_accused_of_what_a_correct_program_may_do(program, at_end):
+    """Read alone or in another order, read numbers of a rank's own, compute the same bits in two ways."""
+    ranks = ranks_of(4)
+    program(ranks)
+    if not at_end:
+        call(ranks)
+    assert texts(ranks, at_end=at_end) == [None] * 4
+    call(ranks)
+    assert texts(ranks) == [None] * 4
+
+
+def test_two_ranks_disagree_only_where_all_is_compared():
+    for strict in (False, True):
+        ranks = ranks_of(2, strict)
+        for rank, calls in enumerate(ranks):
+            read(calls, 400 + rank)
+        call(ranks)
+        assert any(texts(ranks)) == strict
+
+
+@pytest.mark.parametrize("wrong", [0, WAITING, 3 * RING])
+def test_of_many_reads_each_is_compared(wrong):
+    ranks = ranks_of(3)
+    for number in range(wrong + 1):
+        for rank, calls in enumerate(ranks):
+            read(calls, 1000 + 2 * number + (rank == 0 and number == wrong))
+        if number < wrong:
+            call(ranks)
+            assert [calls.reads.disagreement() for calls in ranks] == [None] * 3
+    call(ranks)
+    assert any(texts(ranks))
+
+
+def test_reads_are_no_calls_for_who_looks_at_the_last_calls():
+    ranks = ranks_of(2)
+    for calls in ranks:
+        read(calls, 400)
+    assert len(list(noted(ranks[0].board, 0))) == 1
+    for calls in ranks:
+        calls.forget()
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_real_ranks_read_what_they_like(world):
+    """A rank alone, another one in each step, entries by the rank's number, sets in any order, tensors of its own."""
+    mesh = Mesh((world.size,), ("x",))
+    t = Tensor.from_global(np.arange(1.0, 13.0), mesh(None), world)
+    split = Tensor.from_global(np.ones(4 * world.size), mesh("x"), world)
+    for rank in world.ranks:
+        for k in range(12):
+            if rank == 0 or rank == k % world.size:
+                assert ops.sum(t * (2.0 + rank)).item() == 78 * (2 + rank)
+            assert t[rank].item() == rank + 1
+            for name in {f"{k} {letter}" for letter in "abcd"}:
+                assert float(t[0] * len(name)) == len(name)
+            if rank % 2:
+                assert (t[1] * 3.5).item() == 7
+    for _ in range(6):
+        assert ops.sum(split.to(mesh(None))).item() == 4 * world.size
+        if 0 in world.ranks:
+            assert (ops.sum(t) / 3).full() == 26
+    world.barrier()
