@@ -224,7 +224,8 @@ def unknown(
     Traceback (most recent call last):
     spmdsim.errors.InputError: no planet is called 'Mras'; did you mean 'Mars'? there are Venus, Mars
     """
-    raised = error(f"{sentence}; {right_words(word, names, listed)}")
+    # The word may be a number: users write mesh.axis_index(0).
+    raised = error(f"{sentence}; {right_words(str(word), names, listed)}")
     raised.wrong_word = True
     return raised
 

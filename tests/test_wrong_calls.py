@@ -126,6 +126,7 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
         ),
         (lambda: Mesh((2,), "a", None, 3), "Mesh takes at most 3 arguments by their place, got 4"),
         (lambda: MESH("dp", partal="tp"), "mesh has no argument 'partal'; did you mean 'partial'?"),
+        (lambda: MESH.axis_index(0), "axis 0 is not found in the mesh; there are dp, tp"),
         (lambda: MESH("dpp"), "axis 'dpp' is not found in the mesh; did you mean 'dp'?"),
         (lambda: world(siz=4), "world has no argument 'siz'; did you mean 'size'?"),
         (
