@@ -150,10 +150,10 @@ class ReadableTensor(SummedTensor):
             WorldError: If the world holds no data, or ranks did not all call the same so far.
         """
         whole = super().full()
-        layout, mesh, world = self.meta.layout, self.meta.layout.mesh, self.world
-        if world.compares and layout.replicated_axes == mesh.axes and mesh.size == world.size:
+        layout, mesh, add_read = self.meta.layout, self.meta.layout.mesh, self.world.provenance.add_read
+        if add_read is not None and layout.replicated_axes == mesh.axes and mesh.size == self.world.size:
             # No collective ran here that would have compared the tensor.
-            world.add_read(self.origin, checksum(whole) if whole.nbytes <= SMALL else self.origin)
+            add_read(self.origin, checksum(whole) if whole.nbytes <= SMALL else self.origin)
         return whole
 
     #: The words of torch, OneFlow and Paddle, and of MindSpore.

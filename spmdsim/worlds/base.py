@@ -129,14 +129,6 @@ class World(world.World):
         if world.programs:
             world.programs[-1].looked_at()
 
-    def add_read(self, origin: int, value: int) -> None:
-        """Compare later what this process reads now of a tensor that every rank has whole.
-
-        Args:
-            origin: the tensor's provenance number.
-            value: a checksum of what is read.
-        """
-
     def invalidate(self) -> None:
         """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
         for key in [key for key in self.cache if isinstance(key[0], (Op, Meta))]:

@@ -113,10 +113,13 @@ class Provenance:
 
     Attributes:
         count: how many tensors were computed so far.
+        add_read: compares later what this process reads of a tensor that every rank has whole: takes the tensor's number and a
+            checksum. None where nobody compares.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.add_read: Callable[[int, int], None] | None = None
         # Sources are kept apart: parameters are made once, before thousands of calculations. Of both there are the latest
         # ones and those before: to forget all of an old table at once takes less time than one entry after the other.
         self._sources: list[dict[int, Calculation]] = [{}, {}]

@@ -193,3 +193,5 @@ def test_real_ranks_read_what_they_like(world):
         if 0 in world.ranks:
             assert (ops.sum(t) / 3).full() == 26
     world.barrier()
+    world.close()
+    assert t.full()[11] == 12

@@ -66,6 +66,8 @@ class Checker:
         self.closed = ""
         self._calls: dict[tuple[int, ...], Calls] = {}
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
+        if not what:
+            world.provenance.add_read = self.add_read
         self.watch = Watch.of(board)
         self.watch.follow(self)
 
@@ -104,6 +106,11 @@ class Checker:
         origin: int = hash((number, counted)) & (NUMBERS - 1)
         self.world.provenance.note(origin, TENSOR, parameters=(kind, counted))
         return origin
+
+    def add_read(self, origin: int, value: int) -> None:
+        """Compare a read of a whole tensor after the next call; see :class:`TensorReads`."""
+        if not self.closed:
+            self.calls(self.everyone).reads.add(origin, value)
 
     def event(self, words: str) -> None:
         """Note something that all ranks of the world do, and that moves nothing, so that nothing else holds them back."""

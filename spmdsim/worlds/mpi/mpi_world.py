@@ -405,11 +405,6 @@ class MPIWorld(BeginsEarly):
         if self._checker is not None:
             self._checker.settle()
 
-    def add_read(self, origin: int, value: int) -> None:
-        """Compare a read of a whole tensor after the next call; see :meth:`World.add_read`."""
-        if self._checker is not None:
-            self._checker.calls(self._checker.everyone).reads.add(origin, value)
-
     def _together(self, what: str, ranks: Sequence[int] | None = None) -> AbstractContextManager[None]:
         return nullcontext() if self._checker is None else self._checker.together(what, ranks)
 
