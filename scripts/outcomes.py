@@ -89,9 +89,9 @@ def run_wrong_calls() -> Iterator[tuple[str, list[str]]]:
     operands = [(), (matrix,), (numbers,), (matrix, numbers), (numbers, matrix, matrix), ("text",)]
     for name in sorted(ops.__all__):
         errors = []
-        for given in operands:
+        for arguments in operands:
             try:
-                getattr(ops, name)(*given)
+                getattr(ops, name)(*arguments)
                 errors.append("right")
             except (SpmdError, TypeError, ValueError) as error:
                 errors.append(f"{type(error).__name__}: {error}")

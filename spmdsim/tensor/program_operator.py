@@ -168,10 +168,10 @@ class Op(operator.Op):
         return apply(self, tensors, params)  # type: ignore[no-any-return]
 
     def apply(
-        self, tensors: Sequence[Tensor], params: dict[str, Any], strategy: ShardedOp | None = None
-    ) -> Any:
+        self, tensors: Sequence[Tensor], params: dict[str, object], strategy: ShardedOp | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
         """Apply the operator, maybe with a strategy of its own; several results are a tuple."""
-        return apply(self, tensors, params, strategy)
+        return apply(self, tensors, params, strategy)  # type: ignore[no-any-return]
 
     def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
         """Apply an operator with several results."""

@@ -260,3 +260,18 @@ def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) 
     rows = np.concatenate([*parts, np.zeros((1, width), tables[frame.members[0]].dtype)])
     looked_up: np.ndarray = rows[want.index]
     return looked_up
+
+
+def returning_nothing(step: Step, dtype: np.dtype) -> Run:
+    """Return a function that returns an array without elements, which ranks outside of a step's meshes own after it."""
+    return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
+
+
+def returning_zero(run: Run, dtype: np.dtype) -> Run:
+    """Return a function that runs a step and returns 0, which ranks outside of a mesh own of a tensor without dims."""
+
+    def run_and_return_zero(array: np.ndarray) -> np.ndarray:
+        run(array)
+        return np.zeros((), dtype)
+
+    return run_and_return_zero

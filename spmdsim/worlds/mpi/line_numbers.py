@@ -22,7 +22,7 @@ def this_line(board: Board, depth: int = 1) -> float:
 
 def these_lines(board: Board, under: FrameType, most: int) -> tuple[float, ...]:
     """Return the numbers of the user's call and of the calls around it, innermost first, the same on all ranks."""
-    numbers = []
+    numbers: list[float] = []
     frame, function = user_frame(under)
     while frame is not None and len(numbers) < most:
         lines = board.lines_of(function)

@@ -33,7 +33,7 @@ from spmdsim.settings import DEADLINE, RECORD
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
-from spmdsim.worlds.local_steps import Arrived, check_shards, filling
+from spmdsim.worlds.local_steps import Arrived, check_shards, filling, returning_nothing, returning_zero
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.alike import agreed
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
@@ -285,7 +285,7 @@ class MPIWorld(BeginsEarly):
 
     def _scheduled(self, step: Step, algorithm: str, dtype: np.dtype) -> Run:
         if self.rank not in step.src.mesh:
-            return _nothing(step, dtype)
+            return returning_nothing(step, dtype)
         part = emulation(step, algorithm, self.rank, dtype)
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
@@ -295,7 +295,7 @@ class MPIWorld(BeginsEarly):
 
         def make(way: Way) -> Run:
             run = self._by_way(step, dtype, way, program)
-            return run if step.shape_after or self.rank in step.dst.mesh else _returning_zero(run, dtype)
+            return run if step.shape_after or self.rank in step.dst.mesh else returning_zero(run, dtype)
 
         if not has_ways(step) or ways[0].name == "nothing":
             return make(ways[0])
@@ -310,7 +310,7 @@ class MPIWorld(BeginsEarly):
 
     def _by_way(self, step: Step, dtype: np.dtype, way: Way, program: MPIStepProgram) -> Run:
         if way.name == "nothing":
-            return _nothing(step, dtype)
+            return returning_nothing(step, dtype)
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
         if isinstance(step, HaloStep):
@@ -443,18 +443,3 @@ class MPIWorld(BeginsEarly):
         self.constants.clear()
         self._shared.close()
         self._comms.free()
-
-
-def _nothing(step: Step, dtype: np.dtype) -> Run:
-    """What a rank outside of the meshes gets."""
-    return lambda array: np.zeros((0,) * len(step.shape_after), dtype)
-
-
-def _returning_zero(run: Run, dtype: np.dtype) -> Run:
-    """Return a function that runs a step and returns 0, which ranks outside of a mesh own of a tensor without dims."""
-
-    def run_and_return_zero(array: np.ndarray) -> np.ndarray:
-        run(array)
-        return np.zeros((), dtype)
-
-    return run_and_return_zero
