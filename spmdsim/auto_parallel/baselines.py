@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, tied_operators
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
@@ -173,12 +173,14 @@ def complete(
         stored: the layout in which a parameter, given by its index, is stored; None leaves it to the costs.
         moves: prices known already.
     """
-    values = graph.values
+    fixed = graph
     if stored is not None:
-        values = tuple(replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in values)
-    operators = tuple(_unconfigured(o, strategies[o.index], mesh) for o in graph.operators)
-    fixed = replace(graph, values=values, operators=operators)
-    repeated = all(strategies[first] == strategies[o] for o, first in tied_operators(fixed).items())
+        values = [replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in graph.values]
+        fixed = replace(fixed, values=tuple(values))
+    if any(operator.configured is not None for operator in graph.operators):
+        operators = tuple(_unconfigured(o, strategies[o.index], mesh) for o in graph.operators)
+        fixed = replace(fixed, operators=operators)
+    repeated = all(strategies[first] == strategies[o] for o, first in fixed.tied_operators.items())
     settings = replace(settings, tie=repeated)
     model = ChoiceModel(fixed, mesh, settings, lambda o: (strategies[o.index],), moves)
     choice = model.choice(eliminate(model.problem).states)

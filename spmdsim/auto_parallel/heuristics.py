@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from spmdsim.auto_parallel.baselines import complete
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, candidates
-from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
@@ -218,7 +217,7 @@ def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, pol
         answer = SearchResult(
             start, settings, method, propagated.remarks, rivals=rivals, _prices=moves, _models=models
         )
-        answers.append((_seconds(answer), answer))
+        answers.append((answer.seconds, answer))
         if polish:
             answers.append(_improved(answer, mesh, propagated.strategies, models))
     return _best(answers)
@@ -239,11 +238,17 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
     answer = SearchResult(start, settings, method, rivals=rivals, _prices=moves, _models=models)
     if not polish or sum(o.layer is None or o.layer[1] == 0 for o in graph.operators) > MOST_OPERATORS:
         return answer
-    answers = [(_seconds(answer), answer)]
+    answers = [(answer.seconds, answer)]
     if not rivals and len(mesh.axes) <= POLISH_AXES:
         answers.append(_improved(answer, mesh, strategies, models))
+    # Repeated layers share their rules, which the graph keeps alive: the strategy of one operator is found for all.
+    alike = [
+        (id(o.bound) if o.configured is None else o.index, s) for o, s in zip(graph.operators, strategies)
+    ]
+    distinct = dict(zip(alike, graph.operators))
     for coarse in rivals:
-        nearest = tuple(_on_coarse(o, s, coarse) for o, s in zip(graph.operators, strategies))
+        on_coarse = {key: _on_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
+        nearest = [on_coarse[key] for key in alike]
         answers.append(_improved(answer, coarse, nearest, models))
     return _best(answers)
 
@@ -281,11 +286,6 @@ def _improved(
     solution = improve(model.problem, model.states_of(strategies))
     method = f"{answer.method}, then local search"
     return solution.seconds, replace(answer, choice=model.choice(solution.states), method=method)
-
-
-def _seconds(answer: SearchResult) -> float:
-    """Modelled time by the prices that searches use."""
-    return evaluate(answer.choice, answer.settings, answer.moves).seconds
 
 
 def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
@@ -57,6 +58,14 @@ class StorageStates:
     complete: bool = True
 
 
+class OperatorLayouts(NamedTuple):
+    """Layouts around one operator: operands as it reads them, results and operands' gradients as it computes them."""
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    gradients: tuple[Layout, ...]
+
+
 @dataclass(frozen=True, repr=False)
 class StrategyChoice(ShortRepr):
     """What a search decides: a strategy per operator, and per tensor where it is stored or handed on."""
@@ -65,6 +74,21 @@ class StrategyChoice(ShortRepr):
     mesh: Mesh
     strategies: tuple[Strategy, ...]
     layouts: tuple[Layout, ...]
+
+    @cached_property
+    def operator_layouts(self) -> tuple[OperatorLayouts, ...]:
+        """Per operator the layouts that follow from its strategy."""
+        derived: dict[tuple[int, Strategy], OperatorLayouts] = {}
+        rows = []
+        for operator, strategy in zip(self.graph.operators, self.strategies):
+            # Repeated layers share their rules, which the graph keeps alive.
+            key, bound = (id(operator.bound), strategy), operator.bound
+            if key not in derived:
+                gradients = tuple([bound.gradient_layout(strategy, k) for k in range(len(operator.inputs))])
+                ends = bound.input_layouts(strategy), bound.output_layouts(strategy)
+                derived[key] = OperatorLayouts(*ends, gradients)
+            rows.append(derived[key])
+        return tuple(rows)
 
 
 #: Up to so many strategies of one operator are enumerated.

@@ -30,7 +30,7 @@ from spmdsim.auto_parallel.costs.gradient_sums import (
     joint_price,
 )
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, SharedMessages
-from spmdsim.auto_parallel.costs.peak_memory import kept_when_recomputing, saves, saves_result
+from spmdsim.auto_parallel.costs.peak_memory import saves, saves_result
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
@@ -51,7 +51,10 @@ from spmdsim.redistribution.price import largest, steps_seconds
 
 
 class ChoiceModel:
-    """A graph on a mesh as a choice problem; ``allowed`` says which strategies an operator may have, instead of all."""
+    """A graph on a mesh as a choice problem.
+
+    ``allowed`` says which strategies an operator may have, instead of all; the same ones for tied operators.
+    """
 
     def __init__(
         self,
@@ -68,13 +71,12 @@ class ChoiceModel:
         self._works: dict[tuple[object, ...], np.ndarray] = {}
         self._batch = batch_factors(graph) if settings.batch_axis is not None else []
         self.problem = ChoiceProblem()
-        self._representative = tied_operators(graph) if settings.tie else {}
+        self._representative = graph.tied_operators if settings.tie else {}
         self.states: list[States] = []
         for operator in graph.operators:
             same = self._tied_to(operator.index)
-            # Tied operators have the same rule and configuration; a function of the caller may tell them apart.
-            shared_states = same < operator.index and allowed is None
-            self.states.append(self.states[same] if shared_states else self._states(operator))
+            # Tied operators have the same rule and configuration.
+            self.states.append(self.states[same] if same < operator.index else self._states(operator))
         self._keeper = StorageLayouts(graph, mesh, settings, self.states)
         self.operator_variable: list[int] = []
         self.value_variable: dict[int, int] = {}
@@ -112,10 +114,8 @@ class ChoiceModel:
         self._add_operators()
         shared: dict[tuple[int, int, StorageStates], int] = {}
         # Tied tensors cost the same: the first is priced, the others are counted.
-        alike: dict[tuple[object, ...], list[Value]] = {}
-        for value in self.graph.values:
-            alike.setdefault(self._signature(value), []).append(value)
-        for values in alike.values():
+        alone = tuple((value,) for value in self.graph.values)
+        for values in self.graph.tied_values if self.settings.tie else alone:
             first, count = values[0], len(values)
             if not self._own[first.index]:
                 self._add_direct(first, count)
@@ -142,17 +142,6 @@ class ChoiceModel:
 
     def _tied_to(self, operator: int) -> int:
         return self._representative.get(operator, operator)
-
-    def _signature(self, value: Value) -> tuple[object, ...]:
-        """Equal for tensors at the same place of repeated layers."""
-        if not self.settings.tie:
-            return (value.index,)
-        readers = self.graph.consumers[value.index]
-        producer = None if value.producer is None else self._tied_to(value.producer)
-        around = tuple((self._tied_to(reader), operand) for reader, operand in readers)
-        boundary = bool(readers) and kept_when_recomputing(self.graph, value)
-        what = (value.kind, value.shape, value.itemsize, value.needs_gradient, value.layout, value.output)
-        return (*what, producer, around, boundary)
 
     def _has_variable(self, value: Value) -> bool:
         readers = len(self.graph.consumers[value.index])
@@ -350,7 +339,7 @@ class ChoiceModel:
         producer = None if value.producer is None else self.graph.operators[value.producer]
         needed = any(self._saved(reader, value) for reader in readers)
         needed |= producer is not None and self._result_saved(producer, value)
-        kept_anyway = self.settings.recompute and kept_when_recomputing(self.graph, value)
+        kept_anyway = self.settings.recompute and self.graph.enters_layer(value)
         return pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces
 
     def _copy_memory(
@@ -433,14 +422,3 @@ def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Stra
     full = settings.full and operator.bound.contraction
     even, nested = settings.even is not False, settings.nested
     return mesh_strategies(operator.bound, mesh, partial=passing, full=full, even=even, nested=nested)
-
-
-def tied_operators(graph: Graph) -> dict[int, int]:
-    """For each operator of a repeated layer, the operator at the same place of its first repeat."""
-    first: dict[tuple[object, ...], int] = {}
-    representative: dict[int, int] = {}
-    for operator, place in zip(graph.operators, graph.places):
-        if place is not None:
-            key = (place, operator.bound, repr((operator.configured, operator.out)))
-            representative[operator.index] = first.setdefault(key, operator.index)
-    return representative

@@ -167,14 +167,14 @@ def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
 def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
     graph = choice.graph
     for operator in graph.operators:
-        strategy = choice.strategies[operator.index]
+        own = choice.operator_layouts[operator.index]
         again = settings.recompute and graph.training
-        for operand, wanted in zip(operator.inputs, operator.bound.input_layouts(strategy)):
+        for operand, wanted in zip(operator.inputs, own.inputs):
             value = graph.values[operand]
             times = 2 if again and value.kind != "input" else 1
             if choice.layouts[operand].canonical != wanted.canonical:
                 yield Move("forward", value, operator.index, choice.layouts[operand], wanted, times)
-        for result, produced in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+        for result, produced in zip(operator.outputs, own.outputs):
             if choice.layouts[result].canonical != produced.canonical:
                 value, wanted = graph.values[result], choice.layouts[result]
                 yield Move("forward", value, operator.index, produced, wanted, 1 + again)
@@ -185,8 +185,7 @@ def _backward(choice: StrategyChoice) -> Iterator[Move]:
     for operator in reversed(graph.operators):
         if operator.index not in graph.reached:
             continue
-        strategy = choice.strategies[operator.index]
-        for result, produced in zip(operator.outputs, operator.bound.output_layouts(strategy)):
+        for result, produced in zip(operator.outputs, choice.operator_layouts[operator.index].outputs):
             for src in _gradients(choice, result):
                 if src.canonical != produced.dual().canonical:
                     yield Move("backward", graph.values[result], operator.index, src, produced.dual())
@@ -230,7 +229,7 @@ def _gradients(choice: StrategyChoice, value: int) -> list[Layout]:
     if not graph.values[value].needs_gradient:
         return []
     arriving = (
-        graph.operators[reader].bound.gradient_layout(choice.strategies[reader], operand).canonical
+        choice.operator_layouts[reader].gradients[operand].canonical
         for reader, operand in graph.consumers[value]
         if reader in graph.reached
     )

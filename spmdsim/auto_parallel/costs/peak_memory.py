@@ -23,7 +23,6 @@ from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge
 from spmdsim.redistribution.price import largest
 from spmdsim.redistribution.ways.way import plan_peak
-from spmdsim.tensor.operator_calls import looks_at
 
 
 @dataclass(frozen=True)
@@ -57,22 +56,15 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
 
     With recomputation only what enters a layer is kept, and no parameter's copy.
     """
-    gradients = [graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs]
-    looks = looks_at(operator.bound.rule, gradients, operator.unseen)
-    if not any(look for i, look in zip(operator.inputs, looks) if i == value.index):
+    seen = graph.seen_operands[operator.index]
+    if not any(look for i, look in zip(operator.inputs, seen) if i == value.index):
         return False
-    return not recompute or (value.kind != "parameter" and kept_when_recomputing(graph, value))
+    return not recompute or (value.kind != "parameter" and graph.enters_layer(value))
 
 
 def saves_result(graph: Graph, operator: Operator, recompute: bool = False) -> bool:
     """Whether an operator keeps its results until its backward pass."""
     return operator.saves_result and operator.index in graph.reached and not recompute
-
-
-def kept_when_recomputing(graph: Graph, value: Value) -> bool:
-    """Whether a tensor enters a layer from outside: what recomputation starts from."""
-    producer_layer = graph.operators[value.producer].layer if value.producer is not None else None
-    return any(graph.operators[reader].layer != producer_layer for reader, _ in graph.consumers[value.index])
 
 
 def held_bytes(choice: StrategyChoice, value: int) -> int:
@@ -168,13 +160,13 @@ class StepMemory:
     def forward(self, operator: Operator) -> None:
         """Operands are brought, results computed and handed on; the tape keeps its part, and what has no reader left is free."""
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
-        strategy, copies = choice.strategies[operator.index], 0
-        for operand, wanted in zip(operator.inputs, operator.bound.input_layouts(strategy)):
+        own, copies = choice.operator_layouts[operator.index], 0
+        for operand, wanted in zip(operator.inputs, own.inputs):
             src = choice.layouts[operand]
             if wanted.canonical != src.canonical:
                 self.moment(name, copies + self.moving(values[operand], src, wanted))
                 copies += _nbytes(values[operand], wanted)
-        produced = dict(zip(operator.outputs, operator.bound.output_layouts(strategy)))
+        produced = dict(zip(operator.outputs, own.outputs))
         sizes = {result: _nbytes(values[result], layout) for result, layout in produced.items()}
         self.moment(name, copies + sum(sizes.values()))
         self._keep(operator, self.settings.recompute and graph.training)
@@ -205,11 +197,11 @@ class StepMemory:
 
     def _kept_arrays(self, operator: Operator, recompute: bool) -> Iterable[tuple[Key, int]]:
         choice, graph = self.choice, self.graph
-        strategy = choice.strategies[operator.index]
-        read = [*zip(operator.inputs, operator.bound.input_layouts(strategy))]
+        own = choice.operator_layouts[operator.index]
+        read = zip(operator.inputs, own.inputs)
         arrays = [(i, layout) for i, layout in read if saves(graph, operator, graph.values[i], recompute)]
         if saves_result(graph, operator, recompute):
-            arrays += zip(operator.outputs, operator.bound.output_layouts(strategy))
+            arrays += zip(operator.outputs, own.outputs)
         for i, layout in dict.fromkeys(arrays):
             same = layout.canonical == choice.layouts[i].canonical
             if not (same and graph.values[i].kind == "parameter"):
@@ -231,14 +223,13 @@ class StepMemory:
             return
         if self.settings.recompute:
             self._recompute(operator)
-        strategy, bound, name = self.choice.strategies[operator.index], operator.bound, operator.name
+        layouts, name = self.choice.operator_layouts[operator.index], operator.name
         dys = 0
-        for result, layout in zip(operator.outputs, bound.output_layouts(strategy)):
+        for result, layout in zip(operator.outputs, layouts.outputs):
             dys += self._settle(self.graph.values[result], layout.dual(), name, dys)
         own = []
-        for k, operand in enumerate(operator.inputs):
+        for operand, layout in zip(operator.inputs, layouts.gradients):
             if self.graph.brings_gradient(self.graph.values[operand], operator.index):
-                layout = bound.gradient_layout(strategy, k)
                 own.append((operand, layout, _nbytes(self.graph.values[operand], layout)))
         self.moment(name, dys + sum(nbytes for _, _, nbytes in own))
         for operand, layout, nbytes in own:

@@ -15,6 +15,7 @@ from typing import Any
 from spmdsim.core import BoundRule, Layout, Rule, bind
 from spmdsim.errors import context, many, unknown
 from spmdsim.pictured import ShortRepr
+from spmdsim.tensor.operator_calls import looks_at
 
 Shape = tuple[int, ...]
 
@@ -143,6 +144,57 @@ class Graph(ShortRepr):
     def brings_gradient(self, value: Value, *readers: int) -> bool:
         """Whether a gradient of a tensor comes back from one of these readers of it."""
         return value.needs_gradient and not self.reached.isdisjoint(readers)
+
+    @cached_property
+    def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
+        """Per operator, for each of its operands, whether a gradient looks at the operand's values."""
+        seen: dict[tuple[object, ...], tuple[bool, ...]] = {}
+        rows = []
+        for operator in self.operators:
+            inputs = [self.values[i] for i in operator.inputs]
+            gradients = tuple([self.brings_gradient(value, operator.index) for value in inputs])
+            # Repeated layers share their rules, which the graph keeps alive.
+            key = (id(operator.bound.rule), gradients, operator.unseen)
+            if key not in seen:
+                seen[key] = looks_at(operator.bound.rule, gradients, operator.unseen)
+            rows.append(seen[key])
+        return tuple(rows)
+
+    @cached_property
+    def tied_operators(self) -> dict[int, int]:
+        """For each operator of a repeated layer, the operator at the same place of the layer's first repeat."""
+        first: dict[tuple[object, ...], int] = {}
+        representative: dict[int, int] = {}
+        for operator, place in zip(self.operators, self.places):
+            if place is not None:
+                key = (place, operator.bound, repr((operator.configured, operator.out)))
+                representative[operator.index] = first.setdefault(key, operator.index)
+        return representative
+
+    @cached_property
+    def tied_values(self) -> tuple[tuple[Value, ...], ...]:
+        """The tensors in groups: those at the same place of repeated layers together, all others alone."""
+        tied = self.tied_operators
+        groups: dict[tuple[object, ...], list[Value]] = {}
+        for value in self.values:
+            producer = None if value.producer is None else tied.get(value.producer, value.producer)
+            readers = tuple([(tied.get(reader, reader), k) for reader, k in self.consumers[value.index]])
+            facts = (
+                value.kind,
+                value.shape,
+                value.itemsize,
+                value.needs_gradient,
+                value.layout,
+                value.output,
+            )
+            key = (*facts, producer, readers, self.enters_layer(value))
+            groups.setdefault(key, []).append(value)
+        return tuple(map(tuple, groups.values()))
+
+    def enters_layer(self, value: Value) -> bool:
+        """Return True if a tensor is read in another layer than the one that computes it: recomputation starts from it."""
+        layer = self.operators[value.producer].layer if value.producer is not None else None
+        return any(self.operators[reader].layer != layer for reader, _ in self.consumers[value.index])
 
     def readers(self, value: Value) -> list[int]:
         """The operators that read a tensor, in order."""
