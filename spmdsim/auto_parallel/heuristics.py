@@ -283,7 +283,7 @@ def _improved(
     graph, settings = answer.graph, answer.settings
     tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
     model = models[mesh] = ChoiceModel(graph, mesh, tied, moves=answer.moves)
-    solution = improve(model.problem, model.states_of(strategies))
+    solution = improve(model.problem, model.states_of(strategies), model.kept_states)
     method = f"{answer.method}, then local search"
     return solution.seconds, replace(answer, choice=model.choice(solution.states), method=method)
 

@@ -235,6 +235,6 @@ def _lowest(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
 
 def _eliminate(model: ChoiceModel) -> Solution | None:
     try:
-        return eliminate(model.problem)
+        return eliminate(model.problem, model.kept_states)
     except TooWideError:
         return None

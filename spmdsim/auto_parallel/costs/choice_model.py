@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from spmdsim.auto_parallel.costs.peak_memory import saves, saves_result
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
+from spmdsim.auto_parallel.solvers.elimination import reduce_domains
 from spmdsim.auto_parallel.storage_layouts import StorageLayouts
 from spmdsim.auto_parallel.strategy_choice import (
     States,
@@ -107,6 +109,11 @@ class ChoiceModel:
                 operator=operator.name,
             )
         return states_of(operator.bound, tuple(strategies))
+
+    @cached_property
+    def kept_states(self) -> list[np.ndarray]:
+        """Per variable of the problem, the states that may be part of an optimum."""
+        return reduce_domains(self.problem)
 
     # -- building -----------------------------------------------------------------------------------
 

@@ -47,9 +47,11 @@ class TooWideError(SpmdError):
     """The graph is too entangled for tables of a reasonable size."""
 
 
-def eliminate(problem: ChoiceProblem, largest: int = LARGEST_TABLE) -> Solution:
-    """The cheapest assignment."""
-    kept = reduce_domains(problem)
+def eliminate(
+    problem: ChoiceProblem, kept: Sequence[np.ndarray] | None = None, largest: int = LARGEST_TABLE
+) -> Solution:
+    """Return the cheapest assignment; ``kept`` is what :func:`reduce_domains` returns of the problem, if it is known."""
+    kept = reduce_domains(problem) if kept is None else kept
     small = restrict(problem, kept)
     states = _Branches(small, largest).run() if small.hubs else _Elimination(small, largest).run()
     chosen = [int(kept[i][s]) for i, s in enumerate(states)]
@@ -348,9 +350,15 @@ class _Branches:
         return worst
 
 
-def improve(problem: ChoiceProblem, states: Sequence[int]) -> Solution:
-    """A solution that is at least as good; states that no optimum needs are crossed out first: windows are small then."""
-    kept = reduce_domains(problem)
+def improve(
+    problem: ChoiceProblem, states: Sequence[int], kept: Sequence[np.ndarray] | None = None
+) -> Solution:
+    """Return a solution that is at least as good as given states.
+
+    ``kept`` is what :func:`reduce_domains` returns of the problem, if it is known. States that no optimum needs are left
+    out: windows are small then.
+    """
+    kept = reduce_domains(problem) if kept is None else kept
     small = restrict(problem, kept)
     start = list(states)
     for v, allowed in enumerate(kept):

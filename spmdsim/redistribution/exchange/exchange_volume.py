@@ -20,9 +20,11 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution.exchange.direct import FEW_RANKS
 from spmdsim.redistribution.exchange.grid import (
+    Cuts,
     Ends,
     apart,
     grids,
+    on_positions,
     parts_of,
     piece_numbers,
     pieces_of,
@@ -252,6 +254,13 @@ def _boxes(size: int, mesh: Mesh, entry: tuple[str, ...]) -> tuple[list[int], li
     return first, [start + lengths[n] for start, n in zip(first, numbers)]
 
 
+def _shared(cut: Cuts, piece: np.ndarray, other: Cuts, position: np.ndarray) -> np.ndarray:
+    """Return the lengths that pieces of one cut of a dim have in common with pieces of another cut."""
+    start = np.maximum(cut.start[piece], other.start[position])
+    length: np.ndarray = np.maximum(np.minimum(cut.stop[piece], other.stop[position]) - start, 0)
+    return length
+
+
 class ExchangeVolume:
     """Elements and messages of the direct exchange from ``src`` to ``dst``; counted when asked for."""
 
@@ -264,13 +273,13 @@ class ExchangeVolume:
     def own(self) -> np.ndarray:
         """Per position of the target mesh, the elements that the rank holds already."""
         have, want, held = self._have, self._want, self._held
+        if held is None:
+            sides = zip(have.cuts, have.shaped_pieces, want.cuts, want.shaped_pieces)
+            return on_positions(want.mesh, prod([_shared(*dim) for dim in sides], start=np.int64(1)))
         out = np.ones(want.mesh.size, np.int64)
         for cut, piece, other, position in zip(have.cuts, have.pieces, want.cuts, want.pieces):
-            part = piece if held is None else piece[held]
-            start = np.maximum(cut.start[part], other.start[position])
-            out *= np.maximum(np.minimum(cut.stop[part], other.stop[position]) - start, 0)
-        if held is not None:
-            out[held < 0] = 0
+            out *= _shared(cut, piece[held], other, position)
+        out[held < 0] = 0
         return out
 
     @cached_property
@@ -282,10 +291,11 @@ class ExchangeVolume:
     @cached_property
     def messages(self) -> np.ndarray:
         """Per position of the target mesh, from how many other ranks, where one holder of a piece sends its box."""
-        pieces = np.ones(self._want.mesh.size, np.int64)
-        for mine, theirs, piece in zip(self._want.cuts, self._have.cuts, self._want.pieces):
+        counts = []
+        for mine, theirs, piece in zip(self._want.cuts, self._have.cuts, self._want.shaped_pieces):
             first, last = theirs.overlaps(mine.start, np.maximum(mine.stop, mine.start + 1))
-            pieces *= (last - first)[piece]
+            counts.append((last - first)[piece])
+        pieces = on_positions(self._want.mesh, prod(counts, start=np.int64(1)))
         return np.where(self._want.volumes > 0, pieces - (self.own > 0), 0)
 
     @cached_property

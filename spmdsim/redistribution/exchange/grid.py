@@ -122,14 +122,6 @@ class Ranks:
 ranks_of = lru_cache(maxsize=512)(Ranks)
 
 
-@lru_cache(maxsize=512)
-def _digits(mesh: Mesh) -> dict[str, np.ndarray]:
-    """Per axis the coordinate of every position."""
-    position = np.arange(mesh.size)
-    strides = dict(zip(mesh.axes, mesh._strides))
-    return {axis: position // strides[axis] % mesh.size_of[axis] for axis in mesh.axes}
-
-
 @lru_cache(maxsize=2048)
 def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     """Position offset of every combination of coordinates on ``axes``, the first axis being the major one."""
@@ -143,11 +135,22 @@ def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
 @lru_cache(maxsize=2048)
 def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     """Per position the mixed-radix number of its coordinates on ``axes``, the first axis being the major one."""
-    digits = _digits(mesh)
-    out = np.zeros(mesh.size, np.int64)
+    return on_positions(mesh, shaped_numbers(mesh, axes))
+
+
+@lru_cache(maxsize=2048)
+def shaped_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
+    """Return :func:`piece_numbers` in the mesh's shape, with length 1 along all other axes: equal ranks are counted once."""
+    places = np.indices(mesh.shape, sparse=True)
+    out = np.zeros((1,) * len(mesh.shape), np.int64)
     for axis in axes:
-        out = out * mesh.size_of[axis] + digits[axis]
+        out = out * mesh.size_of[axis] + places[mesh.axis_index(axis)]
     return out
+
+
+def on_positions(mesh: Mesh, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers in a mesh's shape, with length 1 where an axis makes no difference, as one number per position."""
+    return np.broadcast_to(numbers, mesh.shape).reshape(-1)
 
 
 class Grid:
@@ -180,12 +183,15 @@ class Grid:
         return [piece_numbers(self.mesh, entry) for entry in self.entries]
 
     @cached_property
+    def shaped_pieces(self) -> list[np.ndarray]:
+        """Per dim the piece held, as :func:`shaped_numbers` says."""
+        return [shaped_numbers(self.mesh, entry) for entry in self.entries]
+
+    @cached_property
     def volumes(self) -> np.ndarray:
         """Per mesh position, the elements of its piece."""
-        out = np.ones(self.mesh.size, np.int64)
-        for cut, piece in zip(self.cuts, self.pieces):
-            out *= (cut.stop - cut.start)[piece]
-        return out
+        lengths = [(cut.stop - cut.start)[piece] for cut, piece in zip(self.cuts, self.shaped_pieces)]
+        return on_positions(self.mesh, math.prod(lengths, start=np.int64(1)))
 
     @cached_property
     def cells(self) -> list[np.ndarray]:
