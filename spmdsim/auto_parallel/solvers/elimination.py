@@ -146,11 +146,11 @@ def _worse(row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]) -> 
 
 def _least_difference(part: np.ndarray) -> np.ndarray:
     """``min over x of part[a, x] - part[b, x]`` for all a and b, in pieces that fit the cache."""
-    n, m = part.shape
+    (n, m), columns = part.shape, np.ascontiguousarray(part.T)  # numpy is slow along a short last axis
     if n * n * m <= 2_000_000:
-        array: np.ndarray = (part[:, None, :] - part[None, :, :]).min(axis=2)
+        array: np.ndarray = (columns[:, :, None] - columns[:, None, :]).min(axis=0)
         return array
-    return np.stack([(part[a][None, :] - part).min(axis=1) for a in range(n)])
+    return np.stack([(columns[:, a : a + 1] - columns).min(axis=0) for a in range(n)])
 
 
 class _Table(NamedTuple):
@@ -166,8 +166,8 @@ class _Elimination:
         self.largest = largest
         self.tables: dict[int, _Table] = {}
         self.number = 0
-        #: Variables that are removed, with those around them and their best states.
-        self.order: list[tuple[int, tuple[int, ...], np.ndarray]] = []
+        #: Variables that are removed, with the tables they were in.
+        self.order: list[tuple[int, list[_Table]]] = []
         self.of: list[set[int]] = [set() for _ in self.sizes]
         # A variable with one state is decided: its pairs are prices of their other variables.
         rows = [row.copy() for row in problem.seconds]
@@ -212,7 +212,7 @@ class _Elimination:
     def run(self) -> list[int]:
         """States of all variables."""
         removed = [False] * len(self.sizes)
-        for v, _, _ in self.order:
+        for v, _ in self.order:
             removed[v] = True
         waiting = [(self._width(v), v) for v in range(len(self.sizes)) if not removed[v]]
         heapq.heapify(waiting)
@@ -228,16 +228,31 @@ class _Elimination:
             for u in self._replace(v, now):
                 heapq.heappush(waiting, (self._width(u), u))
         states = [0] * len(self.sizes)
-        for v, around, argmin in reversed(self.order):
-            states[v] = int(argmin[tuple(states[u] for u in around)])
+        for v, tables in reversed(self.order):
+            prices = np.zeros(self.sizes[v])
+            for table in tables:
+                prices += table.prices[tuple(slice(None) if u == v else states[u] for u in table.variables)]
+            states[v] = int(prices.argmin())
         return states
 
     def _replace(self, v: int, width: int) -> tuple[int, ...]:
         """Remove a variable, and put a table over those around it in its place; returns these."""
-        around, best, argmin = self._remove(v, width)
-        self.order.append((v, around, argmin))
+        if width > self.largest:
+            raise _too_wide(width)
+        around = self._around(v)
+        numbers = sorted(self.of[v], key=lambda n: self.tables[n].prices.ndim)
+        tables = [self.tables.pop(number) for number in numbers]
+        self.order.append((v, tables))
+        total: np.ndarray = np.zeros((1,) * (1 + len(around)))
+        for table in tables:
+            # The variable's own axis comes first, because numpy is slow along a short last axis.
+            prices = _spread(table, (v, *around))
+            has_all = np.broadcast_shapes(total.shape, prices.shape) == total.shape
+            total = np.add(total, prices, out=total if has_all else None, order="C")
+        for u in around:
+            self.of[u].difference_update(numbers)
         if around:
-            self._add(around, best)
+            self._add(around, total.min(axis=0))
         return around
 
     def _around(self, v: int) -> tuple[int, ...]:
@@ -246,21 +261,6 @@ class _Elimination:
 
     def _width(self, v: int) -> int:
         return self.sizes[v] * math.prod(self.sizes[u] for u in self._around(v))
-
-    def _remove(self, v: int, width: int) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
-        if width > self.largest:
-            raise _too_wide(width)
-        around = self._around(v)
-        axes = (*around, v)
-        total: np.ndarray = np.zeros((1,) * len(axes))
-        for number in sorted(self.of[v], key=lambda n: self.tables[n].prices.ndim):
-            table = self.tables.pop(number)
-            for u in table.variables:
-                if u != v:
-                    self.of[u].discard(number)
-            total = total + _spread(table, axes)
-        total = np.broadcast_to(total, [self.sizes[u] for u in axes])
-        return around, total.min(axis=-1), total.argmin(axis=-1)
 
 
 def _too_wide(width: int) -> TooWideError:
