@@ -115,10 +115,11 @@ def search(
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
         return by_propagation(graph, meshes, settings, polish)
-    best = _best_mesh(graph, meshes, settings, memory)
+    moves = MovePrices(settings)
+    best = _best_mesh(graph, meshes, settings, memory, moves)
     uneven = [mesh for mesh in meshes if len(mesh.axes) <= (axes or 2) and _has_uneven(graph, mesh, settings)]
     if memory is None and settings.even is None and best.settings.even is None and uneven:
-        other = _best_mesh(graph, uneven, replace(settings, even=False), memory)
+        other = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves)
         best = min(best, other, key=lambda one: one.seconds)
     return best
 
@@ -217,10 +218,9 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
 
 
 def _best_mesh(
-    graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None
+    graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None, moves: MovePrices
 ) -> SearchResult:
     """The optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
-    moves = MovePrices(settings)
     models = [_usable(graph, mesh, settings, moves) for mesh in meshes]
     if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
         models = [_usable(graph, mesh, replace(settings, even=False), moves) for mesh in meshes]
@@ -269,7 +269,7 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     >>> search_mesh(graph, Mesh((2,), ("dp",)), Settings()).optimal
     True
     """
-    return _best_mesh(graph, (mesh,), settings, memory)
+    return _best_mesh(graph, (mesh,), settings, memory, MovePrices(settings))
 
 
 def _usable(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> ChoiceModel | InputError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, comp
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError, SpmdError
@@ -146,11 +148,18 @@ def test_the_peak_is_what_a_rank_takes(world, monkeypatch, rows, columns):
         assert 0.97 <= answer.memory.peak / taken <= 1.03, (name, answer.memory, taken)
 
 
+@lru_cache
+def optimum_of(case: str, ranks: int, machine: str = "laptop") -> SearchResult:
+    """Return what a search finds for a case; several tests run the result."""
+    program, inputs, parameters = CASES[case]
+    return search(program, ranks, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
+
+
+@lru_cache
 def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
     """Result and gradients in one process with one rank."""
-    program, inputs, parameters = CASES[case]
-    optimum = search(program, 1, inputs=inputs, parameters=parameters)
-    result, tensors = run(program, optimum, LockStep(1), arrays_of(case))
+    program, _, parameters = CASES[case]
+    result, tensors = run(program, optimum_of(case, 1), LockStep(1), arrays_of(case))
     return result.item(), {name: tensors[name].grad.full() for name in parameters}
 
 
@@ -165,8 +174,7 @@ def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
     ],
 )
 def test_found_strategies_run_as_predicted(world, case, machine):
-    program, inputs, parameters = CASES[case]
-    optimum = search(program, world.size, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
+    program, optimum = CASES[case][0], optimum_of(case, world.size, machine)
     with record() as trace:
         result, tensors = run(program, optimum, world, arrays_of(case))
     for rank in world.ranks:
@@ -413,7 +421,7 @@ def test_an_einsum_on_its_best_grid_moves_the_predicted_words(world, equation, s
 @pytest.mark.parametrize("case", CASES)
 def test_the_proof_of_a_run(world, case):
     program, inputs, parameters = CASES[case]
-    result = search(program, world.size, inputs=inputs, parameters=parameters)
+    result = optimum_of(case, world.size)
     proof = prove(program, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows and "as predicted" in str(proof)
     wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
@@ -425,7 +433,7 @@ def test_the_proof_of_a_run(world, case):
 def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
     """Bytes as predicted, and a hundredth too much in what one rank gives."""
     program, inputs, parameters = CASES[case]
-    result = search(program, 4, inputs=inputs, parameters=parameters)
+    result = optimum_of(case, 4)
     right = LockStep._run
 
     def wrong(self, step, shards, *more):

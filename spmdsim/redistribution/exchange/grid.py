@@ -148,7 +148,7 @@ def shaped_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
     return out
 
 
-def on_positions(mesh: Mesh, numbers: np.ndarray) -> np.ndarray:
+def on_positions(mesh: Mesh, numbers: np.ndarray | np.int64) -> np.ndarray:
     """Return numbers in a mesh's shape, with length 1 where an axis makes no difference, as one number per position."""
     return np.broadcast_to(numbers, mesh.shape).reshape(-1)
 
