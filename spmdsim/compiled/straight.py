@@ -1,7 +1,6 @@
 """A program's instructions, for a process that owns one rank from arrays to arrays, and all written out as one function.
 
-All that is known is done beforehand, and nothing is left to do between instructions: not what an operator and its
-gradient have in common, nor what is the same in every call. The function keeps every value in a
+All that is known is done beforehand, and nothing is left to do between instructions. The function keeps every value in a
 variable of its own, which goes with the last one who reads it.
 """
 
@@ -20,8 +19,6 @@ from spmdsim.core.operator import calculated
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
 from spmdsim.nn.optimiser_base import Optimiser
-from spmdsim.ops.declare import specialised, specialised_pair
-from spmdsim.tensor.program_operator import alone_gradients, specialised_vjp
 from spmdsim.worlds.pool import SMALLEST
 from spmdsim.worlds.programs import StepProgram
 from spmdsim.worlds.provenance import computed_origin
@@ -176,12 +173,8 @@ def on_one_rank(note: Note, arrays: Sequence[Any]) -> NumberedCall:
             head = recipe.head(world.ranks[0])
             if function is local_gradients:
                 arrived, wanted = facts[3:5]
-                vjp = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None
-                if vjp is not None:
-                    kinds = kinds_of(recipe, wanted)
-                    return ready(vjp, several=True, tells=False, kinds=kinds, convert=like)
                 return ready(_backward(recipe, params, arrived, wanted, head), several=True, tells=False)
-            forward = _forward(recipe, head, arrays, params)
+            forward = partial(recipe.forward, *head, **params) if head or params else recipe.forward
             kinds = tuple(meta.held for meta in recipe.outputs)
             return ready(forward, several=len(kinds) > 1, tells=False, kinds=kinds, convert=recipe.op.typed)
     if several:
@@ -199,15 +192,6 @@ def _derived(world: Any, step: Step, dtype: Any) -> StepProgram | None:
     return program if program is not None and program.run is not None and program.room is None else None
 
 
-def _forward(
-    recipe: Any, head: tuple[Any, ...], arrays: Sequence[Any], params: dict[str, Any]
-) -> Callable[..., Any]:
-    """The local function, given what comes before and after its arrays."""
-    function = specialised(recipe.forward, (*head, *arrays), **params)
-    usual = function is recipe.forward
-    return partial(function, *head, **params) if usual and (head or params) else function
-
-
 def kinds_of(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
     """The element types of an operator's gradients; None for those that nobody wants."""
     return tuple(meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted))
@@ -216,8 +200,6 @@ def kinds_of(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
 def _backward(
     recipe: Any, params: dict[str, Any], arrived: list[bool], wanted: list[bool], head: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    if arrived == [True]:
-        return partial(alone_gradients(recipe, wanted, head), params)
     kinds, pull = kinds_of(recipe, wanted), partial(pulled, recipe, params, arrived, head=head)
 
     def backward(*arrays: Any) -> list[Any]:
@@ -228,13 +210,7 @@ def _backward(
 
 
 def calculated_once(notes: Sequence[Note], code: list[NumberedCall], recorded: NoteTaker) -> None:
-    """Change the instructions of one rank's program, one per note, where they would calculate something again."""
-    _same_results(notes, code, recorded)
-    _pairs(notes, code, recorded)
-
-
-def _same_results(notes: Sequence[Note], code: list[NumberedCall], recorded: NoteTaker) -> None:
-    """Make constants of the small results of operators that depend on nothing else."""
+    """Make constants of the small results of operators that depend on nothing but constants."""
     for k, (note, one) in enumerate(zip(notes, code)):
         if recipe_of(note.run) is None or not recorded.constants.keys() >= {*note.inputs}:
             continue
@@ -247,35 +223,3 @@ def _same_results(notes: Sequence[Note], code: list[NumberedCall], recorded: Not
 
 def _given_back(same: Any, *_: Any) -> Any:
     return same
-
-
-def _pairs(notes: Sequence[Note], code: list[NumberedCall], recorded: NoteTaker) -> None:
-    """Let operators leave to their gradients what those would calculate again, as a value of its own."""
-    callers: dict[tuple[Any, ...], list[int]] = {}
-    pulled: dict[tuple[Any, ...], list[int]] = {}
-    for k, note in enumerate(notes):
-        recipe = recipe_of(note.run)
-        if recipe is None or code[k].tells:  # what it asks for takes its place, or its ranks
-            continue
-        if note.run.func is calculated and len(note.outputs) == 1:
-            callers.setdefault((id(recipe), note.inputs), []).append(k)
-        elif note.run.func is local_gradients and note.run.args[3] == [True]:
-            count = len(recipe.inputs)
-            pulled.setdefault((id(recipe), note.inputs[1 : 1 + count]), []).append(k)
-    for key, (first, *others) in callers.items():
-        back = pulled.get(key, ())
-        if others or len(back) != 1:
-            continue
-        note, (last,) = notes[first], back
-        recipe, _, params = note.run.args[:3]
-        arrays = [recorded.arrays[number][0] for number in note.inputs]
-        pair = None if recipe.vjp is None else specialised_pair(recipe.vjp, arrays, params)
-        if pair is not None:
-            left, recorded.values = recorded.values, recorded.values + 1
-            forward, backward = code[first], code[last]
-            outputs, kinds = (*forward.outputs, left), (*forward.kinds, None)
-            code[first] = replace(forward, run=pair[0], outputs=outputs, kinds=kinds, several=True)
-            wanted = kinds_of(recipe, notes[last].run.args[4])
-            code[last] = replace(
-                backward, run=pair[1], inputs=(backward.inputs[0], left), kinds=wanted, convert=like
-            )

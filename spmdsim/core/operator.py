@@ -231,7 +231,7 @@ def track(recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor],
 def run(recipe: Recipe, tensors: Sequence[T], params: Params) -> list[T]:
     """Do what a recipe says: the results as they were computed."""
     world, kind = tensors[0].world, type(tensors[0])
-    operands = [recipe.bring(i, tensor) for i, tensor in enumerate(tensors)]
+    operands = [x if recipe.plans[i] is None else recipe.bring(i, x) for i, x in enumerate(tensors)]
     results = [
         kind(world, meta, arrays, origin=world.derived_origin(recipe, operands, k, params))
         for k, (meta, arrays) in enumerate(zip(recipe.outputs, recipe.op.computed(recipe, operands, params)))

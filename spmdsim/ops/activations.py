@@ -16,7 +16,7 @@ import numpy as np
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import InputError, OutOfRange, many
 from spmdsim.layout.element_type import fractional, ordered, promoted
-from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, specialised, unary
+from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, unary
 from spmdsim.ops.elementwise import one_of
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Context, Op, Tensor
@@ -45,13 +45,6 @@ def _relu(x: Array) -> Array:
     return array
 
 
-def _known_relu(x: Array) -> Callable[..., Array]:
-    zero = np.zeros((), x.dtype)
-    function = specialised(_maximum, (x, zero))
-    return lambda x: function(x, zero)
-
-
-_relu.known = _known_relu  # type: ignore[attr-defined]
 relu = unary("relu", _relu, lambda y: y > 0, real=True, says="max(x, 0)")
 sigmoid = unary(
     "sigmoid",

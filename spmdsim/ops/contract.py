@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand
 from spmdsim.tensor.operator_calls import apply
-from spmdsim.worlds.pool import SMALLEST, allocator, empty
+from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["linear", "matmul", "vdot"]
 
@@ -82,44 +81,6 @@ def _matmul_vjp(
         return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
     return of_a, of_b
-
-
-def _known_product(a: Array, b: Array) -> Callable[..., Array]:
-    """:func:`_product` of matrices of these shapes and types."""
-    if a.ndim != 2 or b.ndim != 2:
-        return _product
-    if a.shape[0] * b.shape[1] * a.itemsize < SMALLEST or a.dtype != b.dtype:
-        return np.matmul
-    fresh = allocator((a.shape[0], b.shape[1]), a.dtype)
-    return lambda a, b: np.matmul(a, b, out=fresh())
-
-
-def _known_matmul_vjp(
-    wanted: Sequence[bool], dy: Array, a: Array, b: Array, **params: bool
-) -> Callable[..., Any] | None:
-    """Of real matrices that are not transposed."""
-    if a.ndim != 2 or b.ndim != 2 or any(params.values()) or dy.dtype.kind == "c":
-        return None
-    left, right = _known_product(dy, b.T), _known_product(a.T, dy)
-    if all(wanted):
-        return lambda dy, a, b: (left(dy, b.T), right(a.T, dy))
-    return (
-        (lambda dy, a, b: (left(dy, b.T), None)) if wanted[0] else (lambda dy, a, b: (None, right(a.T, dy)))
-    )
-
-
-def _known_matmul(
-    a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False
-) -> Callable[..., Array]:
-    left, right = _swap(a, transpose_a), _swap(b, transpose_b)
-    product = np.matmul if a.ndim < 2 or b.ndim < 2 else _known_product(left, right)
-    if not transpose_a and not transpose_b:
-        return product
-    return lambda a, b: product(_swap(a, transpose_a), _swap(b, transpose_b))
-
-
-_matmul.known = _known_matmul  # type: ignore[attr-defined]
-_matmul_vjp.known = _known_matmul_vjp  # type: ignore[attr-defined]
 
 
 _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)

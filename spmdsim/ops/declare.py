@@ -18,7 +18,7 @@ from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand, constant, operands
 from spmdsim.tensor.operator_calls import apply
-from spmdsim.worlds.pool import SMALLEST, allocator, empty
+from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["cast"]
 
@@ -113,38 +113,11 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        return function(*arrays, out=empty(np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
+        shapes = {array.shape for array in arrays if array.ndim}
+        shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+        return function(*arrays, out=empty(shape, dtype))
 
-    def specialise(*arrays: Array) -> Callable[..., Any]:
-        if all(array.nbytes < SMALLEST for array in arrays):
-            return function
-        dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        shape = np.broadcast_shapes(*[array.shape for array in arrays])
-        fresh = allocator(shape, dtype)
-        return lambda *arrays: function(*arrays, out=fresh())
-
-    local.known = specialise  # type: ignore[attr-defined]
     return local
-
-
-def specialised(function: Callable[..., Any], arrays: Sequence[Any], **params: Any) -> Callable[..., Any]:
-    """A local function for arrays of these shapes and types, with all that can be known beforehand done once.
-
-    It takes arrays alone, without the parameters, and the context before the arrays, for which it is made.
-    """
-    specialise = getattr(function, "known", None)
-    return function if specialise is None else specialise(*arrays, **params)
-
-
-def specialised_pair(
-    vjp: Callable[..., Any], arrays: Arrays, params: dict[str, Any]
-) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Both local functions for operands of these shapes and types, where they would compute the same things twice.
-
-    The first one gives the result and what it leaves to the other one, which takes that after the result's gradient, once.
-    """
-    pair = getattr(vjp, "pair", None)
-    return None if pair is None else pair(*arrays, **params)
 
 
 def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
@@ -252,12 +225,6 @@ def unary(
     def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
         return (_scaled(dy, conj(slope(operands[0], result))),)
 
-    def real_times(wanted: Sequence[bool], *arrays: Array) -> Callable[..., Any] | None:
-        if any(array.dtype.kind == "c" for array in arrays):
-            return None
-        return lambda dy, x, y=None: (_scaled(dy, slope(x, y)),)
-
-    times.known = real_times  # type: ignore[attr-defined]
     slope, seen = _slope(derivative or (lambda x: x))
     local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)

@@ -21,7 +21,7 @@ from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import counted_dim, flag
 from spmdsim.tensor.operator_calls import apply
-from spmdsim.worlds.pool import allocator, empty
+from spmdsim.worlds.pool import empty
 
 __all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "std", "sum", "var"]
 
@@ -69,29 +69,9 @@ def _rule(op: str) -> Callable[..., Rule]:
     return rule
 
 
-#: The functions of two elements by which numpy's functions reduce whose results have the elements' type.
-_UFUNCS = {"max": np.maximum, "min": np.minimum}
-
-
-def _known_reduction(
-    ufunc: np.ufunc, x: Array, dims: Shape, keepdims: bool, kind: np.dtype
-) -> Callable[..., Array]:
-    """Reduces arrays of one shape and type; a single number at once into an array of its own."""
-    reduce: Any = ufunc.reduce
-    if keepdims or len(dims) < x.ndim:
-        return lambda x: reduce(x, dims, kind, None, keepdims)
-    new = np.empty
-    return lambda x: reduce(x, dims, kind, new((), kind))
-
-
 def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
     """The operator that is numpy's function of this name; an empty shard contributes what changes nothing."""
     function = getattr(np, name)
-
-    def known(x: Array, dims: Shape, keepdims: bool) -> Callable[..., Array]:
-        if not x.size:
-            return lambda x: forward(x, dims, keepdims)
-        return _known_reduction(_UFUNCS[name], x, dims, keepdims, x.dtype)
 
     def forward(x: Array, dims: Shape, keepdims: bool) -> Array:
         if not x.size:
@@ -100,8 +80,6 @@ def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
             return np.full(shape, identity(name, kind), kind)
         return np.asarray(getattr(x, name)(axis=dims, keepdims=keepdims))
 
-    if name in _UFUNCS:
-        forward.known = known  # type: ignore[attr-defined]
     return Op(name, _rule(name), forward, dtype=dtype, **more)
 
 
@@ -128,23 +106,6 @@ def _mean_vjp(dy: Array, operands: Arrays, y: Any, dims: Shape, keepdims: bool, 
     return _sum_vjp(dy * dy.dtype.type(_share(count)), operands, y, dims, keepdims)
 
 
-def _known_mean_vjp(
-    wanted: Sequence[bool], dy: Array, x: Array, dims: Shape, keepdims: bool, count: int
-) -> Callable[..., Any]:
-    share, fresh = dy.dtype.type(_share(count)), allocator(x.shape, dy.dtype)
-    kept = [1 if i in dims else n for i, n in enumerate(x.shape)]
-
-    def vjp(dy: Array, x: Array) -> tuple[Array]:
-        gradient = fresh()
-        gradient[...] = (dy * share).reshape(kept)
-        return (gradient,)
-
-    return vjp
-
-
-_mean_vjp.known = _known_mean_vjp  # type: ignore[attr-defined]
-
-
 _mean_op = Op(
     "mean",
     lambda shape, dims, keepdims, count: _rule("sum")(shape, dims, keepdims),
@@ -159,7 +120,6 @@ def _sum(x: Array, dims: Shape, keepdims: Any) -> Array:
     return np.asarray(np.add.reduce(x, dims, _sum_type(x.dtype), keepdims=keepdims))
 
 
-_sum.known = lambda x, dims, keepdims: _known_reduction(np.add, x, dims, keepdims, _sum_type(x.dtype))  # type: ignore[attr-defined]
 _sum_op = Op(
     "sum",
     _rule("sum"),

@@ -7,7 +7,7 @@ SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy; their classes ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -314,20 +314,6 @@ def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
     return softmax
 
 
-def _rows_pair(logits: Array, labels: Array) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """Both with one pass of exponentials."""
-    if not logits.size:
-        return None
-    *rows, _ = _at(labels)
-
-    def forward(logits: Array, labels: Array) -> tuple[Array, Any]:
-        checked_ids(labels, logits.shape[-1], what="classes")
-        return _losses(logits, (*rows, labels))
-
-    return forward, lambda dy, left: (_slope(dy, np.divide(left[0], left[1], out=left[0]), left[2]), None)
-
-
-_rows_vjp.pair = _rows_pair  # type: ignore[attr-defined]
 _rows_op = Op(
     "cross_entropy",
     Rule.parse("... w, ... -> ...", whole="w", work=PASSES),

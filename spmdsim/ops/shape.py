@@ -6,7 +6,7 @@ They are linear and pass any pending reduction on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,15 +112,10 @@ def _spell(terms: list[list[str]]) -> str:
 
 
 def _reshape(context: Context, x: Array, shape: Shape) -> Array:
-    return _known_reshape(context, x, shape)(x)
+    sizes = tuple([part.stop - part.start for part in context.index(-1)])
+    return np.asarray(x, order="C").reshape(sizes)
 
 
-def _known_reshape(context: Context, x: Array, shape: Shape) -> Callable[..., Array]:
-    sizes, asarray = tuple([part.stop - part.start for part in context.index(-1)]), np.asarray
-    return lambda x: asarray(x, order="C").reshape(sizes)
-
-
-_reshape.known = _known_reshape  # type: ignore[attr-defined]
 _reshape_op = Op(
     "reshape",
     lambda old, shape: reshape_rule(old, shape),
@@ -248,14 +243,6 @@ def _transpose(x: Array, perm: Shape) -> Array:
     return np.asarray(x.transpose(perm), order="C")
 
 
-def _known_transpose(x: Array, perm: Shape) -> Callable[..., Array]:
-    if not perm or perm != tuple(range(x.ndim))[::-1]:
-        return lambda x: _transpose(x, perm)
-    contiguous = np.ascontiguousarray
-    return lambda x: contiguous(x.T)
-
-
-_transpose.known = _known_transpose  # type: ignore[attr-defined]
 _transpose_op = Op(
     "transpose",
     lambda shape, perm: moving_rule(

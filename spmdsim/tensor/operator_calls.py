@@ -1,4 +1,4 @@
-"""Calls of operators as programs make them: watched, recorded, compared between ranks, and fast when they come again.
+"""Call operators as programs do: look the recipe up, tell watchers and traces, bring operands, compute.
 
 What a call means is in :mod:`spmdsim.core.operator`; the operators of programs ask this module's :func:`apply`.
 """
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.elements import each
 from spmdsim.core.layout import Layout
-from spmdsim.core.operator import Recipe, lies_so, routed, run, track
+from spmdsim.core.operator import Recipe, lies_so, routed, run
 from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, Tensor, follow
@@ -41,22 +40,14 @@ _meta = attrgetter("meta")
 
 @dataclass
 class CallRecipe(Recipe):
-    """A recipe of a program's operator, with what makes repeated calls fast.
+    """A recipe of a program's operator, with facts for messages, comparisons between ranks, and gradients.
 
     Attributes:
         finals: the redistributions of results, None where there is nothing to move.
         prepared: what a kind of operators derived besides.
         number: of the operator with the user's functions and its parameters, the same in all processes.
         title: the operator's name, and where the user's function stands, for messages.
-        compares: whether ranks compare what they call.
-        moves: whether some operand needs a redistribution.
-        plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
-        direct: of a plain recipe of the only owned rank whose operands lie as they are wanted: that rank's function, the
-            result's meta, and the type of its arrays.
-        alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
-        asks: whether that one is given the parameters.
         blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
-        pulls: per such choice and meta of the result's gradient, what makes these gradients of a process's only rank.
     """
 
     op: Op
@@ -64,14 +55,7 @@ class CallRecipe(Recipe):
     prepared: Any = None
     number: int = 0
     title: str = ""
-    compares: bool = False
-    moves: bool = False
-    plain: bool = False
-    direct: tuple[Callable[..., Any], Meta, np.dtype] | None = None
-    alone: Callable[..., Any] = field(init=False)
-    asks: bool = False
     blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
-    pulls: dict[tuple[tuple[bool, ...], Meta], Callable[..., Any] | None] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -93,29 +77,15 @@ class CallRecipe(Recipe):
             else routed(meta, sharding.result_layout(meta.layout, meta.shape), world)
             for meta in recipe.outputs
         )
-        forward, ways = recipe.forward, [*zip(recipe.plans, metas, recipe.inputs)]
-        recipe.moves = not all(lies_so(*way) for way in ways)
         if isinstance(world, World):  # those of core know nothing of this
-            recipe.compares = world.compares
             facts = op.facts if world.compares else ()
             place = str(facts[0]) if facts else ""
             recipe.title = f"{op.name} ({place})" if place else op.name
             derived_from = [p for p in params.items() if p[0] not in op.varying]
             recipe.number = world.number(op.name, *[one.compared for one in facts], *derived_from)
-            if sharding is None and recipe.moves and not recipe.strategy.splits:
+            moves = not all(map(lies_so, recipe.plans, metas, recipe.inputs))
+            if sharding is None and moves and not recipe.strategy.splits:
                 world.gathers_whole(op.name, recipe.bound, metas, recipe.plans)
-        turns = op.contextual and (len(recipe.active) > 1 or op.runs_ranks_together)
-        alike = recipe.prepared is None and recipe.finals == (None,) and all(recipe.active)
-        recipe.plain = alike and not turns
-        head = recipe.head(world.ranks[0]) if len(world.ranks) else ()
-        recipe.alone, recipe.asks = partial(forward, *head) if head else forward, bool(params)
-        if recipe.active == (True,) and world.has_data and not op.varying and hasattr(forward, "known"):
-            shapes = [meta.layout.local_shape(meta.shape, world.ranks[0]) for meta in recipe.inputs]
-            like = zip(recipe.inputs, shapes)
-            arrays = [np.broadcast_to(np.empty((), m.held), n) for m, n in like]
-            recipe.alone, recipe.asks = forward.known(*head, *arrays, **params), False
-        if recipe.plain and not recipe.moves and len(recipe.active) == 1 and world.has_data:
-            recipe.direct = recipe.alone, recipe.outputs[0], recipe.outputs[0].held
         return recipe
 
     def bring(self, operand: int, tensor: T) -> T:
@@ -134,6 +104,8 @@ class CallRecipe(Recipe):
     def on_ranks(self, world: Any, function: Callable[..., Any], *lists: list[np.ndarray]) -> list[Any]:
         """What a function makes of every owned rank's arrays; where it asks for its rank, of each by itself."""
         if not self.op.contextual:
+            if self.active == (True,):
+                return [function(*[arrays[0] for arrays in lists])]
             return super().on_ranks(world, function, *lists)
         columns = zip(world.ranks, self.active, *lists)
         jobs: dict[int, Callable[[], Any]] = {
@@ -149,20 +121,19 @@ class CallRecipe(Recipe):
 
     def typed(self, result: Any) -> tuple[np.ndarray, ...]:
         """What the local function gave, in the types that the results' metas say, if these hold it."""
-        arrays = result if len(self.outputs) > 1 else (result,)
-        return tuple([self.op.typed(array, meta.held) for array, meta in zip(arrays, self.outputs)])
+        if len(self.outputs) == 1:
+            return (self.op.typed(result, self.outputs[0].held),)
+        return tuple([self.op.typed(array, meta.held) for array, meta in zip(result, self.outputs)])
 
     def finished(self, results: list[T]) -> list[T]:
         """The results in the layouts in which they are given to who called."""
+        if self.finals == (None,):
+            return results
         laid_out = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
         if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
             # A local gradient function looks at what the user sees.
             node.saved = [result.held for result in laid_out]
         return laid_out
-
-    def sole(self, params: dict[str, Any], *arrays: Any) -> Any:
-        """The only result on a rank, where the recipe is plain."""
-        return self.op.typed(self.forward(*arrays, **params), self.outputs[0].held)
 
     def kept(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], wanted: tuple[bool, ...]
@@ -229,25 +200,7 @@ def apply(
             world.cache[key] = recipe
     if open_traces and isinstance(world, World):
         return _recorded(world, recipe, tensors, params)
-    if recipe.direct is not None:
-        function, meta, kind = recipe.direct
-        if recipe.asks:
-            array = function(*[tensor.held[0] for tensor in tensors], **params)
-        elif count == 2:
-            array = function(first.held[0], last.held[0])
-        else:
-            array = function(first.held[0]) if count == 1 else function(*[x.held[0] for x in tensors])
-        shards = [array if array.dtype is kind else op.typed(array, kind)]
-    elif recipe.plain:
-        meta, tensors, shards = _brought(recipe, tensors, params)
-        first, last = tensors[0], tensors[-1]
-    else:
-        return _run(recipe, tensors, params)
-    origin = world.derived_origin(recipe, tensors, 0, params) if recipe.compares else 0
-    result = type(first)(world, meta, shards, False, "", origin)
-    if first._tracked or last._tracked or (count > 2 and any(tensor._tracked for tensor in tensors)):
-        track(recipe, tensors, [result], params)
-    return result
+    return _run(recipe, tensors, params)
 
 
 def _named(params: dict[str, Any], varying: Sequence[str]) -> tuple[tuple[str, Any], ...]:
@@ -260,22 +213,8 @@ def _in_words(tensors: Sequence[Tensor]) -> str:
     return ", ".join(repr(tensor.meta) for tensor in tensors)
 
 
-def _brought(
-    recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]
-) -> tuple[Meta, Sequence[Tensor], list[Any]]:
-    """The only result of a recipe that is no direct one: its meta, the operands as they are wanted, its arrays."""
-    if recipe.moves:
-        tensors = [recipe.bring(i, tensor) for i, tensor in enumerate(tensors)]
-    world, meta, lists = tensors[0].world, recipe.outputs[0], [tensor.held for tensor in tensors]
-    if not world.has_data:
-        return meta, tensors, world.empties(meta)
-    if len(lists[0]) == 1:
-        array = recipe.alone(*[arrays[0] for arrays in lists], **params if recipe.asks else {})
-        return meta, tensors, [recipe.op.typed(array, meta.held)]
-    return meta, tensors, each(partial(recipe.sole, params), *lists)
-
-
 def _run(recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    """Return the result of a recipe, or a tuple of several, in the layouts in which the caller is given them."""
     results = recipe.finished(run(recipe, tensors, params))
     return results[0] if len(results) == 1 else tuple(results)
 

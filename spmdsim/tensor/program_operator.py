@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from spmdsim.core import operator
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.operator import Local, lies_so, routed
+from spmdsim.core.operator import Local
 from spmdsim.core.rule import BoundRule, Strategy
-from spmdsim.core.tape import Gradients, OpNode, Params, like
+from spmdsim.core.tape import Gradients, OpNode, Params
 from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import ShardedOp, sharded
 from spmdsim.tensor.function_facts import FunctionFacts, facts_of
 from spmdsim.tensor.operator_calls import apply
-from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import World
 from spmdsim.wrong_calls import explained
 
@@ -35,14 +34,14 @@ _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
 
 
 class CallNode(OpNode):
-    """A call on the tape. In a process that owns one rank, its gradients are calculated from array to array."""
+    """A call on the tape, with a message for gradient functions that look at a result that is not kept."""
 
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Calculate the operands' gradients; RuleError if the local gradient function looks at a result that is not saved."""
         try:
-            return self._pulled(gradients)
+            return super().pull(gradients)
         except (AttributeError, TypeError) as error:
             op: Any = self.recipe.op
             if op.saves_result or "NoneType" not in str(error):
@@ -51,73 +50,6 @@ class CallNode(OpNode):
                 f"the vjp of {op.name} looks at its third argument, the result, which is kept only for "
                 f"Op(..., saves_result=True): {error}"
             ) from error
-
-    def _pulled(self, gradients: list[Gradients]) -> list[Gradients]:
-        """The operands' gradients, in a way that is derived once per recipe."""
-        recipe: Any = self.recipe
-        if open_traces or len(gradients[0]) != 1:
-            return super().pull(gradients)
-        dy = gradients[0][0]
-        key = self.wanted, dy.meta
-        try:
-            function = recipe.pulls[key]
-        except KeyError:
-            function = recipe.pulls[key] = self._alone(dy)
-        if function is None:
-            return super().pull(gradients)
-        world, kind, arrived = self.world, type(dy), []
-        arrays = [held[0] for held in self.values]
-        if self.saved:
-            arrays.append(self.saved[0][0])
-        computed = function(self.params, dy.held[0], *arrays)
-        for k, (array, meta, wanted) in enumerate(zip(computed, recipe.gradients, self.wanted)):
-            some: Gradients = []
-            if wanted and array is not None:
-                array = array if array.dtype is meta.held else like(array, meta.held)
-                origin = world.derived_origin(recipe, (dy,), k, None, self.origin)
-                some.append(kind(world, meta, [array], False, "", origin))
-            arrived.append(some)
-        return arrived
-
-    def _alone(self, dy: Tensor) -> Callable[..., Any] | None:
-        """What makes the operands' gradients of such a gradient of the result; None where that is not all there is to do."""
-        world, recipe = self.world, cast(Any, self.recipe)
-        op = recipe.op
-        whole = recipe.active == (True,) and world.has_data and recipe.strategy.mesh.size == world.size
-        if not whole or len(recipe.outputs) > 1 or op.varying or op.runs_ranks_together:
-            return None
-        dual = dy.meta.with_layout(recipe.duals[0])
-        if not lies_so(routed(dy.meta, dual.layout, world), dy.meta, dual):
-            return None
-        lists = [dy.held, *self.values, *(self.saved or ())]
-        vjp = specialised_vjp(recipe.vjp, self.wanted, [held[0] for held in lists], self.params)
-        if vjp is not None:
-            return lambda _, *arrays: vjp(*arrays)
-        return alone_gradients(recipe, self.wanted, recipe.head(world.ranks[0]))
-
-
-def alone_gradients(recipe: Any, wanted: Sequence[bool], head: Sequence[Any]) -> Callable[..., Any]:
-    """The local gradient function for one array each: the only result's gradient, the operands, what is saved; parameters first."""
-    vjp, count = recipe.vjp, len(recipe.inputs)
-    kinds = [meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted)]
-
-    def gradients(params: Params, dy: np.ndarray, *rest: np.ndarray) -> list[np.ndarray | None]:
-        parts = vjp(*head, dy, rest[:count], rest[count] if len(rest) > count else None, **params)
-        return [None if kind is None or one is None else like(one, kind) for one, kind in zip(parts, kinds)]
-
-    return gradients
-
-
-def specialised_vjp(
-    vjp: Callable[..., Any], wanted: Sequence[bool], arrays: Sequence[np.ndarray], params: Params
-) -> Callable[..., Any] | None:
-    """A local gradient function for arrays of these shapes and types, with all that can be known beforehand done once.
-
-    It takes the result's gradient, the operands and what is saved, one after the other, and gives C-ordered arrays, None
-    where a gradient is not wanted. None if the function has no such form.
-    """
-    specialise = getattr(vjp, "known", None)
-    return None if specialise is None else specialise(wanted, *arrays, **params)
 
 
 @explained
@@ -130,8 +62,7 @@ class Op(operator.Op):
         rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
             second value, sizes of factors that the shapes do not determine).
         forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
-            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type. Its
-            attribute ``known``, if it has one, makes a function for arrays of the shapes and types that it is given.
+            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type.
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
             None for operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
             gradient may be a function without arguments, which is called only if that gradient is wanted.
@@ -223,7 +154,7 @@ class Op(operator.Op):
         return self.functions(())[1] is not None
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
-        """What else a kind of operators derives once, for its recipe; it is then not run the plain way."""
+        """What else a kind of operators derives once, for its recipe."""
         return None
 
     def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:

@@ -105,7 +105,18 @@ class Pool:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialised C-ordered array that nobody else refers to."""
-        return self.allocator(shape, dtype)()
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        if nbytes < SMALLEST or nbytes > self.limit:
+            return np.empty(shape, kind)
+        kept = self._by_size.get(nbytes)
+        if kept is None:
+            kept = self._by_size[nbytes] = KeptBuffers()
+        for buffer in kept:
+            if getrefcount(buffer) == self._alone:
+                kept.used = True
+                return np.ndarray(shape, kind, buffer)
+        return np.ndarray(shape, kind, self._more(nbytes))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
         """What :meth:`empty` does for one shape, with all that can be known beforehand done once."""
