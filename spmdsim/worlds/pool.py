@@ -104,7 +104,7 @@ class Pool:
         self._alone = next(getrefcount(array) for array in [np.empty(1, np.uint8)])
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An uninitialised C-ordered array that nobody else refers to."""
+        """Return an uninitialised C-ordered array that nobody else refers to, in a reused buffer if it is large."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
@@ -119,27 +119,8 @@ class Pool:
         return np.ndarray(shape, kind, self._more(nbytes))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
-        """What :meth:`empty` does for one shape, with all that can be known beforehand done once."""
-        kind = np.dtype(dtype)
-        nbytes = math.prod(shape) * kind.itemsize
-        if nbytes < SMALLEST or nbytes > self.limit:
-            return partial(np.empty, shape, kind)
-        kept, more, alone = self._by_size.setdefault(nbytes, KeptBuffers()), self._more, self._alone
-        # Its own constructor takes half the time of a view and a reshape.
-        ndarray: Callable[..., np.ndarray] = np.ndarray
-
-        def fresh() -> np.ndarray:
-            for buffer in kept:
-                if getrefcount(buffer) == alone:
-                    kept.used = True
-                    return ndarray(shape, kind, buffer)
-            return ndarray(shape, kind, more(nbytes))
-
-        return fresh
-
-    def keeps(self, base: Any) -> bool:
-        """Whether what an array lies in is one of its buffers, and all of it."""
-        return any(buffer is base for buffer in self._by_size.get(base.nbytes, ()))
+        """Return a function without arguments that calls :meth:`empty` with this shape and element type."""
+        return partial(self.empty, shape, np.dtype(dtype))
 
     def _more(self, nbytes: int) -> np.ndarray:
         kept, buffer = self._by_size[nbytes], self._pages.cut(nbytes)
@@ -179,7 +160,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
-    """What :func:`empty` does for one shape, with all that can be known beforehand done once."""
+    """Return a function without arguments that calls :func:`empty` with this shape and element type."""
     return _pool.allocator(shape, dtype)
 
 
