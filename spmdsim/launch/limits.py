@@ -224,7 +224,10 @@ def _where(error: BaseException) -> str:
 
 
 def _is_users(frame: FrameType) -> bool:
-    file, installed = frame.f_code.co_filename, (PACKAGE, "<frozen", os.path.dirname(os.__file__) + os.sep)
+    file, installed = (
+        frame.f_code.co_filename,
+        (PACKAGE, "<frozen", "<string>", os.path.dirname(os.__file__) + os.sep),
+    )
     return not file.startswith(installed) and "site-packages" not in file
 
 
