@@ -40,10 +40,10 @@ def give_job_facts(environment: MutableMapping[str, str], **facts: str | None) -
     """Add facts to those in an environment's variable; None removes a fact."""
     import json
 
-    given: dict[str, str | None] = {**read_job_facts(environment), **facts}
-    known = {name: fact for name, fact in given.items() if fact is not None}
-    if known:
-        environment[JOB_VARIABLE] = json.dumps(known)
+    together: dict[str, str | None] = {**read_job_facts(environment), **facts}
+    job_facts = {name: fact for name, fact in together.items() if fact is not None}
+    if job_facts:
+        environment[JOB_VARIABLE] = json.dumps(job_facts)
     else:
         environment.pop(JOB_VARIABLE, None)
 

@@ -174,7 +174,7 @@ def explain_unknown_names(environment: Mapping[str, str]) -> Iterator[tuple[str,
         if name in REMOVED:
             yield name, f"{name} has no effect any more: {REMOVED[name]}"
             continue
-        near = nearest(name.removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in names])
+        near = nearest(name.removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in names])
         hint = f"did you mean {PREFIX + near!r}?" if near else f"the settings are {', '.join(names)}"
         yield name, f"{name} is not a setting; {hint}"
 

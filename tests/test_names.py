@@ -25,13 +25,8 @@ OTHERS_FILES = ("dialects/", "cli/")
 SEVERAL = {"LockStep", "Tensor", "World", "Op"}
 #: How a value came about, or nothing at all, instead of what it is.
 UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", "tmp", "temp", "res", "foo"}
-#: What programs know by such a name: a local function's attribute ``known`` makes one for the types that it meets.
 KNOWN = {
     ("tensor/rounding.py", "got"),
-    *(
-        (f"ops/{file}.py", "known")
-        for file in ("activations", "contract", "declare", "dim_reductions", "shape", "slicing")
-    ),
     ("dialects/paddle/static.py", "known"),
     ("redistribution/ways/way_trial.py", "known"),
 }

@@ -123,12 +123,13 @@ def test_doctor_shows_the_settings_in_force(monkeypatch, capsys) -> None:
     monkeypatch.setenv("SPMDSIM_CHECK", "values")
     monkeypatch.setenv("SPMDSIM_RANK", "4")
     assert main(["doctor", "--no-trial", "--json"]) == 0
-    found = {one["about"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
-    assert {one.name for one in SETTINGS} <= found.keys()
-    assert found["SPMDSIM_CHECK"]["found"] == "values"
-    assert found["SPMDSIM_DEADLINE"]["found"] == "not set: 60"
+    findings = {one["about"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert {one.name for one in SETTINGS} <= findings.keys()
+    assert findings["SPMDSIM_CHECK"]["found"] == "values"
+    assert findings["SPMDSIM_DEADLINE"]["found"] == "not set: 60"
     assert (
-        found["SPMDSIM_RANK"]["state"] == "warning" and "'SPMDSIM_RANKS'" in found["SPMDSIM_RANK"]["advice"]
+        findings["SPMDSIM_RANK"]["state"] == "warning"
+        and "'SPMDSIM_RANKS'" in findings["SPMDSIM_RANK"]["advice"]
     )
     monkeypatch.setenv("SPMDSIM_DEADLINE", "soon")
     assert main(["doctor", "--no-trial"]) == 1

@@ -28,7 +28,7 @@ from paired import QUICK, Neighbours, row
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, world
 from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, arguments, place
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search_result import SearchResult

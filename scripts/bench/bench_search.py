@@ -19,7 +19,7 @@ from functools import partial
 from paired import row
 
 from spmdsim import ops
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.networks import gpt
 from spmdsim.auto_parallel.programs.record_program import record_program

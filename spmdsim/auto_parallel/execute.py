@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.auto_parallel.costs.evaluate import Move
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured, record_call, shape_and_dtype
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice

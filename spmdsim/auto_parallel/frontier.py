@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search import candidate_meshes
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution

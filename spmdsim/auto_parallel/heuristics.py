@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from spmdsim.auto_parallel.baselines import complete
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, candidates
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.elimination import improve

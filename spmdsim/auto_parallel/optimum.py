@@ -10,7 +10,7 @@ from dataclasses import replace
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate

@@ -9,7 +9,7 @@ from typing import Any
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
 from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, solve
 from spmdsim.auto_parallel.programs.graph import Graph
@@ -263,7 +263,7 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
         settings: what the cost of a plan is made of.
         memory: bytes a rank may use at the peak; None for no limit.
 
-    >>> from spmdsim.auto_parallel.costs.settings import Settings
+    >>> from spmdsim.auto_parallel.costs.search_settings import Settings
     >>> from spmdsim.core import Mesh
     >>> graph = as_graph("mlp", 2, {"layers": 1, "hidden": 8, "batch": 8})
     >>> search_mesh(graph, Mesh((2,), ("dp",)), Settings()).optimal

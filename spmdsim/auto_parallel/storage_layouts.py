@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.costs.gradient_sums import GradientSums, Price, fits_table, gradient_sums
 from spmdsim.auto_parallel.costs.move_prices import shared
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import States, StorageStates, configured_result
 from spmdsim.core import Layout, Mesh

@@ -14,7 +14,7 @@ from spmdsim.launcher import is_root
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.costs.search_settings import Settings
     from spmdsim.auto_parallel.execute import Proof
     from spmdsim.auto_parallel.matmul_grid import GridProduct
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
@@ -259,7 +259,7 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
 
 def _settings(args: argparse.Namespace, where: Mesh | int) -> Settings:
     """Ours, on a machine, or another system's, in its prices with all axes alike."""
-    from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.costs.search_settings import Settings
     from spmdsim.cost import load_machine
     from spmdsim.imitated import IMITATIONS, imitation
 
@@ -286,7 +286,7 @@ def _assumption(text: str) -> tuple[str, Any]:
     """One of the search's settings that are yes or no, or the axis of the batch."""
     from dataclasses import fields
 
-    from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.costs.search_settings import Settings
 
     switches = [f.name for f in fields(Settings) if str(f.type).startswith("bool")]
     name, _, value = text.partition("=")

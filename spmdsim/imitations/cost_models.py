@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cost.closed_forms import message_bytes, received_per_message
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.costs.search_settings import Settings
 
 
 Axes = tuple[str, ...]
@@ -194,7 +194,7 @@ def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
     >>> alpa_settings(AlpaModel(axes=("a", "b"))).batch_axis
     'a'
     """
-    from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.costs.search_settings import Settings
 
     batch = machine.axes[0] if len(machine.axes) > 1 else None
     usual = dict(

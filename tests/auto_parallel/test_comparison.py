@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words
 from spmdsim.auto_parallel.programs.networks import gpt, mlp
 from spmdsim.auto_parallel.search import search

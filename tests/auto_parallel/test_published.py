@@ -11,7 +11,7 @@ from named_dims import NamedDims, named_dims, written
 
 from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, convolutions, gpt, mlp, moe

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import arguments, prove
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.record_program import record_program

@@ -14,7 +14,7 @@ from factor_grid import best_factor_grid
 from ml_dtypes import bfloat16 as BF16
 
 from spmdsim import ops
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, compare_bytes, prove, run
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.programs.record_program import record_program

@@ -15,7 +15,7 @@ from spmdsim import Tensor, ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import StepMemory, peak_memory
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.frontier import frontier, frontier_table
 from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.optimum import solve

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 from spmdsim.cost.machine import Link

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.cli.collective.schedule_arguments import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, schedule_of

@@ -258,10 +258,18 @@ def test_what_is_refused(world):
     if world.size > 1:
         with pytest.raises(RuleError, match="different meshes"):
             ops.embedding(tensor_of(numbers((4,)), other(None), world), table, rows="owned")
-        with pytest.raises(SpmdError, match=r"pending|partial"):
-            ops.embedding(ids, table, mesh(None, None).with_partial("tp"), rows="owned")
         with pytest.raises(SpmdError, match="of 1 dim,"):
             ops.embedding(ids, table, mesh(None), rows="owned")
+
+
+def test_rows_become_pending(world):
+    mesh = Mesh((world.size,), ("tp",))
+    rows, labels = values((ROWS, WIDTH)), numbers((4,))
+    table, ids = tensor_of(rows, mesh("tp", None), world), tensor_of(labels, mesh(None), world)
+    pending = mesh(None, None).with_partial("tp")
+    y = ops.embedding(ids, table, pending, rows="owned")
+    assert y.layout == pending
+    np.testing.assert_array_equal(y.full(), rows[labels])
 
 
 def test_shapes_only():

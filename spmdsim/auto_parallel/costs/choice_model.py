@@ -32,7 +32,7 @@ from spmdsim.auto_parallel.costs.gradient_sums import (
 )
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, SharedMessages
 from spmdsim.auto_parallel.costs.peak_memory import saves, saves_result
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
 from spmdsim.auto_parallel.solvers.elimination import reduce_domains

@@ -15,7 +15,7 @@ from typing import Any
 
 from spmdsim.auto_parallel.costs.evaluate import GradientMessage, Move
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, element_type, moved_itemsize, shared
-from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout

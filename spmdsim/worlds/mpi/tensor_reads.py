@@ -155,8 +155,8 @@ class TensorReads:
             return numbers[at + area.AGREED], numbers[at + area.LINE]
         kept = min(numbers[start + area.BEGUN], area.RING)
         rows = np.asarray(numbers[first : first + kept * area.COLUMNS]).reshape(kept, area.COLUMNS)
-        (found,) = (rows[:, area.KIND] == key).nonzero()
-        return (int(rows[found[0], area.AGREED]), int(rows[found[0], area.LINE])) if found.size else None
+        (places,) = (rows[:, area.KIND] == key).nonzero()
+        return (int(rows[places[0], area.AGREED]), int(rows[places[0], area.LINE])) if places.size else None
 
     def _sides(self, key: int) -> list[tuple[list[int], int]]:
         """Return the ranks that read one tensor, most of them first, and its provenance number, for each tensor.
