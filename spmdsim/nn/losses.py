@@ -54,9 +54,11 @@ def _require_real(loss: str, **operands: object) -> None:
 
 
 def _as_tensors(
-    loss: str, x: Operand, target: Operand, weight: Operand | None
+    loss: str, x: Tensor, target: Operand, weight: Operand | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return three operands of a loss as tensors; of an array all ranks have the whole, and a weight may be None."""
+    if isinstance(weight, str):  # a reduction in the place of the weights
+        check_weight(weight, x.shape[min(1, x.ndim - 1)])
     tensors = operands(loss, [x, target, *([] if weight is None else [weight])])
     return tensors[0], tensors[1], tensors[2] if len(tensors) > 2 else None
 

@@ -437,7 +437,7 @@ def test_meshes_with_too_many_axes_are_refused() -> None:
 
 
 def test_the_gap_to_the_optimum_is_printed() -> None:
-    graph = gpt(2, 256, 8, 64, heads=4)
+    graph = gpt(1, 256, 8, 64, heads=4)
     rough = search(graph, 4, method="recursive_programming", polish=False)
     polished = search(graph, 4, method="recursive_programming")
     assert rough.gap is not None and polished.gap is not None
