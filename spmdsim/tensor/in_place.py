@@ -3,7 +3,7 @@
 ``x += y``, ``x[k] = y`` and ``out=x`` compute new values and let the tensor have them (:func:`become`). If the tensor is a view,
 its base gets them, too, and so on. The base may have got other values since the view was taken. If these may be elements of the
 view, the change is refused, for the view still has the old ones. Everything follows from calls that all ranks make, and
-nothing from values. Which bases are still alive the ranks ask one another.
+nothing from values. The ranks of a mesh ask one another which bases are still alive.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ def _note_change(changes: list[Any], through: View | None) -> list[Any] | None:
 
 
 def _write_back(x: Any, value: Any, what: str) -> None:
-    """Put a view's new values into the nearest base that is alive on all ranks, if there is one.
+    """Put a view's new values into the nearest base that is alive on all ranks of the mesh, if there is one.
 
     A base that only a cycle of references keeps lives until Python looks for cycles, which each rank does at its own time.
-    No program can reach this base, so no rank writes into a base that another rank lacks.
+    No program can reach this base, so no rank of the mesh writes into a base that another one lacks.
     """
     views = [*x._view.chain()]
     if not views:
@@ -123,8 +123,12 @@ def _write_back(x: Any, value: Any, what: str) -> None:
         _require_current(view, what)
     bases = [view.base() for view in views]
     alive = [place for place, base in enumerate(bases) if base is not None]
-    everywhere = x.world.gather_objects([alive] * len(x.world.ranks), "a write through a view")
-    common = set.intersection(*map(set, everywhere))
+    common = set(alive)
+    if (
+        x.world.rank in x.layout.mesh
+    ):  # ranks outside of the mesh own no elements, and may be elsewhere in the program
+        everywhere = x.world.gather_on(x.layout.mesh.rank_list, alive, "a write through a view")
+        common = set.intersection(*map(set, everywhere.values()))
     if not common:
         x._view.is_detached = True
         return

@@ -412,8 +412,8 @@ class World(world.World):
         """Whether these ranks, this process's among them, have the same number; all of them ask, in this call."""
         return True
 
-    def gather_on(self, ranks: Sequence[int], value: Any) -> Mapping[int, Any]:
-        """The values of these ranks, by rank; all of them ask. Not traced."""
+    def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> Mapping[int, Any]:
+        """Return these ranks' values, by rank; all of them must call this, and ``what`` names the call. Not traced."""
         return dict.fromkeys(ranks, value)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:

@@ -375,3 +375,17 @@ def test_functions_of_the_package_give_tensors_of_their_own():
     ops.getitem(y, slice(3))[0] = 9
     y.detach().copy()[0] = 9
     np.testing.assert_array_equal(y.full(), np.arange(6.0))
+
+
+@pytest.mark.ranks(4)
+def test_ranks_of_different_meshes_write_at_their_own_pace(world):
+    """A write through a view asks the ranks of the tensor's mesh alone."""
+    for pair, count in (((0, 1), 2), ((2, 3), 5)):
+        if not {*pair} & {*world.ranks}:
+            continue
+        mesh = Mesh((2,), ("pair",), pair)
+        x = Tensor.from_global(np.zeros((4, 4)), mesh("pair", None), world)
+        for number in range(count):
+            x[0][1] = number + 1
+        owned = dict(zip(world.ranks, x.to(mesh(None, None)).shards))
+        assert all(owned[rank][0, 1] == count for rank in pair if rank in owned)

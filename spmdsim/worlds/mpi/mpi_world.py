@@ -419,10 +419,11 @@ class MPIWorld(BeginsEarly):
         with self._together(what, members):
             return Comparison(self._comms.of(members), number, self._deadline).equal()
 
-    def gather_on(self, ranks: Sequence[int], value: Any) -> dict[int, Any]:
-        """The values of these ranks; see :meth:`World.gather_on`."""
+    def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> dict[int, Any]:
+        """Return the values of these ranks; see :meth:`World.gather_on`."""
         members = sorted(ranks)
-        return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
+        with self._together(what, members) if what else nullcontext():
+            return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
 
     def close(self) -> None:
         """Free communicators and MPI types; collective over the world. Closing it again does nothing."""
