@@ -1,4 +1,4 @@
-"""What it costs that the ranks compare what they call, read and make tensors of: the same work with and without, in turns.
+"""Time work with and without the comparison of what ranks call, read and make tensors of, in turns.
 
 Run: mpirun -n 4 python scripts/bench/bench_agreement.py
 On a machine that others use, too, BENCH_STATISTIC=min compares the best times.

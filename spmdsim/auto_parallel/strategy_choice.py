@@ -77,7 +77,7 @@ class StrategyChoice(ShortRepr):
 
     @cached_property
     def operator_layouts(self) -> tuple[OperatorLayouts, ...]:
-        """Per operator the layouts that follow from its strategy."""
+        """Return the layouts that follow from each operator's strategy."""
         derived: dict[tuple[int, Strategy], OperatorLayouts] = {}
         rows = []
         for operator, strategy in zip(self.graph.operators, self.strategies):

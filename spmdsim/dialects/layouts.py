@@ -1,4 +1,4 @@
-"""What several dialects ask of layouts: which dim is not split evenly, gradients brought into given layouts."""
+"""Find dims that are not split evenly, and bring gradients into given layouts, for several dialects."""
 
 from __future__ import annotations
 

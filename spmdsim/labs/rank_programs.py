@@ -345,7 +345,7 @@ def _innermost(error: BaseException) -> tuple[str, int]:
 
 
 class RemoteObject:
-    """What a rank has of one of the judge's objects: its attributes are looked up there, its methods called there."""
+    """A proxy of one of the judge's objects: the judge looks attributes up and calls methods."""
 
     __slots__ = ("_player", "_target")
 
@@ -367,7 +367,7 @@ class RemoteObject:
 
 
 class _StandIn(types.ModuleType):
-    """What a rank imports as ``mpi4py.MPI``: numbers are there, all else is the judge's."""
+    """The module that a rank imports as ``mpi4py.MPI``: it has the numbers, and the judge everything else."""
 
     def __init__(self, player: _Player) -> None:
         super().__init__("mpi4py.MPI")

@@ -45,7 +45,7 @@ OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Limits:
-    """What a command may use, 0 is no limit: seconds of processor time, and bytes.
+    """The limits of a command, seconds of processor time and bytes; 0 is no limit.
 
     By the clock a process may take twice its seconds, and ``LOADING`` more if it works; besides, what it waits for a processor.
     Memory is counted beyond what the program itself needs (on Linux), output if it is not on a terminal.

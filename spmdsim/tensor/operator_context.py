@@ -11,7 +11,7 @@ from spmdsim.pictured import ShortRepr
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Context(ShortRepr):
-    """What a contextual local function may ask about the shard of a rank that it works on; one per recipe and rank.
+    """The facts that a contextual local function may ask about its rank's shard; one per recipe and rank.
 
     Attributes:
         bound: the operator's rule for the shapes of the call.

@@ -154,7 +154,7 @@ class Op(operator.Op):
         return self.functions(())[1] is not None
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
-        """What else a kind of operators derives once, for its recipe."""
+        """Return other facts that a kind of operators derives once, for its recipe."""
         return None
 
     def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:

@@ -112,7 +112,7 @@ class ChoiceModel:
 
     @cached_property
     def kept_states(self) -> list[np.ndarray]:
-        """Per variable of the problem, the states that may be part of an optimum."""
+        """Return the states of each variable that may be part of an optimum."""
         return reduce_domains(self.problem)
 
     # -- building -----------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
-        """Per operator, for each of its operands, whether a gradient looks at the operand's values."""
+        """Return one tuple per operator: True for each operand whose values a gradient depends on."""
         seen: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
         for operator in self.operators:

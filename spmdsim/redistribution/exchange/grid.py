@@ -184,7 +184,7 @@ class Grid:
 
     @cached_property
     def shaped_pieces(self) -> list[np.ndarray]:
-        """Per dim the piece held, as :func:`shaped_numbers` says."""
+        """Return the owned block of each dim, as :func:`shaped_numbers` does."""
         return [shaped_numbers(self.mesh, entry) for entry in self.entries]
 
     @cached_property
