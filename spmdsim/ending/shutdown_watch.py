@@ -130,7 +130,7 @@ def read_processor_time(process: int) -> int | None:
 
 
 def find_place(stacks: str, main: int, others: dict[int, str]) -> str:
-    """Return the place of a process in its shutdown, by its stacks; empty if it waits for others, or has no interpreter any more.
+    """Return the line that holds up a process's shutdown; empty if this package waits in it, or main is absent.
 
     Args:
         stacks: as ``faulthandler`` writes them, the innermost frame first.

@@ -268,7 +268,7 @@ def returning_nothing(step: Step, dtype: np.dtype) -> Run:
 
 
 def returning_zero(run: Run, dtype: np.dtype) -> Run:
-    """Return a function that runs a step and returns 0, which ranks outside of a mesh own of a tensor without dims."""
+    """Return a function that calls ``run`` and returns a 0-d zero instead of its result."""
 
     def run_and_return_zero(array: np.ndarray) -> np.ndarray:
         run(array)

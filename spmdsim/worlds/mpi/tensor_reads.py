@@ -94,7 +94,7 @@ class TensorReads:
         self._waiting.append(read)
 
     def disagreement(self, at_end: bool = False) -> str | None:
-        """Return in words which read ranks disagree about; None if there is none among those all ranks have passed.
+        """Compare reads that all ranks have passed with the neighbours'; return a disagreement in words, or None.
 
         Args:
             at_end: whether all ranks have ended the program.
