@@ -42,6 +42,7 @@ NAMES: dict[str, str] = {
 
 @lru_cache(maxsize=1024)
 def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
+    """Compute the values of all names of :data:`NAMES` for a rank count and options, as fractions."""
     floor, groups = size.bit_length() - 1, -(-size // group)
     power = 1 << floor
     floor_groups = groups.bit_length() - 1
@@ -66,7 +67,7 @@ def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, 
 
 
 def _ones_below(size: int) -> int:
-    """The number of binary ones in 0 ... size-1, bit by bit without a loop over the numbers."""
+    """Count the binary ones in the numbers 0 ... size-1, bit by bit without a loop over the numbers."""
     total = 0
     for bit in range(size.bit_length()):
         full, rest = divmod(size, 2 << bit)
@@ -75,7 +76,7 @@ def _ones_below(size: int) -> int:
 
 
 def evaluate(expression: str, size: int, options: Mapping[str, object] | None = None) -> Fraction:
-    """The value of an expression over :data:`NAMES` for a rank count.
+    """Evaluate an expression over :data:`NAMES` for a rank count.
 
     Of a schedule's options, ``segments``, ``group`` and ``root`` are used.
 
@@ -93,7 +94,7 @@ __all__ = ["Algorithm", "Formula", "algorithm", "algorithms", "declare", "from_f
 
 @dataclass(frozen=True)
 class Formula(Pictured):
-    """Closed-form cost: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
+    """The closed-form cost of an algorithm: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
 
     Each field is an expression over :data:`spmdsim.collectives.algorithm.NAMES`.
 
@@ -115,11 +116,11 @@ class Formula(Pictured):
     only: str = ""
 
     def holds(self, size: int, options: Mapping[str, object] | None = None) -> bool:
-        """Whether the formula covers this rank count."""
+        """Return True if the formula covers this rank count."""
         return not self.only or bool(evaluate(self.only, size, options))
 
     def at(self, size: int, options: Mapping[str, object] | None = None) -> tuple[int, Fraction, Fraction]:
-        """Steps, beta and gamma coefficients for a rank count.
+        """Return the number of steps and the coefficients beta and gamma for a rank count.
 
         >>> Formula("2*(n-1)", "2*q", "q").at(6)
         (10, Fraction(5, 3), Fraction(5, 6))
@@ -130,7 +131,7 @@ class Formula(Pictured):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Algorithm(ShortRepr):
-    """A collective algorithm, declared once; compared by identity.
+    """A declared collective algorithm; compared by identity.
 
     Attributes:
         collective: what it implements.
@@ -175,11 +176,11 @@ class Algorithm(ShortRepr):
 
     @property
     def full_name(self) -> str:
-        """Collective and name, such as ``"all_reduce ring"``."""
+        """The collective's name and the algorithm's name, such as ``"all_reduce ring"``."""
         return f"{self.collective.name} {self.name}"
 
     def fits(self, size: int, options: Mapping[str, object] | None = None) -> bool:
-        """Whether the algorithm works for this rank count."""
+        """Return True if the algorithm works for this rank count."""
         if size < 1:
             return False
         return not self.condition or bool(
@@ -187,7 +188,7 @@ class Algorithm(ShortRepr):
         )
 
     def levels(self, size: int, options: Mapping[str, object]) -> tuple[int, ...]:
-        """The nested cut: pieces per level; their product is the chunk count."""
+        """Return the number of pieces of each level of the nested cut; their product is the chunk count."""
         if self.chunks:
             return tuple(int(evaluate(e, size, options)) for e in self.chunks)
         return (infer_chunk_count(self, size, options),)
@@ -195,7 +196,7 @@ class Algorithm(ShortRepr):
     def moves(
         self, rank: int, size: int, root: int, options: Mapping[str, Any]
     ) -> Iterator[list[Instruction]]:
-        """One rank's rounds, lazily."""
+        """Generate the rounds of one rank, each a list of instructions."""
         if self.takes_root:
             return self.generate(rank, size, root=root, **options)
         return self.generate(rank, size, **options)
@@ -207,7 +208,7 @@ MOST_TO_INFER = 1 << 24
 
 
 def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
-    """The chunk count of an algorithm that does not declare it: from the largest number it uses."""
+    """Infer the chunk count of an algorithm that does not declare it, from the largest chunk number it uses."""
     what = algorithm.collective
     if "row" in (what.before, what.after):
         return size * size
@@ -227,7 +228,7 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 
 
 def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
-    """The largest chunk number a rank uses; what is wrong with its rounds is for verification to say."""
+    """Return the largest chunk number that a rank uses. Errors of the rounds are left to verification."""
     largest = 0
     try:
         for moves in islice(algorithm.moves(rank, size, 0, options), 100 * size + 4096):
@@ -252,7 +253,7 @@ _MODULES = (
 def declare(
     collective_name: str, name: str, chunks: str | tuple[str, ...] = (), **facts: Any
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
-    """Decorator: register a generator function as an algorithm of a collective.
+    """Return a decorator that registers a generator function as an algorithm of a collective.
 
     Args:
         collective_name: such as ``"all_reduce"``.
@@ -265,6 +266,7 @@ def declare(
     """
 
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
+        """Register the generator function and return it unchanged."""
         declared = from_function(generate, collective_name, name=name, chunks=chunks, **facts)
         register, wanted = _REGISTER[declared.collective.name], _normal(name)
         if not generate.__module__.startswith("spmdsim.collectives.algorithms."):
@@ -292,7 +294,7 @@ def built_in(
     astra_sim: str = "",
     **facts: Any,
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
-    """Decorator: :func:`declare` an algorithm of this package, called as its function and told by its docstring.
+    """Return a decorator that declares an algorithm of this package from the function's name and docstring.
 
     The keywords that are libraries say their names and numbers for it.
     """
@@ -300,6 +302,7 @@ def built_in(
     libraries = tuple(item for item in names.items() if item[1])
 
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
+        """Declare the generator function and return it unchanged."""
         name = generate.__name__.removeprefix(f"{collective_name}_")
         told = str(generate.__doc__).removesuffix(".")
         about = facts.pop("about", told[0].lower() + told[1:])
@@ -316,7 +319,7 @@ def from_function(
     chunks: str | tuple[str, ...] = (),
     **facts: Any,
 ) -> Algorithm:
-    """Make an algorithm of anyone's generator function, without registering it.
+    """Build an algorithm from a user's generator function, without registering it.
 
     Parameters of the function after ``(rank, size)`` become options; they need default values.
 
@@ -359,7 +362,7 @@ def from_function(
 
 
 def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
-    """The expressions for the chunk count, checked."""
+    """Check the expressions for the chunk count and return them as a tuple. Raise ScheduleError for a wrong one."""
     expressions = tuple(e for e in ((chunks,) if isinstance(chunks, str) else chunks) if e)
     for expression in expressions:
         _check_expression(expression, label, "chunk count")
@@ -367,7 +370,7 @@ def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
 
 
 def _check_expression(expression: str, label: str, what: str) -> None:
-    """Refuse what is no expression of the rank count."""
+    """Raise ScheduleError if a text is not an expression of the rank count."""
     try:
         evaluate(expression, 4)
     except (ValueError, ZeroDivisionError):
@@ -377,7 +380,7 @@ def _check_expression(expression: str, label: str, what: str) -> None:
 
 
 def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
-    """All registered algorithms, or those of one collective.
+    """Return all registered algorithms, or the algorithms of one collective.
 
     >>> [one.name for one in algorithms("barrier")][:2]
     ['dissemination', 'recursive_doubling']
@@ -389,17 +392,17 @@ def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
 
 
 def _normal(name: str) -> str:
-    """A name as it is looked up."""
+    """Convert a name to the form by which algorithms are registered."""
     return name.lower().replace("-", "_")
 
 
 def _called(algorithm: Algorithm, name: str, library: str = "") -> bool:
-    """Whether a library, or any, has this name or number for an algorithm."""
+    """Return True if a library (any library, if ``library`` is empty) has this name or number for an algorithm."""
     return any(name in theirs.split() for of, theirs in algorithm.libraries if library in ("", of))
 
 
 def algorithm(collective_name: str, name: str) -> Algorithm:
-    """Look an algorithm up, by its name or by a library's name for it.
+    """Find an algorithm by its name or by a library's name for it.
 
     Raises:
         ScheduleError: when there is none; the message lists those there are.
@@ -420,7 +423,7 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
 
 
 def library_algorithm(library: str, collective_name: str, name: str) -> Algorithm:
-    """Look an algorithm up by the name or number a library gives it.
+    """Find an algorithm by the name or number that a library gives it.
 
     >>> library_algorithm("openmpi", "allreduce", "4").name
     'ring_openmpi'

@@ -28,7 +28,7 @@ Post: TypeAlias = "tuple[list[tuple[int, Array]], list[tuple[int, Array]]]"
 
 
 class Transport(Protocol):
-    """Point-to-point messages between ranks; messages of a pair of ranks arrive in the order sent."""
+    """A carrier of point-to-point messages between ranks. Messages of a pair of ranks arrive in sending order."""
 
     def irecv(self, buffer: Array, source: int, tag: int) -> Any:
         """Start to receive into a contiguous array; returns a request."""
@@ -61,7 +61,7 @@ def execute(
 
 
 def fitting(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
-    """The input and the output of a rank's program, arrays without elements where there is none."""
+    """Return the input and output arrays of a rank's program; an array without elements stands for None."""
     like = operand if operand is not None else result
     if like is None:
         like = np.empty(0)
@@ -73,7 +73,7 @@ def fitting(program: RankProgram, operand: Array | None, result: Array | None) -
 def rounds_of(
     program: RankProgram, operand: Array | None, result: Array | None, op: ReduceOp, work: Array | None = None
 ) -> Iterator[Post]:
-    """The program as an iterator: yields each round's messages, and acts on them when resumed."""
+    """Run a rank's program round by round: yield the messages of each round, and act on them when resumed."""
     arrays = _bind(program, operand, result, work)
     for step in program.steps:
         for action in step.packs:
@@ -90,6 +90,7 @@ def rounds_of(
 
 
 def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
+    """Apply one action to the three arrays: copy or reduce."""
     (a, start, stop), first, second = action
     target = arrays[a][start:stop]
     one = arrays[first.array][first.start : first.stop]
@@ -106,7 +107,7 @@ def _act(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
 def _bind(
     program: RankProgram, operand: Array | None, result: Array | None, work: Array | None
 ) -> tuple[Array, Array, Array]:
-    """The three arrays, checked; the input is copied if the output would overwrite it too early."""
+    """Check and return the input, output and work arrays; copy the input if the output would overwrite it too early."""
     source, target = fitting(program, operand, result)
     kind = (source.dtype, source.shape[1:])
     if work is None or len(work) < program.work_count or (work.dtype, work.shape[1:]) != kind:
@@ -118,6 +119,7 @@ def _bind(
 
 
 def _fitted(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
+    """Return the array, or an empty one for None. Raise ScheduleError if its length or element type is wrong."""
     if array is None:
         if count:
             raise ScheduleError(f"the {name} is missing; {many(count, 'element is', 'elements are')} needed")
@@ -131,7 +133,7 @@ def _fitted(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ..
 
 
 def _same_place(program: RankProgram, source: Array, target: Array) -> bool:
-    """Whether each input element lies exactly where its output belongs."""
+    """Return True if each input element lies exactly where its output belongs."""
     if not program.same_places:
         return False
     first = target[program.input_shift :]
@@ -188,7 +190,7 @@ def run_lock_step(
 
 
 def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[int]:
-    """Elements per chunk that follow from the lengths of the inputs."""
+    """Compute the number of elements of each chunk from the lengths of the inputs."""
     lengths = [0 if a is None else len(a) for a in inputs]
     before = schedule.collective.before
     if before == "owner":
@@ -236,6 +238,7 @@ def exchange(runs: Sequence[Iterator[Post]]) -> None:
 
 
 def _hand_over(pair: tuple[int, int], outgoing: Array, incoming: Array) -> None:
+    """Copy a sent buffer into the receiver's buffer. Raise ScheduleError if their lengths differ."""
     if len(outgoing) != len(incoming):
         raise ScheduleError(
             f"rank {pair[0]} sends {many(len(outgoing), 'element')} to rank {pair[1]}, which expects {len(incoming)}"

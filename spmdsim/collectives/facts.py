@@ -42,7 +42,7 @@ _BOUNDS: dict[str, tuple[str, str, str]] = {
 
 
 class CostBound(NamedTuple):
-    """A lower bound: ``steps`` rounds, ``beta`` and ``gamma`` times the message size in bytes and reduced bytes."""
+    """A lower bound of a cost: ``steps`` rounds, ``beta`` and ``gamma`` times the message size in bytes."""
 
     steps: int
     beta: Fraction
@@ -50,7 +50,7 @@ class CostBound(NamedTuple):
 
 
 def lower_bound(collective_name: str, size: int) -> CostBound:
-    """The lower bound of a collective.
+    """Compute the lower bound of a collective on ``size`` ranks.
 
     >>> lower_bound("all_reduce", 6)
     CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
@@ -63,7 +63,7 @@ def lower_bound(collective_name: str, size: int) -> CostBound:
 
 
 def score(best: float, reached: float) -> float:
-    """How near ``reached`` comes to the bound ``best``: 1 is optimal, 0.5 twice as much.
+    """Rate a value against its lower bound ``best``: 1 is optimal, 0.5 is twice the bound.
 
     >>> score(3, 6), score(0, 0)
     (0.5, 1.0)
@@ -78,7 +78,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, repr=False)
 class Counts(ShortRepr):
-    """What a schedule moves and reduces, per rank and in total. All sizes in bytes.
+    """The numbers of messages, bytes and reduced bytes of a schedule, per rank and in total. Sizes are in bytes.
 
     Attributes:
         steps: rounds in which messages travel.
@@ -111,18 +111,18 @@ class Counts(ShortRepr):
 
     @property
     def total_messages(self) -> int:
-        """Messages of all ranks."""
+        """The number of messages of all ranks."""
         return int(self.messages_sent.sum())
 
     @property
     def total_bytes(self) -> int:
-        """Bytes sent by all ranks."""
+        """The number of bytes that all ranks send."""
         return int(self.bytes_sent.sum())
 
 
 @collector_paused()
 def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[int] | None = None) -> Counts:
-    """Count a schedule by generating all its rounds; correctness of the data is not checked.
+    """Count messages and bytes of a schedule by generating its rounds. The correctness of the data is not checked.
 
     Args:
         schedule: any schedule whose messages match.
@@ -150,7 +150,7 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
 
 
 def elements(nbytes: int, itemsize: int) -> int:
-    """The number of elements in a message."""
+    """Compute the number of elements in a message. Raise InputError if bytes are left over."""
     if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
         raise InputError(
             f"{many(nbytes, 'byte is', 'bytes are')} no whole number of {itemsize}-byte elements"
@@ -159,6 +159,8 @@ def elements(nbytes: int, itemsize: int) -> int:
 
 
 class _Tally:
+    """Running totals of messages and bytes per rank and per step."""
+
     def __init__(self, schedule: Schedule, sizes: Sequence[int], matching: Matching) -> None:
         self.sent_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
         self.received_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
@@ -179,10 +181,12 @@ class _Tally:
         self.aside = [0] * n
 
     def size_of(self, move: Instruction) -> int:
+        """Return the number of bytes of the chunks that an instruction names."""
         sizes, count = self.sizes, self.count
         return sum(sizes[c % count] for c in move.chunks)
 
     def add_round(self, rank: int, number: int, moves: list[Instruction]) -> None:
+        """Add the instructions of one round of a rank."""
         per_rank, reduced = self.per_rank, 0
         for move in moves:
             size = self.size_of(move)
@@ -210,6 +214,7 @@ class _Tally:
         self.aside[rank] = max(self.aside[rank], reduced)
 
     def result(self, steps: int) -> Counts:
+        """Return the totals as :class:`Counts`."""
         held = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
         return Counts(
             steps=steps,
@@ -223,7 +228,7 @@ class _Tally:
 
 
 def _sum_of_most(by_place: Mapping[tuple[Any, ...], int]) -> int:
-    """Sum over steps of the largest number; the step comes first in a key."""
+    """Sum, over the steps, the largest number of a step. The step is the first entry of each key."""
     most: dict[int, int] = defaultdict(int)
     for place, number in by_place.items():
         most[place[0]] = max(most[place[0]], number)
@@ -232,7 +237,7 @@ def _sum_of_most(by_place: Mapping[tuple[Any, ...], int]) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Facts(ShortRepr):
-    """What there is to know about a correct schedule; bytes are multiples of the message size m.
+    """Everything that is derived from a correct schedule. Bytes are multiples of the message size m.
 
     Attributes:
         verdict: the result of verification.
@@ -257,21 +262,21 @@ class Facts(ShortRepr):
 
     @property
     def steps(self) -> int:
-        """Rounds in which messages travel."""
+        """The number of rounds in which messages travel."""
         return self.counts.steps
 
     @property
     def score(self) -> float:
-        """0 ... 100: half for rounds, half for bytes on the critical path, each 50 when the bound is reached."""
+        """A rating from 0 to 100: half for rounds, half for bytes on the critical path, each 50 at its lower bound."""
         rounds = score(self.bound.steps, self.steps)
         return 50 * rounds + 50 * score(float(self.bound.beta), float(self.beta))
 
     def shares(self, name: str) -> list[Fraction]:
-        """A per-rank count, such as ``bytes_sent``, as multiples of m."""
+        """Return a per-rank count, such as ``bytes_sent``, as multiples of m."""
         return [Fraction(int(v), self.unit) for v in getattr(self.counts, name)]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all facts as plain values for JSON."""
         verdict, schedule = self.verdict, self.verdict.schedule
         return {
             "collective": schedule.collective.name,
@@ -306,7 +311,7 @@ class Facts(ShortRepr):
 
 
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
-    """Verify and count a schedule.
+    """Verify a schedule and count its messages and bytes.
 
     Raises:
         ScheduleError: when its messages do not match.
@@ -331,7 +336,7 @@ def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Fact
 
 
 def as_share(value: Fraction) -> str:
-    """A multiple of m as people read it.
+    """Format a multiple of m with four digits.
 
     >>> as_share(Fraction(5, 3)), as_share(Fraction(2)), as_share(Fraction(0))
     ('1.667 m', '2 m', '0')

@@ -29,7 +29,7 @@ Generate = Callable[..., Iterator[Any]]
 
 
 class Other:
-    """Something that is no move, and no number; known by its ``repr``.
+    """A value that is no instruction and no number; identified by its ``repr``.
 
     >>> Other("1j")
     1j
@@ -43,7 +43,7 @@ class Other:
 
 
 class Many(list[Any]):
-    """A round of so many moves that only their number is told."""
+    """A round with too many instructions to list; only their number is known."""
 
     def __init__(self, moves: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Many(list[Any]):
 
 
 class Rounds:
-    """Answers questions about somebody's generator function.
+    """The answering side: answers questions about a user's generator function.
 
     >>> from spmdsim.collectives import send
     >>> rounds = Rounds(lambda rank, size: iter([[send(1 - rank, 0)], "x"]))
@@ -75,10 +75,11 @@ class Rounds:
         self._open: dict[int, Iterator[Any]] = {}
 
     def __call__(self, question: list[Any]) -> Any:
-        """``["signature"]``, or ``["rounds", rank, size, root, options, first, most]``."""
+        """Answer ``["signature"]`` or ``["rounds", rank, size, root, options, first, most]``."""
         return self._signature() if question[0] == "signature" else self._rounds(*question[1:])
 
     def _signature(self) -> dict[str, Any]:
+        """Return the name, docstring and parameters of the function as plain values."""
         declared = inspect.signature(self.generate).parameters.values()
         parameters = [(p.name, int(p.kind), p.default is not p.empty, _plain(p.default)) for p in declared]
         return {
@@ -90,6 +91,7 @@ class Rounds:
     def _rounds(
         self, rank: int, size: int, root: int | None, options: dict[str, Any], first: int, most: int
     ) -> dict[str, Any]:
+        """Return up to ``most`` rounds of a rank from number ``first``, and the error that ended them ("" at the end)."""
         rounds: list[Any] = []
         try:
             if first == 0:
@@ -105,12 +107,14 @@ class Rounds:
 
 
 def _plain(value: Any) -> Any:
+    """Convert a value to plain data: numbers, texts and None unchanged, other values as their ``repr``."""
     if value is None or type(value) in (int, float, bool, str):
         return value
     return {"other": repr(value)[:MOST_WORDS]}
 
 
 def _packed(moves: Any) -> Any:
+    """Convert one round to plain data for JSON."""
     if isinstance(moves, Instruction):
         return {"one": _packed_move(moves)}
     if not isinstance(moves, (list, tuple)):
@@ -121,6 +125,7 @@ def _packed(moves: Any) -> Any:
 
 
 def _packed_move(move: Any) -> Any:
+    """Convert one instruction to plain data for JSON."""
     try:
         kind, peer, chunks, source, left = move
         peer = index(peer) if hasattr(peer, "__index__") else _plain(peer)
@@ -131,6 +136,7 @@ def _packed_move(move: Any) -> Any:
 
 
 def _packed_chunks(chunks: Any) -> Any:
+    """Convert chunk numbers to plain data for JSON: a list, or the bounds of a range."""
     if type(chunks) is range:
         return {"range": [chunks.start, chunks.stop, chunks.step]}
     if len(chunks) > MOST_CHUNKS:
@@ -145,19 +151,20 @@ def _packed_chunks(chunks: Any) -> Any:
 
 @dataclass
 class _RankRounds:
-    """What is known of one rank's rounds."""
+    """The rounds of one rank that were received so far; ``end`` is None while more may come."""
 
     rounds: list[Any] = field(default_factory=list)
     end: str | None = None
 
 
 def foreign(ask: Ask) -> Generate:
-    """A generator function whose rounds are asked for, each once: nobody can answer otherwise the second time."""
+    """Return a generator function that asks another process for its rounds, each round once."""
     facts = ask("signature")
     parts: dict[int, _RankRounds] = {}
     bound: list[Any] = []
 
     def generate(rank: int, size: int, root: int | None = None, **options: Any) -> Iterator[Any]:
+        """Yield the rounds of a rank; ask for more when all received rounds were yielded."""
         plain = {name: value for name, value in options.items() if not isinstance(value, Other)}
         if bound != [size, root, plain]:
             bound[:] = [size, root, plain]
@@ -185,6 +192,7 @@ def foreign(ask: Ask) -> Generate:
 
 
 def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
+    """Build the signature of the user's function from plain data."""
     parameters = [
         inspect.Parameter(
             str(name),
@@ -197,10 +205,12 @@ def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
 
 
 def _value(data: Any) -> Any:
+    """Convert plain data back to a default value."""
     return data if data is None or isinstance(data, (int, float, str)) else Other(str(data["other"]))
 
 
 def _take(part: _RankRounds, answer: Any) -> None:
+    """Append an answer's rounds to those of a rank. Raise NoAnswer if the answer has another form."""
     try:
         rounds, end = answer["rounds"], answer["end"]
         part.rounds += [_unpacked(moves) for moves in rounds]
@@ -210,6 +220,7 @@ def _take(part: _RankRounds, answer: Any) -> None:
 
 
 def _unpacked(data: Any) -> Any:
+    """Convert plain data back to a round."""
     if isinstance(data, list):
         return [_unpacked_move(one) for one in data]
     if "one" in data:
@@ -218,6 +229,7 @@ def _unpacked(data: Any) -> Any:
 
 
 def _unpacked_move(data: Any) -> Any:
+    """Convert plain data back to an instruction."""
     if isinstance(data, dict):
         return Other(str(data["other"]))
     kind, peer, chunks, *more = data
@@ -234,6 +246,7 @@ def _unpacked_move(data: Any) -> Any:
 
 
 def _unpacked_chunks(data: Any) -> Any:
+    """Convert plain data back to chunk numbers."""
     if isinstance(data, dict):
         start, stop, step = map(index, data["range"])
         return range(start, stop, step)

@@ -14,7 +14,7 @@ from spmdsim.pictured import ShortRepr
 
 
 class RoundMessage(NamedTuple):
-    """One message of a step."""
+    """One message of a step: its two ranks, its chunks, and whether the receiver reduces it."""
 
     source: int
     target: int
@@ -24,7 +24,7 @@ class RoundMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class RankState:
-    """What all ranks hold after a step: per rank the value number of each chunk, and the chunks that changed."""
+    """The values of all ranks after a step: per rank the value number of each chunk, and the changed chunks."""
 
     holds: tuple[dict[int, int], ...]
     new: tuple[frozenset[int], ...]
@@ -32,7 +32,7 @@ class RankState:
 
 @dataclass(frozen=True, repr=False)
 class History(ShortRepr):
-    """A schedule unrolled: the messages of each step, and the states before the first one and after each.
+    """An executed schedule: the messages of each step, and the states before the first step and after each step.
 
     With unmatched messages only ``steps`` is filled, by each rank's own rounds.
     """
@@ -45,16 +45,16 @@ class History(ShortRepr):
 
     @property
     def cells(self) -> list[int]:
-        """All chunk numbers that some rank holds at some time."""
+        """The numbers of all chunks that a rank owns at any time."""
         return sorted({c for state in self.states for holds in state.holds for c in holds})
 
     def contributors(self, value: int) -> list[int]:
-        """The ranks whose input is in a value."""
+        """Return the ranks whose input is part of a value."""
         return members(self.symbols.ranks[value])
 
 
 def unroll(schedule: Schedule) -> History:
-    """Unroll a schedule, right or wrong.
+    """Execute a schedule symbolically, correct or not, and return its messages and states step by step.
 
     >>> from spmdsim.collectives import schedule_of
     >>> story = unroll(schedule_of("broadcast", "binomial", 4))
@@ -78,7 +78,7 @@ def unroll(schedule: Schedule) -> History:
 def _messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
-    """The messages by the step in which they travel; unmatched ones in the sender's own round."""
+    """Return the messages of each step. An unmatched message counts in its sender's own round."""
     _, receives = by_pair(table)
     seen: dict[tuple[int, int], int] = defaultdict(int)
     by_step: dict[int, list[RoundMessage]] = defaultdict(list)
@@ -97,6 +97,7 @@ def _messages(
 
 
 def _states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:
+    """Return the state before the first step and after each of ``steps`` steps."""
     schedule = run.schedule
     holds = [
         {c: run.symbols.leaf(rank, c) for c in schedule.starts_with(rank)} for rank in range(schedule.size)

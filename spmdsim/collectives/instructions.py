@@ -43,7 +43,7 @@ LOCAL = -1
 
 
 class Instruction(NamedTuple):
-    """One thing a rank does in a round.
+    """One instruction of a rank in a round.
 
     Attributes:
         kind: ``"send"``, ``"recv"``, ``"reduce"`` (receive and reduce), or the local ``"copy"`` and ``"combine"``.
@@ -65,15 +65,15 @@ class Instruction(NamedTuple):
 
     @property
     def receives(self) -> bool:
-        """Whether a message arrives."""
+        """True if a message arrives."""
         return self.kind == RECV or self.kind == REDUCE
 
     def incoming_left(self, rank: int) -> bool:
-        """Whether the incoming value is the left operand on this rank."""
+        """Return True if the incoming value is the left operand on this rank."""
         return self.peer < rank if self.left is None else self.left
 
     def describe(self) -> str:
-        """A few words for messages and pictures.
+        """Describe the instruction in a few words for messages and pictures.
 
         >>> recv_reduce(2, [3, 4]).describe()
         'recv_reduce from 2: chunks 3, 4'
@@ -147,6 +147,7 @@ def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool
 
 
 def _chunks(chunks: int | Iterable[int]) -> Chunks:
+    """Convert chunk numbers to a range or a tuple of ints."""
     if type(chunks) is int:
         return (chunks,)
     if type(chunks) is range:
@@ -157,7 +158,7 @@ def _chunks(chunks: int | Iterable[int]) -> Chunks:
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers.
+    """Yield the first and last number of each run of consecutive numbers.
 
     >>> runs([1, 2, 3, 7])
     [(1, 3), (7, 7)]
@@ -200,7 +201,7 @@ CEILING = "ceiling"
 
 
 def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
-    """Cut ``count`` elements into ``pieces``.
+    """Divide ``count`` elements into ``pieces`` chunks and return their sizes.
 
     ``"balanced"``: the first ``count % pieces`` pieces get one more. ``"ceiling"``: pieces of
     ``ceil(count / pieces)`` until nothing is left, so the last ones may be short or empty (MPICH's ring
@@ -219,7 +220,7 @@ def cut(count: int, pieces: int, rounding: str = BALANCED) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def chunk_sizes(count: int, levels: Sequence[int], rounding: str = BALANCED) -> tuple[int, ...]:
-    """Cut ``count`` elements level by level: first into ``levels[0]`` pieces, each of these into ``levels[1]``, ...
+    """Divide ``count`` elements level by level: first into ``levels[0]`` pieces, each of these into ``levels[1]``, ...
 
     >>> chunk_sizes(1000, (2, 3))
     (167, 167, 166, 167, 167, 166)

@@ -23,7 +23,7 @@ __all__ = ["COLLECTIVES", "Collective", "collective"]
 
 @dataclass(frozen=True)
 class Collective(Pictured):
-    """One collective: its name and its pre- and postcondition.
+    """A collective: its name, its precondition and its postcondition.
 
     Attributes:
         name: as in ``all_reduce``.
@@ -45,26 +45,26 @@ class Collective(Pictured):
 
     @property
     def reduces(self) -> bool:
-        """Whether an operator is applied."""
+        """True if the collective applies an operator."""
         return self.value in ("sum", "prefix", "earlier")
 
     @property
     def rooted(self) -> bool:
-        """Whether it has a root."""
+        """True if the collective has a root."""
         return "root" in (self.before, self.after)
 
     def starts_with(self, rank: int, size: int, chunk_count: int, root: int = 0) -> Chunks:
-        """The chunks of which this rank has input."""
+        """Return the chunks of which a rank has input."""
         return _holds(self.before, rank, size, chunk_count, root)
 
     def ends_with(self, rank: int, size: int, chunk_count: int, root: int = 0) -> Chunks:
-        """The chunks this rank must have at the end."""
+        """Return the chunks that a rank must have at the end."""
         if self.value == "earlier" and rank == 0:
             return range(0)
         return _holds(self.after, rank, size, chunk_count, root)
 
     def contributors(self, rank: int, size: int, chunk: int, chunk_count: int, root: int) -> range:
-        """The ranks whose input makes up the output ``chunk`` of this rank."""
+        """Return the ranks whose input makes up the output ``chunk`` of a rank."""
         if self.value == "prefix":
             return range(rank + 1)
         if self.value == "earlier":
@@ -77,7 +77,7 @@ class Collective(Pictured):
         return range(origin, origin + 1)
 
     def check_chunk_count(self, size: int, chunk_count: int) -> None:
-        """Refuse a chunk count that this collective cannot be cut into.
+        """Raise an error if the collective cannot be divided into this number of chunks.
 
         Raises:
             ScheduleError: when the chunks do not fall evenly to their owners.
@@ -96,6 +96,7 @@ class Collective(Pictured):
 
 
 def _holds(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunks:
+    """Return the chunks of a rank for one word of ``before`` or ``after``."""
     if who == "everyone" or (who == "root" and rank == root):
         return range(chunk_count)
     if who == "owner":
@@ -134,7 +135,7 @@ _OTHER_NAMES = {name.replace("_", ""): name for name in COLLECTIVES} | {"bcast":
 
 
 def collective(name: str) -> Collective:
-    """Look a collective up by name; the MPI spellings (``allreduce``, ``bcast``, ...) are known too.
+    """Find a collective by name. The MPI spellings (``allreduce``, ``bcast``, ...) are accepted, too.
 
     Raises:
         SpmdError: when there is no such collective; the message lists them.

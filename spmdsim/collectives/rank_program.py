@@ -21,7 +21,7 @@ INPUT, OUTPUT, WORK = 0, 1, 2
 
 
 class ArraySpan(NamedTuple):
-    """Elements ``start`` ... ``stop - 1`` of one of the three arrays."""
+    """The elements ``start`` ... ``stop - 1`` of one of the three arrays."""
 
     array: int
     start: int
@@ -29,7 +29,7 @@ class ArraySpan(NamedTuple):
 
 
 class Action(NamedTuple):
-    """``target = first op second``, or a copy of ``first`` when there is no second."""
+    """A local operation: ``target = first op second``, or a copy of ``first`` if ``second`` is None."""
 
     target: ArraySpan
     first: ArraySpan
@@ -37,7 +37,7 @@ class Action(NamedTuple):
 
 
 class RankStep(NamedTuple):
-    """A round: pack, exchange messages, then act on what arrived."""
+    """One round: pack messages, exchange them, then act on what arrived."""
 
     packs: tuple[Action, ...]
     receives: tuple[tuple[int, ArraySpan], ...]
@@ -47,7 +47,7 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What one rank does: rounds, and copies of unchanged input to the output at the end; with the elements of the three arrays.
+    """The rounds of one rank with array positions, final copies, and the sizes of the three arrays in elements.
 
     Input and output may be the same memory if ``same_places``; the input then starts at ``input_shift`` of the output.
     """
@@ -62,29 +62,29 @@ class RankProgram:
 
     @property
     def received(self) -> int:
-        """Elements that the messages bring."""
+        """The number of elements that a rank receives."""
         return sum(place.stop - place.start for step in self.steps for _, place in step.receives)
 
     @property
     def sent(self) -> int:
-        """Elements that the messages take away."""
+        """The number of elements that a rank sends."""
         return sum(place.stop - place.start for step in self.steps for _, place in step.sends)
 
 
 @lru_cache(maxsize=4096)
 def program_for(schedule: Schedule, rank: int, count: int) -> RankProgram:
-    """The program of a rank for a vector of ``count`` elements (see ``Schedule.chunk_elements``)."""
+    """Return the program of a rank for a vector of ``count`` elements; cached (see ``Schedule.chunk_elements``)."""
     return compile_program(schedule, rank, schedule.chunk_elements(count))
 
 
 @lru_cache(maxsize=4096)
 def program_for_sizes(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> RankProgram:
-    """The program of a rank for given chunk sizes in elements, remembered."""
+    """Return the program of a rank for given chunk sizes in elements; cached."""
     return compile_program(schedule, rank, sizes)
 
 
 def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> RankProgram:
-    """The program of a rank for given chunk sizes in elements."""
+    """Build the program of a rank for given chunk sizes in elements."""
     return _Compiler(schedule, rank, sizes).program()
 
 
@@ -93,7 +93,7 @@ NOWHERE = 3
 
 
 class _Compiler:
-    """Follows where each chunk of the rank lies while its rounds are translated.
+    """A translator of one rank's rounds that follows the array position of each chunk.
 
     ``now`` and ``home`` are one byte per chunk number: the array that holds it, and the one that changed values
     go to. Within an array chunks lie in the order of their numbers, so a run of chunks in one array is one place.
@@ -120,10 +120,11 @@ class _Compiler:
         self.shift = shifts.pop() if self.same_places else 0
 
     def _size(self, cell: int) -> int:
+        """Return the number of elements of a chunk or of a scratch copy of it."""
         return self.sizes[cell % self.count]
 
     def _lay_out(self, array: int, cells: Sequence[int], kinds: bytearray) -> int:
-        """Give the cells places one after the other; returns the elements they take."""
+        """Assign consecutive positions in an array to chunks; return the number of elements they occupy."""
         position, offsets = 0, self.offsets[array]
         for cell in cells:
             offsets[cell] = position
@@ -133,6 +134,7 @@ class _Compiler:
 
     @collector_paused()
     def program(self) -> RankProgram:
+        """Translate all rounds and return the program."""
         steps = tuple(self._step(moves) for moves in self.rounds if moves)
         ends = (
             Action(self._place(self.home, first, stop), self._held(first, stop))
@@ -149,7 +151,7 @@ class _Compiler:
         )
 
     def _runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
-        """Runs of consecutive chunk numbers that lie in one array now and have one home: first, stop."""
+        """Yield ``(first, stop)`` of runs of consecutive chunks that lie in one array now and belong to one array."""
         if len(chunks) == 1:
             yield chunks[0], chunks[0] + 1
             return
@@ -165,17 +167,20 @@ class _Compiler:
                 begin = end
 
     def _place(self, kinds: bytearray, first: int, stop: int) -> ArraySpan:
+        """Return the span of the chunks ``first`` ... ``stop - 1`` by a map of chunk to array."""
         array = kinds[first]
         offsets = self.offsets[array]
         return ArraySpan(array, offsets[first], offsets[stop - 1] + self._size(stop - 1))
 
     def _held(self, first: int, stop: int) -> ArraySpan:
+        """Return the span where chunks lie now. Raise ScheduleError if the rank does not have them."""
         if self.now[first] == NOWHERE:
             text = f"rank {self.rank} uses chunk {first}, which it does not hold"
             raise ScheduleError(text, schedule=self.schedule.name)
         return self._place(self.now, first, stop)
 
     def _step(self, moves: list[Instruction]) -> RankStep:
+        """Translate one round."""
         self.aside = self.cells_end
         packs: list[Action] = []
         sends = []
@@ -201,10 +206,12 @@ class _Compiler:
         return RankStep(tuple(_without_empty(packs)), *exchanged, tuple(_without_empty(actions)))
 
     def _set_aside(self, size: int) -> ArraySpan:
+        """Reserve ``size`` elements at the end of the work array."""
         self.aside += size
         return ArraySpan(WORK, self.aside - size, self.aside)
 
     def _outgoing(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
+        """Return the span to send; add copies to ``packs`` if the chunks are not contiguous."""
         places = [self._held(first, stop) for first, stop in self._runs(chunks)]
         whole = _joined(places)
         if whole is not None:
@@ -214,7 +221,7 @@ class _Compiler:
         return packed
 
     def _incoming(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
-        """Where a message is received: straight where it belongs, or aside if it must be reduced or would clash."""
+        """Return the span to receive into: the final position, or the work array if a copy or a reduction must follow."""
         runs = list(self._runs(move.chunks))
         targets = [self._place(self.home, first, stop) for first, stop in runs]
         reducing = move.kind != RECV
@@ -232,12 +239,14 @@ class _Compiler:
         return arrived
 
     def _local(self, move: Instruction, actions: list[Action]) -> None:
+        """Translate a local copy or reduction."""
         reducing, left = move.kind == COMBINE, bool(move.left)
         for source, cell in zip(move.source, move.chunks):
             held = self._held(source, source + 1)
             actions.append(self._action(cell, cell + 1, held, reducing, left))
 
     def _action(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
+        """Return the action that stores or reduces a value into chunks, and record where they lie now."""
         target = self._place(self.home, first, stop)
         if reducing:
             own = self._held(first, stop)
@@ -249,7 +258,7 @@ class _Compiler:
 
 
 def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive numbers: first, stop."""
+    """Yield ``(first, stop)`` of each run of consecutive chunk numbers."""
     if isinstance(chunks, range) and chunks.step == 1:
         if chunks:
             yield chunks.start, chunks.stop
@@ -258,7 +267,7 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
 
 
 def _joined(places: Sequence[ArraySpan]) -> ArraySpan | None:
-    """The places as one, if they lie side by side."""
+    """Return adjacent spans as one span, or None if they are not adjacent."""
     if len(places) == 1:
         return places[0]
     if not places:
@@ -270,7 +279,7 @@ def _joined(places: Sequence[ArraySpan]) -> ArraySpan | None:
 
 
 def _split(whole: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
-    """Cut a place into pieces of the sizes of ``like``."""
+    """Divide a span into spans of the sizes of ``like``."""
     pieces, position = [], whole.start
     for place in like:
         stop = position + place.stop - place.start
@@ -280,4 +289,5 @@ def _split(whole: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
 
 
 def _without_empty(actions: list[Action]) -> list[Action]:
+    """Return the actions that have at least one element."""
     return [action for action in actions if action.target.start < action.target.stop]

@@ -23,7 +23,7 @@ __all__ = ["candidates", "emulate", "matching_schedules", "reduction_trees", "sa
 def emulate(
     schedule: Schedule, inputs: Sequence[Array], op: ReduceOp = np.add, rank: int | None = None
 ) -> Array:
-    """The result of a reducing collective, rounded as the algorithm rounds.
+    """Compute the result of a reducing collective, rounded in the order of the algorithm.
 
     Args:
         schedule: of all_reduce, reduce, reduce_scatter, scan or exscan.
@@ -50,7 +50,7 @@ def emulate(
 
 
 def same_bits(one: Array, two: Array) -> bool:
-    """Whether two arrays are equal bit for bit."""
+    """Return True if two arrays are equal bit for bit."""
     return (
         one.dtype == two.dtype
         and one.shape == two.shape
@@ -59,7 +59,7 @@ def same_bits(one: Array, two: Array) -> bool:
 
 
 def candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
-    """The schedules a library may have used: every algorithm with both ways to cut chunks, where that matters."""
+    """Return the schedules that a library may have used: every algorithm, with both chunk roundings where they differ."""
     schedules = []
     for chosen in algorithms(collective_name):
         if not chosen.fits(size):
@@ -78,5 +78,5 @@ def matching_schedules(
     op: ReduceOp = np.add,
     rank: int | None = None,
 ) -> list[Schedule]:
-    """The schedules whose emulated result, on a rank, equals an observed one bit for bit; see :func:`candidates`."""
+    """Return the schedules whose emulated result on a rank equals an observed result bit for bit."""
     return [s for s in schedules if same_bits(emulate(s, inputs, op, rank), observed)]

@@ -40,7 +40,7 @@ MOST_FINDINGS = 1000
 
 @dataclass(frozen=True)
 class ScheduleFinding:
-    """One thing that is wrong, exactly: a line with round, rank and chunk in it.
+    """One error or warning about a schedule: a sentence with its round, rank and chunk.
 
     Without a round it is about the end, without a rank about several; with a warning the schedule still keeps its promise.
     """
@@ -57,7 +57,7 @@ class ScheduleFinding:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the cyclic garbage collector from visiting millions of small tuples that are all in use."""
+    """Pause the cyclic garbage collector, because it would visit millions of small tuples that are all in use."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -68,11 +68,11 @@ def collector_paused() -> Iterator[None]:
 
 
 class ForeignError(Exception):
-    """What an algorithm that runs in another process has raised there, in words."""
+    """An error that an algorithm in another process raised, as text."""
 
 
 def failure(error: BaseException) -> str:
-    """What an algorithm has raised, in words, with its line."""
+    """Describe an exception that an algorithm raised, with its line."""
     if isinstance(error, ForeignError):
         return str(error)
     where = traceback.extract_tb(error.__traceback__)[-1]
@@ -80,7 +80,7 @@ def failure(error: BaseException) -> str:
 
 
 class RoundTable:
-    """The rounds of every rank as lists, ``rounds[rank][i]``, with what is wrong in their form: no such rank, no such chunk, ..."""
+    """The rounds of every rank as lists, ``rounds[rank][i]``, and findings about their form, such as unknown chunks."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -104,6 +104,7 @@ class RoundTable:
             self.rounds.append(self._collect(rank) if len(self.findings) < MOST_FINDINGS else [])
 
     def _collect(self, rank: int) -> list[list[Instruction]]:
+        """Generate and check all rounds of one rank."""
         collected: list[list[Instruction]] = []
         try:
             rounds = self.schedule.rounds(rank)
@@ -123,9 +124,11 @@ class RoundTable:
         return collected
 
     def _note(self, text: str, number: int | None, rank: int, chunk: int | None = None) -> None:
+        """Record a finding."""
         self.findings.append(ScheduleFinding(text, number, rank, chunk))
 
     def _checked(self, moves: object, number: int, rank: int) -> list[Instruction]:
+        """Return the correct instructions of one round; record a finding for each wrong one."""
         if isinstance(moves, Instruction) or not isinstance(moves, (list, tuple)):
             self._note(
                 f"round {number}: rank {rank} yields {_kind(moves)}; a round is a list of moves: yield [...]",
@@ -169,7 +172,7 @@ class RoundTable:
         return good
 
     def _fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
-        """What is wrong with a move, in words that follow the rank, and the chunk concerned."""
+        """Return what is wrong with an instruction as text to follow the rank, and the chunk concerned; None if correct."""
         size, collective = self.schedule.size, self.schedule.collective
         if not isinstance(move, Instruction) or move.kind not in KINDS:
             return f" has {_kind(move)} in its round instead of a move", None
@@ -204,6 +207,7 @@ class RoundTable:
 
 
 def _kind(move: object) -> str:
+    """Describe a value that is not a round."""
     return f"a single move ({move.describe()})" if isinstance(move, Instruction) else repr(move)
 
 
@@ -214,7 +218,7 @@ Places = dict[tuple[int, int], list[Place]]
 
 @dataclass
 class Matching:
-    """The result of matching.
+    """The result of matching sends with receives.
 
     Attributes:
         findings: unmatched messages, wrong chunks, deadlocks.
@@ -235,7 +239,7 @@ class Matching:
 
 
 def match(table: RoundTable) -> Matching:
-    """Match all messages of a table and put its rounds in order."""
+    """Match all messages of a table and put its rounds in an order that can happen."""
     sends, receives = by_pair(table)
     result = Matching()
     links: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -268,7 +272,7 @@ def match(table: RoundTable) -> Matching:
 
 
 def matched(schedule: Schedule) -> tuple[RoundTable, Matching]:
-    """The rounds of a schedule and how their messages match.
+    """Return the rounds of a schedule and the matching of their messages.
 
     Raises:
         ScheduleError: when they do not.
@@ -281,7 +285,7 @@ def matched(schedule: Schedule) -> tuple[RoundTable, Matching]:
 
 
 def by_pair(table: RoundTable) -> tuple[Places, Places]:
-    """All sends and all receives, in order, by their pair of ranks."""
+    """Return all sends and all receives, in order, by their pair of ranks."""
     sends: Places = defaultdict(list)
     receives: Places = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -295,7 +299,7 @@ def by_pair(table: RoundTable) -> tuple[Places, Places]:
 
 
 def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) -> Iterator[ScheduleFinding]:
-    """The messages of one pair that have no partner."""
+    """Yield a finding for each message of one pair that has no partner."""
     source, target = pair
     ways = (
         (source, "sends {} to", target, "receives", _surplus(sent, received)),
@@ -309,7 +313,7 @@ def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) 
 
 
 def _surplus(these: list[Place], those: list[Place]) -> list[Place]:
-    """What ``these`` have beyond ``those``: by round number where that explains it, else the last ones."""
+    """Return the entries of ``these`` beyond ``those``: by round number if that explains all, else the last ones."""
     rounds = Counter(number for number, _ in those)
     extra = []
     for place in these:
@@ -321,13 +325,14 @@ def _surplus(these: list[Place], those: list[Place]) -> list[Place]:
 
 
 def _first(chunks: Chunks) -> int | None:
+    """Return the first chunk number, or None if there is none."""
     return chunks[0] if chunks else None
 
 
 def _compare_chunks(
     table: RoundTable, pair: tuple[int, int], out: Place, into: Place, findings: list[ScheduleFinding]
 ) -> None:
-    """The receiver must expect the chunks that are sent; scratch chunks may stand for their originals."""
+    """Record a finding if the receiver expects other chunks than those sent. Scratch chunks may stand for originals."""
     sent, expected = out[1].chunks, into[1].chunks
     if sent == expected:
         return
@@ -343,6 +348,7 @@ def _compare_chunks(
 
 
 def _in_lock_step(table: RoundTable, result: Matching) -> None:
+    """Order the rounds if round i means the same step on every rank."""
     ranks = range(len(table.rounds))
     result.starts = [list(range(len(rounds))) for rounds in table.rounds]
     result.ends = result.starts
@@ -356,7 +362,7 @@ def _in_lock_step(table: RoundTable, result: Matching) -> None:
 def _by_dependency(
     table: RoundTable, links: dict[tuple[int, int], list[tuple[int, int]]], result: Matching
 ) -> None:
-    """Start each round as early as its rank allows; it ends when all its partners have started theirs."""
+    """Order the rounds: each starts as early as its rank allows and ends when its partners have started theirs."""
     size = len(table.rounds)
     result.starts, result.ends = [[] for _ in range(size)], [[] for _ in range(size)]
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -389,6 +395,7 @@ def _by_dependency(
 
 
 def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching) -> ScheduleFinding:
+    """Record a finding for each rank that waits forever."""
     rank = min(stuck)
     seen: list[int] = []
     while rank not in seen:  # all messages have partners: who is waited for waits, too

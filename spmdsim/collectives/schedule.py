@@ -50,35 +50,35 @@ class Schedule(ShortRepr):
 
     @property
     def collective(self) -> Collective:
-        """What the schedule implements."""
+        """The collective that the schedule implements."""
         return self.algorithm.collective
 
     @property
     def name(self) -> str:
-        """Words for titles, such as ``"all_reduce ring on 6 ranks"``."""
+        """The title, such as ``"all_reduce ring on 6 ranks"``."""
         options = "".join(f", {OPTION_WORDS.get(one, f'{one[0]} {one[1]}')}" for one in self.options)
         root = f", root {self.root}" if self.collective.rooted else ""
         return f"{self.algorithm.full_name} on {many(self.size, 'rank')}{root}{options}"
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """Pieces per level of the nested cut into chunks."""
+        """The number of pieces of each level of the nested cut into chunks."""
         return self.algorithm.levels(self.size, dict(self.options))
 
     @cached_property
     def chunk_count(self) -> int:
-        """Number of chunks the vector is cut into."""
+        """The number of chunks into which the vector is divided."""
         return prod(self.levels)
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether operands are combined in rank order (fit for non-commutative operators)."""
+        """True if operands are combined in rank order, as non-commutative operators need."""
         if not self.collective.reduces or self.algorithm.in_order is False:
             return False
         return (bool(self.algorithm.in_order) and self.root == 0) or _found_in_order(self)
 
     def chunk_elements(self, count: int) -> tuple[int, ...]:
-        """Elements of each chunk when the whole vector has ``count`` elements.
+        """Compute the elements of each chunk of a vector of ``count`` elements.
 
         For all_to_all ``count`` is what one rank sends; each of its ``size`` blocks is a chunk.
         """
@@ -87,15 +87,15 @@ class Schedule(ShortRepr):
         return chunk_sizes(count, self.levels, self.rounding)
 
     def rounds(self, rank: int) -> Iterator[list[Instruction]]:
-        """The rounds of one rank, generated lazily."""
+        """Generate the rounds of one rank."""
         return self.algorithm.moves(rank, self.size, self.root, dict(self.options))
 
     def starts_with(self, rank: int) -> Chunks:
-        """The chunks of which this rank has input."""
+        """Return the chunks of which a rank has input."""
         return self.collective.starts_with(rank, self.size, self.chunk_count, self.root)
 
     def ends_with(self, rank: int) -> Chunks:
-        """The chunks this rank must have at the end."""
+        """Return the chunks that a rank must have at the end."""
         return self.collective.ends_with(rank, self.size, self.chunk_count, self.root)
 
 
@@ -113,7 +113,7 @@ LEAST = {"segments": 1, "group": 1, "radix": 2}
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
-    """Bind an algorithm to a rank count.
+    """Bind an algorithm to a rank count, a root and options.
 
     Args:
         chosen: the algorithm.
@@ -164,7 +164,7 @@ def schedule_of(
     rounding: str | None = None,
     **options: Any,
 ) -> Schedule:
-    """The schedule of a registered algorithm.
+    """Build the schedule of a registered algorithm.
 
     Args:
         collective_name: such as ``"all_reduce"``; the MPI spellings are known too.

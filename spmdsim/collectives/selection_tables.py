@@ -21,7 +21,7 @@ _COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operat
 
 @dataclass(frozen=True)
 class AlgorithmChoice(Pictured):
-    """What a library would use: its name for the algorithm, the same here, and the conditions of the table's row that matched."""
+    """A library's choice: its name for the algorithm, the name here, and the conditions of the matching row."""
 
     library: str
     name: str
@@ -31,17 +31,18 @@ class AlgorithmChoice(Pictured):
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, Any]:
+    """Load the selection tables."""
     tables: dict[str, Any] = read_json(TABLES, KIND)
     return tables
 
 
 def libraries() -> tuple[str, ...]:
-    """The libraries whose tables are known."""
+    """Return the libraries whose selection tables are available."""
     return tuple(_tables())
 
 
 def rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a library's table, in order: conditions and ``use``, the library's name of the algorithm.
+    """Return the rows of a library's table, in order: conditions and ``use``, the library's name of the algorithm.
 
     Conditions are ``ranks`` and ``bytes`` (such as ``"<4096"``), ``power_of_two``, ``commutative``, ``user_op``,
     ``in_place``, ``equal_blocks`` and ``count_below_power`` (fewer elements than the power of two below the rank
@@ -89,7 +90,7 @@ def choose(
     itemsize: int = 1,
     **facts: bool,
 ) -> AlgorithmChoice:
-    """The algorithm a library chooses by default.
+    """Return the algorithm that a library chooses by default.
 
     Args:
         library: ``"mpich"`` or ``"openmpi"``.

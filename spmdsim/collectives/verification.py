@@ -28,7 +28,7 @@ from spmdsim.pictured import ShortRepr
 
 @dataclass(frozen=True, repr=False)
 class ScheduleVerdict(ShortRepr):
-    """What verification found.
+    """The result of verification.
 
     Attributes:
         schedule: what was verified.
@@ -54,11 +54,11 @@ class ScheduleVerdict(ShortRepr):
 
     @property
     def ok(self) -> bool:
-        """Whether the schedule keeps its promise."""
+        """True if the schedule does what its collective promises. Warnings are allowed."""
         return all(f.warning for f in self.findings)
 
     def raise_if_wrong(self) -> ScheduleVerdict:
-        """Raise the first error, if there is one.
+        """Raise the first error, if any, else return the verdict.
 
         Raises:
             ScheduleError: naming the round, the rank and the chunk.
@@ -77,7 +77,7 @@ class ScheduleVerdict(ShortRepr):
 
 @collector_paused()
 def verify(schedule: Schedule) -> ScheduleVerdict:
-    """Verify a schedule; never raises for a wrong one.
+    """Verify a schedule and return the verdict. A wrong schedule raises nothing.
 
     >>> from spmdsim.collectives import schedule_of
     >>> verdict = verify(schedule_of("all_reduce", "ring", 6))
@@ -103,6 +103,7 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
 
 
 def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[ScheduleFinding]:
+    """Yield findings about the order and the trees in which operands are combined."""
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"
         yield ScheduleFinding(text)
@@ -112,7 +113,7 @@ def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[S
 
 
 class Change(NamedTuple):
-    """A chunk of a rank gets a new value in a step."""
+    """A new value of a chunk of a rank in a step."""
 
     step: int
     rank: int
@@ -145,6 +146,7 @@ class SymbolicRun:
                 self._end(rank, number)
 
     def _start(self, rank: int, number: int) -> None:
+        """Send the messages of a round with the values from before it."""
         holds = self.holds[rank]
         for move in self.table.rounds[rank][number]:
             if move.kind != SEND:
@@ -157,6 +159,7 @@ class SymbolicRun:
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
     def _end(self, rank: int, number: int) -> None:
+        """Receive the messages of a round and run its local instructions."""
         holds = self.holds[rank]
         for move in self.table.rounds[rank][number]:
             if move.receives:
@@ -170,6 +173,7 @@ class SymbolicRun:
                 self._store(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
     def _store(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
+        """Store or reduce values into chunks; record a finding for each impossible reduction."""
         holds, symbols = self.holds[rank], self.symbols
         reducing = move.kind in (REDUCE, COMBINE)
         left = move.incoming_left(rank)
@@ -207,11 +211,12 @@ class SymbolicRun:
             self.changes += [Change(step, rank, c, holds[c]) for c in move.chunks if c in holds]
 
     def _note(self, number: int | None, rank: int, chunk: int | None, text: str) -> None:
+        """Record a finding."""
         place = "at the end" if number is None else f"round {number}"
         self.findings.append(ScheduleFinding(f"{place}: rank {rank} {text}", number, rank, chunk))
 
     def check_end(self) -> None:
-        """Compare what each rank holds with what the collective promises."""
+        """Compare the final values of each rank with what the collective promises."""
         schedule, promise = self.schedule, self.schedule.collective
         if promise.value == "nothing":
             for rank, heard in enumerate(self.heard):
@@ -225,7 +230,7 @@ class SymbolicRun:
                 self._check_value(rank, chunk, wanted)
 
     def check_sizes(self) -> None:
-        """Local moves between slots of different chunks have no room for uneven ones, right as the end may be."""
+        """Record a finding for each local move between different chunks, whose sizes may differ."""
         k = self.chunk_count
         for rank, rounds in enumerate(self.table.rounds):
             for number, moves in enumerate(rounds):
@@ -241,6 +246,7 @@ class SymbolicRun:
                             )
 
     def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
+        """Record a finding if a final chunk lacks contributions or has wrong ones. ``wanted`` is a bit set of ranks."""
         value = self.holds[rank].get(chunk)
         if value is None:
             self._note(None, rank, chunk, f"has no chunk {chunk}")
@@ -260,7 +266,7 @@ class SymbolicRun:
             )
 
     def facts(self) -> tuple[bool, bool, int]:
-        """Order of operands, equality of trees and depth of all results."""
+        """Return whether operands are in rank order, whether all trees are equal, and the depth of the results."""
         if not self.reduces:
             return False, True, 0
         symbols, schedule = self.symbols, self.schedule
@@ -277,6 +283,7 @@ class SymbolicRun:
 
 
 def _ranks(ranks: int) -> str:
+    """Name the ranks of a bit set, at most six."""
     names = members(ranks)
     if len(names) == 1:
         return f"rank {names[0]}"
@@ -284,7 +291,7 @@ def _ranks(ranks: int) -> str:
 
 
 def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tree]:
-    """The reduction tree of each chunk as a value.
+    """Return the reduction tree of each chunk as a value.
 
     Args:
         schedule: a correct schedule of a reducing collective.
@@ -337,7 +344,7 @@ class Symbols:
         self._shapes: dict[tuple[int, int], int] = {}
 
     def leaf(self, rank: int, chunk: int) -> int:
-        """The number of rank ``rank``'s input of ``chunk``."""
+        """Return the number of rank ``rank``'s input of ``chunk``."""
         number = self._leaves.get((rank, chunk))
         if number is None:
             number = self._add(chunk, 1 << rank, 0, True, None)
@@ -346,7 +353,7 @@ class Symbols:
         return number
 
     def combine(self, left: int, right: int) -> int:
-        """The number of ``left op right``."""
+        """Return the number of the value ``left op right``."""
         number = self._pairs.get((left, right))
         if number is None:
             a, b = self.ranks[left], self.ranks[right]
@@ -361,6 +368,7 @@ class Symbols:
     def _add(
         self, chunk: int, ranks: int, depth: int, ordered: bool, operands: tuple[int, int] | None
     ) -> int:
+        """Append the attributes of a new value and return its number."""
         self.chunk.append(chunk)
         self.ranks.append(ranks)
         self.depth.append(depth)
@@ -369,7 +377,7 @@ class Symbols:
         return len(self.chunk) - 1
 
     def tree(self, value: int) -> Tree:
-        """The value as a nested pair of ranks."""
+        """Return the value as a nested pair of ranks."""
         done: dict[int, Tree] = {}
         stack = [value]
         while stack:
@@ -387,7 +395,7 @@ class Symbols:
 
 
 def members(ranks: int) -> list[int]:
-    """The ranks of a bit set.
+    """Return the ranks of a bit set.
 
     >>> members(0b1011)
     [0, 1, 3]

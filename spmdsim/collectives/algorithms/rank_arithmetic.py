@@ -9,12 +9,12 @@ from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, 
 
 
 def power_below(size: int) -> int:
-    """The largest power of two that is at most ``size``."""
+    """Return the largest power of two that is at most ``size``."""
     return 1 << (size.bit_length() - 1)
 
 
 def doublings(size: int) -> Iterable[int]:
-    """1, 2, 4, ... below ``size``."""
+    """Return the powers of two 1, 2, 4, ... below ``size``."""
     return (1 << bit for bit in range((size - 1).bit_length()))
 
 
@@ -23,7 +23,7 @@ Exchange: TypeAlias = Callable[[int, int, int, int], list[Instruction]]
 
 
 class Fold(NamedTuple):
-    """Ranks paired up so that a power of two, or another number, survives.
+    """A pairing of ranks after which a power of two, or another number, of ranks survives.
 
     Of the first ``2 * extra`` ranks every second one drops out, the odd one (``survivor`` 0) or the even one (1); the
     survivors are renumbered in rank order.
@@ -35,33 +35,33 @@ class Fold(NamedTuple):
 
     @staticmethod
     def of(size: int, survivor: int = 1) -> Fold:
-        """The fold of ``size`` ranks."""
+        """Return the fold of ``size`` ranks to the largest power of two."""
         power = power_below(size)
         return Fold(power, size - power, survivor)
 
     def paired(self, rank: int) -> bool:
-        """Whether the rank is one of a pair."""
+        """Return True if the rank is one of a pair."""
         return rank < 2 * self.extra
 
     def survives(self, rank: int) -> bool:
-        """Whether the rank takes part in the power-of-two phase."""
+        """Return True if the rank takes part in the power-of-two phase."""
         return not self.paired(rank) or rank % 2 == self.survivor
 
     def new(self, rank: int) -> int:
-        """The survivor's new number."""
+        """Return the new number of a survivor."""
         return rank // 2 if self.paired(rank) else rank - self.extra
 
     def old(self, new: int) -> int:
-        """The rank of a survivor."""
+        """Return the rank of a survivor."""
         return 2 * new + self.survivor if new < self.extra else new + self.extra
 
     def pair_round(self, rank: int, survivor: list[Instruction], dropped: list[Instruction]) -> Rounds:
-        """The round of pairs, if there are any: what the one that survives does, and the one that drops out."""
+        """Yield the round of pairs, if any: one instruction for the rank that survives, one for the other."""
         if self.extra:
             yield [] if not self.paired(rank) else survivor if self.survives(rank) else dropped
 
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
-        """Rounds in which survivors meet at some distances between their new numbers; the others wait."""
+        """Yield rounds in which survivors meet at given distances between their new numbers; other ranks are idle."""
         for distance in distances:
             if self.survives(rank):
                 new = self.new(rank)
@@ -70,7 +70,7 @@ class Fold(NamedTuple):
                 yield []
 
     def blocks(self, new: int, stop: int | None = None) -> range:
-        """The blocks of the ranks that survivors ``new`` ... ``stop - 1`` stand for (contiguous)."""
+        """Return the contiguous blocks for which the survivors ``new`` ... ``stop - 1`` stand."""
         last = new + 1 if stop is None else stop
         return range(self._first_block(new), self._first_block(last))
 
@@ -79,7 +79,7 @@ class Fold(NamedTuple):
 
 
 def around(start: int, count: int, size: int) -> Chunks:
-    """``count`` numbers from ``start`` on, around the end of ``size``.
+    """Return ``count`` numbers from ``start`` on, modulo ``size``.
 
     >>> around(4, 3, 6), around(1, 2, 6)
     ((4, 5, 0), range(1, 3))
@@ -91,7 +91,7 @@ def around(start: int, count: int, size: int) -> Chunks:
 
 
 def opposite(rounds: Iterable[list[Instruction]]) -> Rounds:
-    """The rounds in which every message goes the other way."""
+    """Yield the rounds with the direction of every message reversed."""
     for moves in rounds:
         yield [
             send(move.peer, move.chunks) if move.receives else recv(move.peer, move.chunks) for move in moves
@@ -101,7 +101,7 @@ def opposite(rounds: Iterable[list[Instruction]]) -> Rounds:
 def ring_rounds(
     right: int, left: int, size: int, chunk: int, reduces: bool = False, first: int = 0
 ) -> Rounds:
-    """Rounds around a ring: a chunk goes to the right, then the one before it, and so on; from the left they come."""
+    """Yield rounds around a ring: send a chunk to the right neighbour, receive the previous one from the left."""
     for i in range(size - 1):
         mine, theirs = first + (chunk - i) % size, first + (chunk - 1 - i) % size
         yield [send(right, mine), recv_reduce(left, theirs, left=True) if reduces else recv(left, theirs)]
@@ -110,7 +110,7 @@ def ring_rounds(
 def star_rounds(
     rank: int, root: int, others: Iterable[int], at_root: Callable[[int], Instruction], other: Instruction
 ) -> Rounds:
-    """Rounds in which the root turns to one rank after another."""
+    """Yield rounds in which the root exchanges with one rank after another."""
     for peer in others:
         yield [at_root(peer)] if rank == root else [other] if rank == peer else []
 
@@ -123,7 +123,7 @@ def tree_rounds(
     radix: int = 2,
     down: bool = False,
 ) -> Rounds:
-    """Rounds up or down a tree in which a rank has radix-1 children per level: binomial with radix 2.
+    """Yield rounds up or down a tree with radix-1 children per level; radix 2 gives the binomial tree.
 
     ``v`` is the rank as counted from the root. What a parent does is asked with its child, and what a child does with its
     parent, and how far apart they are.

@@ -21,6 +21,7 @@ _INT32, _INT64, _BOOL = 7, 9, 27
 
 
 def _varint(value: int) -> bytes:
+    """Encode a number as a protobuf varint."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -70,7 +71,7 @@ def _node(rank: int, number: int, one: GoalOperation) -> bytes:
 
 
 def chakra_files(program: GoalProgram) -> list[bytes]:
-    """The trace file of every rank; by convention they are called ``NAME.RANK.et``.
+    """Return the trace file of every rank as bytes; by convention their names are ``NAME.RANK.et``.
 
     Args:
         program: the operations, such as :func:`spmdsim.collectives.formats.goal_format.goal_of` makes them from a schedule.

@@ -51,7 +51,7 @@ class GoalProgram:
     ranks: list[list[GoalOperation]] = field(default_factory=list)
 
     def to_text(self) -> str:
-        """The program as a GOAL file.
+        """Return the program as the text of a GOAL file.
 
         >>> print(GoalProgram([[GoalOperation("calc", 5)]]).to_text(), end="")
         num_ranks 1
@@ -71,7 +71,7 @@ class GoalProgram:
         return "\n".join(lines) + "\n"
 
     def fill(self, program: Any) -> Any:
-        """Add all operations to a program of the event simulator (``spmdsim.cost.event_simulation.EventProgram``); returns it."""
+        """Add all operations to a program of the event simulator (``spmdsim.cost.event_simulation``) and return it."""
         for rank, operations in enumerate(self.ranks):
             numbers = []
             for one in operations:
@@ -95,7 +95,7 @@ def _words(one: GoalOperation) -> str:
 
 
 def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: float = 0.0) -> GoalProgram:
-    """A schedule as a GOAL program: an operation waits for those of the rank's previous round.
+    """Convert a schedule to a GOAL program: an operation waits for those of the rank's previous round.
 
     Args:
         schedule: any schedule whose messages match.
@@ -149,7 +149,7 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 
 
 def read_goal(text: str) -> GoalProgram:
-    r"""Read a GOAL file.
+    r"""Parse the text of a GOAL file.
 
     Raises:
         InputError: naming the line that is no GOAL.
@@ -172,7 +172,7 @@ def read_goal(text: str) -> GoalProgram:
 
 
 def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Rank, start and end of the text between braces."""
+    """Yield the rank, start and end of each text between braces."""
     opening = re.compile(r"\s*rank\s+(\d+)\s*\{")
     while _begin(text, position) < len(text):
         opened = opening.match(text, position)
@@ -193,7 +193,7 @@ def _wrong(text: str, position: int, words: str) -> InputError:
 
 
 def _begin(text: str, position: int) -> int:
-    """Where the next word begins."""
+    """Return the position of the next word."""
     return _SPACE.match(text, position).end()  # type: ignore[union-attr]
 
 

@@ -35,7 +35,7 @@ class _Block:
 
 
 def msccl_xml(schedule: Schedule) -> str:
-    """A schedule as MSCCL XML.
+    """Convert a schedule to MSCCL XML.
 
     Raises:
         ScheduleError: for a collective MSCCL does not know, or a schedule that is wrong.
@@ -73,7 +73,7 @@ class _Gpu:
             self._step(self._block("local"), "cpy", [("i", rank)], [self.spot(own)])
 
     def spot(self, cell: int) -> Spot:
-        """Buffer and offset of a chunk on this GPU."""
+        """Return the buffer and offset of a chunk on this GPU."""
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         if name == "all_to_all":
             source, target = divmod(cell, size)
@@ -88,7 +88,7 @@ class _Gpu:
         return self.scratch.setdefault(cell, len(self.scratch))
 
     def _block(self, way: str, peer: int = -1) -> int:
-        """The threadblock that talks to ``peer`` in one direction."""
+        """Return the threadblock that talks to ``peer`` in one direction."""
         if (way, peer) not in self.blocks:
             self.blocks[way, peer] = len(self.threadblocks)
             sends, receives = (peer if way == word else -1 for word in ("send", "recv"))
@@ -96,7 +96,7 @@ class _Gpu:
         return self.blocks[way, peer]
 
     def add_round(self, moves: list[Instruction]) -> None:
-        """Sends first, since they take the values from before the round."""
+        """Add a round; sends come first, because they read the values from before the round."""
         for move in moves:
             if move.kind == SEND:
                 for spot in map(self.spot, move.chunks):
@@ -152,7 +152,7 @@ class _Gpu:
         return at
 
     def lines(self) -> list[str]:
-        """The GPU's part of the file."""
+        """Return the lines of the file for this GPU."""
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         whole = size if name == "all_to_all" else count
         inputs = count // size if name == "all_gather" else whole
