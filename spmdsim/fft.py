@@ -9,8 +9,8 @@ All have gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,32 +25,36 @@ from spmdsim.ops.slicing import roll
 from spmdsim.ops.transforms import OTHER_NORM, transform
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import check_device
-from spmdsim.tensor.meanings import HALF, OF_ONE, OF_SEVERAL, REAL, TRANSFORMED, documented
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current
+from spmdsim.wrong_calls import explained
 
 Axes = int | Sequence[int] | None
 Points = int | None
 Sizes = Sequence[int | None] | None
 Norm = str | None
 Target = Layout | None
-P = ParamSpec("P")
-
-
-def _transform(
-    meanings: Mapping[str, str], errors: Mapping[str, str]
-) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
-    """A decorator: what is no tensor is refused, and docstrings say what parameters mean."""
-    return lambda function: of_tensors(documented(meanings, errors)(function))
 
 
 def _laid(x: Tensor, layout: Layout | None) -> Tensor:
     return x if layout is None else x.to(layout)
 
 
-@_transform(TRANSFORMED, OF_ONE)
+@of_tensors
 def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """The discrete Fourier transform along a dim.
+    """Compute the discrete Fourier transform along a dimension.
+
+    Args:
+        x: the tensor.
+        n: points of the transform; by default the dimension's size. The dimension is cut or filled up with zeros.
+        axis: the dimension.
+        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
+        layout: layout of the result; by default it stays where it was computed.
+
+    Raises:
+        RuleError: a dimension out of range, no points, an unknown norm.
+        PlanError: a layout for another number of dimensions.
+        UsageTypeError: no tensor.
 
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))(None, "x"), LockStep(2))
@@ -61,20 +65,29 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
     return _laid(transform("fft", x, n, axis, norm), layout)
 
 
-@_transform(TRANSFORMED, OF_ONE)
+@of_tensors
 def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """The inverse of :func:`fft`.
+    """Compute the inverse of :func:`fft`.
 
+    The arguments and the errors are those of :func:`fft`.
+
+    >>> from spmdsim import Mesh, Tensor, fft
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> fft.ifft(fft.fft(m)).full().real.round(6).tolist()
     [[3.0, 1.0], [2.0, 4.0]]
     """
     return _laid(transform("ifft", x, n, axis, norm), layout)
 
 
-@_transform(REAL, OF_ONE)
+@of_tensors
 def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """The first ``n // 2 + 1`` values of :func:`fft` of real numbers; the others are their conjugates.
+    """Compute the first ``n // 2 + 1`` values of :func:`fft` of real numbers.
 
+    The other values are their conjugates.
+
+    ``x`` must be real; the other arguments and the errors are those of :func:`fft`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> wave = Tensor.from_global(np.cos(np.arange(8) * 2 * np.pi / 8), Mesh((2,), ("x",))("x"))
     >>> np.abs(rfft(wave).full()).round(6).tolist()  # one turn in eight points
     [0.0, 4.0, 0.0, 0.0, 0.0]
@@ -82,20 +95,37 @@ def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
     return _laid(transform("rfft", x, n, axis, norm), layout)
 
 
-@_transform(HALF, OF_ONE)
+@of_tensors
 def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """The inverse of :func:`rfft`, ``n`` real numbers (``2 * (m - 1)`` for ``m`` values).
+    """Compute the inverse of :func:`rfft`: ``n`` real numbers.
 
+    Args:
+        x: the first half of the values, along the only or the last transformed dimension.
+        n: points of the result; by default ``2 * (m - 1)`` for a dimension of size ``m``.
+        axis: the dimension.
+        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
+        layout: layout of the result; by default it stays where it was computed.
+
+    Raises:
+        RuleError: a dimension out of range, no points, an unknown norm.
+        PlanError: a layout for another number of dimensions.
+        UsageTypeError: no tensor.
+
+    >>> from spmdsim import Mesh, Tensor, fft
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> fft.irfft(fft.rfft(x), n=3).full().round(6).tolist(), fft.irfft(fft.rfft(x)).shape
     ([[3.0, 1.0, 2.0], [6.0, 5.0, 4.0]], (2, 2))
     """
     return _laid(transform("irfft", x, n, axis, norm), layout)
 
 
-@_transform(HALF, OF_ONE)
+@of_tensors
 def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """:func:`fft` of ``n`` values that are conjugates of one another, given the first half; the result is real.
+    """Compute the real :func:`fft` of ``n`` conjugate-symmetric values from their first half.
 
+    The arguments and the errors are those of :func:`irfft`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> half = Tensor.from_global([[1.0, 0.5, 0.0]], Mesh((2,), ("x",))("x", None))
     >>> hfft(half).full().round(6).tolist()
     [[2.0, 1.0, 0.0, 1.0]]
@@ -103,10 +133,13 @@ def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
     return irfft(conjugated(x), n, axis, OTHER_NORM.get(norm or "backward", norm), layout=layout)
 
 
-@_transform(REAL, OF_ONE)
+@of_tensors
 def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """The inverse of :func:`hfft`: the first half of the transform of real numbers.
+    """Compute the inverse of :func:`hfft`: the first half of the transform of real numbers.
 
+    The arguments and the errors are those of :func:`rfft`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> y = Tensor.from_global([[2.0, 1.0, 0.0, 1.0]], Mesh((2,), ("x",))("x", None))
     >>> ihfft(y).full().real.round(6).tolist()
     [[1.0, 0.5, 0.0]]
@@ -139,11 +172,24 @@ def _several(
     return x
 
 
-@_transform(TRANSFORMED, OF_SEVERAL)
+@of_tensors
 def fftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """:func:`fft` along several dims, all if none are given; ``s`` are the points of each.
+    """Compute :func:`fft` along several dimensions.
+
+    Args:
+        x: the tensor.
+        s: points of each dimension, as ``n`` of :func:`fft`; None or -1 stands for the default.
+        axes: the dimensions; by default all, or as many of the last ones as ``s`` has points.
+        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
+        layout: layout of the result; by default it stays where it was computed.
+
+    Raises:
+        RuleError: a dimension out of range, no dimensions, no points or points of another number of dimensions, an
+            unknown norm.
+        PlanError: a layout for another number of dimensions.
+        UsageTypeError: no tensor.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, record
     >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))("x", None), LockStep(2))
@@ -155,12 +201,15 @@ def fftn(
     return _laid(_several("fft", x, _dims(x, s, axes), norm), layout)
 
 
-@_transform(TRANSFORMED, OF_SEVERAL)
+@of_tensors
 def ifftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """The inverse of :func:`fftn`.
+    """Compute the inverse of :func:`fftn`.
 
+    The arguments and the errors are those of :func:`fftn`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> one = Tensor.from_global(np.ones((2, 2)), Mesh((2,), ("x",))("x", None))
     >>> ifftn(one).full().real.tolist()
     [[1.0, 0.0], [0.0, 0.0]]
@@ -168,12 +217,15 @@ def ifftn(
     return _laid(_several("ifft", x, _dims(x, s, axes), norm), layout)
 
 
-@_transform(REAL, OF_SEVERAL)
+@of_tensors
 def rfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """:func:`fftn` of real numbers, of which the last dim's first half is computed.
+    """Compute :func:`fftn` of real numbers: the first half of the last dimension.
 
+    ``x`` must be real; the other arguments and the errors are those of :func:`fftn`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global(np.ones((2, 4, 6)), Mesh((2,), ("x",))("x", None, None))
     >>> rfftn(x).shape, rfftn(x, axes=(2, 1)).shape
     ((2, 4, 4), (2, 3, 6))
@@ -182,12 +234,29 @@ def rfftn(
     return _laid(_several("fft", transform("rfft", x, n, last, norm), others, norm, [last]), layout)
 
 
-@_transform(HALF, OF_SEVERAL)
+@of_tensors
 def irfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """The inverse of :func:`rfftn`.
+    """Compute the inverse of :func:`rfftn`.
 
+    Args:
+        x: the first half of the values, along the only or the last transformed dimension.
+        s: points of each dimension of the result; None or -1 stands for the default, for the last one as in
+            :func:`irfft`.
+        axes: the dimensions; by default all, or as many of the last ones as ``s`` has points.
+        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
+        layout: layout of the result; by default it stays where it was computed.
+
+    Raises:
+        RuleError: a dimension out of range, no dimensions, no points or points of another number of dimensions, an
+            unknown norm.
+        PlanError: a layout for another number of dimensions.
+        UsageTypeError: no tensor.
+
+    >>> from spmdsim import Mesh, Tensor, fft
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> fft.irfftn(fft.rfftn(m), s=(2, 2)).full().round(6).tolist()
     [[3.0, 1.0], [2.0, 4.0]]
     """
@@ -196,12 +265,15 @@ def irfftn(
     return _laid(transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
 
 
-@_transform(TRANSFORMED, OF_SEVERAL)
+@of_tensors
 def fft2(
     x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """:func:`fftn` along two dims, the last ones if none are given.
+    """Compute :func:`fftn` along two dimensions.
 
+    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of :func:`fftn`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> images = Tensor.from_global(np.ones((4, 2, 2)), Mesh((2,), ("x",))("x", None, None))
     >>> fft2(images).full()[0].real.tolist(), fft2(images).layout.short()  # each image stays on its rank
     ([[4.0, 0.0], [0.0, 0.0]], 'S(0)')
@@ -209,12 +281,15 @@ def fft2(
     return fftn(x, s, axes, norm, layout=layout)
 
 
-@_transform(TRANSFORMED, OF_SEVERAL)
+@of_tensors
 def ifft2(
     x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """The inverse of :func:`fft2`.
+    """Compute the inverse of :func:`fft2`.
 
+    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of :func:`fftn`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> peak = Tensor.from_global([[4.0, 0.0], [0.0, 0.0]], Mesh((2,), ("x",))(None, "x"))
     >>> ifft2(peak).full().real.tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -222,12 +297,16 @@ def ifft2(
     return ifftn(x, s, axes, norm, layout=layout)
 
 
-@_transform(REAL, OF_SEVERAL)
+@of_tensors
 def rfft2(
     x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """:func:`rfftn` along two dims, the last ones if none are given.
+    """Compute :func:`rfftn` along two dimensions.
 
+    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
+    :func:`rfftn`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> rows = Tensor.from_global(np.arange(8.0).reshape(2, 4), Mesh((2,), ("x",))("x", None))
     >>> rfft2(rows).full()[:, 0].real.round(6).tolist()  # the sum, and first row minus second
     [28.0, -16.0]
@@ -235,27 +314,21 @@ def rfft2(
     return rfftn(x, s, axes, norm, layout=layout)
 
 
-@_transform(HALF, OF_SEVERAL)
+@of_tensors
 def irfft2(
     x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
-    """The inverse of :func:`rfft2`.
+    """Compute the inverse of :func:`rfft2`.
 
+    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
+    :func:`irfftn`.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> y = Tensor.from_global([[0.0, 4.0], [0.0, 0.0]], Mesh((2,), ("x",))("x", None))
     >>> irfft2(y).full().round(6).tolist()
     [[1.0, -1.0], [1.0, -1.0]]
     """
     return irfftn(x, s, axes, norm, layout=layout)
-
-
-_FREQUENCIES = {
-    "n": "points.",
-    "d": "the time between two of them.",
-    "layout": "where they go; whole on all ranks if left out.",
-    "dtype": "element type, float64 if left out.",
-    "world": "the world; :func:`spmdsim.world` if left out.",
-    "device": '``"cpu"``, for the array API standard.',
-}
 
 
 def _frequencies(
@@ -269,7 +342,7 @@ def _frequencies(
     return frequencies if dtype is None else cast(frequencies, dtype)
 
 
-@documented(_FREQUENCIES, {"InputError": "another device."})
+@explained
 def fftfreq(
     n: int,
     d: float = 1.0,
@@ -279,7 +352,18 @@ def fftfreq(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """The frequencies of the values of :func:`fft`: ``[0, 1, ..., -2, -1] / (n d)``.
+    """Return the frequencies of the values of :func:`fft`: ``[0, 1, ..., -2, -1] / (n d)``.
+
+    Args:
+        n: number of values.
+        d: distance between two samples.
+        layout: layout of the tensor; by default every rank owns all of it.
+        dtype: element type; by default float64.
+        world: the world; by default :func:`spmdsim.world`.
+        device: ``"cpu"``, for the array API standard.
+
+    Raises:
+        InputError: another device.
 
     >>> from spmdsim import Mesh
     >>> fftfreq(4, 0.5, layout=Mesh((2,), ("x",))("x")).full().tolist()
@@ -288,7 +372,7 @@ def fftfreq(
     return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world, device)
 
 
-@documented(_FREQUENCIES, {"InputError": "another device."})
+@explained
 def rfftfreq(
     n: int,
     d: float = 1.0,
@@ -298,7 +382,9 @@ def rfftfreq(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """The frequencies of the values of :func:`rfft`; see :func:`fftfreq`.
+    """Return the frequencies of the values of :func:`rfft`; see :func:`fftfreq`.
+
+    The arguments and the errors are those of :func:`fftfreq`.
 
     >>> from spmdsim import Mesh
     >>> rfftfreq(6, layout=Mesh((2,), ("x",))("x"), dtype=np.float32).shards[1].tolist()
@@ -316,7 +402,11 @@ def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:
 
 @of_tensors
 def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
-    """The frequency 0 in the middle of each dim.
+    """Move frequency 0 to the middle of each dimension.
+
+    Args:
+        x: the tensor.
+        axes: the dimensions; None: all.
 
     >>> from spmdsim import Mesh
     >>> fftshift(fftfreq(5, 0.2, layout=Mesh((2,), ("x",))("x"))).full().tolist()
@@ -327,8 +417,13 @@ def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
 
 @of_tensors
 def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
-    """The inverse of :func:`fftshift`.
+    """Compute the inverse of :func:`fftshift`.
 
+    Args:
+        x: the tensor.
+        axes: the dimensions; None: all.
+
+    >>> from spmdsim import Mesh, Tensor
     >>> centred = Tensor.from_global([-2.0, -1.0, 0.0, 1.0], Mesh((2,), ("x",))("x"))
     >>> ifftshift(centred).full().tolist()
     [0.0, 1.0, -2.0, -1.0]

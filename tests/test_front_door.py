@@ -208,7 +208,7 @@ def test_operators_are_objects_of_one_class():
     assert len(kinds) == 1
     assert ops.relu.rule is ops.relu.op.rule and ops.relu.name == "relu" and "relu" in ops.relu.__doc__
     assert str(inspect.signature(ops.softmax)) == "(x: 'Tensor', dim: 'Dims' = -1) -> 'Tensor'"
-    assert "``axis=`` is ``dim=``" in ops.softmax.__doc__
+    assert "axis: another name of ``dim``." in ops.softmax.__doc__
     for name in ops.__all__:  # help shows each parameter once
         value = getattr(ops, name)
         assert not {*value.others} & {*inspect.signature(value).parameters}, name

@@ -46,15 +46,14 @@ _SAME = """
     take_along_axis tan tanh tensordot tile tril triu trunc unique_all unique_counts unique_inverse unique_values unstack
     var vecdot where
 """
-_CREATION = (
-    "arange asarray empty empty_like eye from_dlpack full full_like linspace ones ones_like zeros zeros_like"
-)
+_CREATION = "arange empty empty_like eye full full_like linspace ones ones_like zeros zeros_like"
 _OWN = "astype can_cast finfo iinfo isdtype permute_dims result_type __array_namespace_info__"
 
 #: Public name -> where it is and how it is called there.
 _HOMES = {
     **{name: ("spmdsim.ops", SPELLED.get(name, name)) for name in _SAME.split()},
     **{name: ("spmdsim.tensor.creation", name) for name in _CREATION.split()},
+    **{name: ("spmdsim.tensor.conversion", name) for name in ("asarray", "from_dlpack")},
     **{name: ("spmdsim.array_api.functions", name) for name in _OWN.split()},
 }
 _VALUES: dict[str, Any] = {

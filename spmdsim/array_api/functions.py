@@ -14,7 +14,8 @@ from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import element_type, is_float, promoted
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.creation import DEVICE, asarray, check_device
+from spmdsim.tensor.conversion import asarray
+from spmdsim.tensor.creation import DEVICE, check_device
 
 NAMES = (
     "bool",

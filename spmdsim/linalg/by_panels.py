@@ -101,15 +101,23 @@ cholesky_op = SteppedOp(
 
 @of_tensors
 def cholesky(x: Tensor, upper: bool = False) -> Tensor:
-    """The lower triangle ``l`` with ``l l^H = x`` of positive definite matrices; only the lower triangle of ``x`` is read.
+    """Compute the lower triangle ``l`` with ``l l^H = x`` of positive definite matrices.
+
+    Only the lower triangle of ``x`` is read.
 
     Where a matrix is split by rows, as many panels of columns as there are pieces are gathered and factored one after the
     other; the factor lies as the matrix. The gradient needs the factor whole. With ``upper`` it is ``l^H``, and the upper
     triangle is read.
 
+    Args:
+        x: matrices ``[..., n, n]``.
+        upper: read the upper triangle and return ``l^H``.
+
     Raises:
         RuleError: matrices that are not square.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.cholesky(s).full().round(4).tolist()
     [[2.0, 0.0], [1.0, 1.4142]]
     """
@@ -229,15 +237,23 @@ def lu_solve(a: Tensor, b: Tensor) -> Tensor:
 
 @of_tensors
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    """``x`` of ``a x = b`` for ``a`` of shape ``[..., n, n]`` and ``b`` of ``[n]`` or ``[..., n, k]``; nothing is gathered.
+    """Solve ``a x = b`` for ``a`` of shape ``[..., n, n]`` and ``b`` of ``[n]`` or ``[..., n, k]``.
+
+    Nothing is gathered.
 
     Where a single matrix is split, its rows are, and as many panels of columns as there are pieces are gathered and
     factored one after the other, with partial pivoting; ``x`` is split like the rows. Else each rank solves for the
     matrices, and the columns of ``b``, that it has.
 
+    Args:
+        a: square matrices.
+        b: right-hand sides.
+
     Raises:
         RuleError: matrices that are not square, or shapes that do not fit.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.solve(s, [2.0, 4.0]).full().round(4).tolist()
     [-0.25, 1.5]
     """
@@ -254,8 +270,12 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 @of_tensors
 def inv(x: Tensor) -> Tensor:
-    """Inverses of square matrices ``[..., n, n]``; of a single one that is split by :func:`solve`, so that its rows are split.
+    """Compute inverses of square matrices ``[..., n, n]``.
 
+    A single split matrix is inverted by :func:`solve`; the rows of the inverse are split.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.inv(s).full().round(4).tolist()
     [[0.375, -0.25], [-0.25, 0.5]]
     """

@@ -51,17 +51,23 @@ _power = binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
 
 @of_tensors
 def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Order = 2) -> Tensor:
-    """Norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``, the largest or smallest size for ``inf`` and ``-inf``.
+    """Compute norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``.
+
+    For ``inf`` and ``-inf`` they are the largest and the smallest absolute value.
 
     The gradient of a vector of zeros is 0.
 
-    Parameters:
+    Args:
+        x: the tensor.
         axis: along which dims, all for None.
+        keepdims: keep reduced dimensions in the result, with size 1.
         ord: the order; 0 counts what is not 0.
 
     Raises:
         RuleError: an order that is no number.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.vector_norm(s, axis=1).full().round(4).tolist()
     [4.4721, 3.6056]
     """
@@ -82,15 +88,19 @@ def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Or
 
 @of_tensors
 def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Tensor:
-    """Norms of matrices ``[..., m, n]``.
+    """Compute norms of matrices ``[..., m, n]``.
 
-    Parameters:
-        ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the smallest), 1 and -1 (of the
-            sums of columns), ``inf`` and ``-inf`` (of those of rows).
+    Args:
+        x: the tensor.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the smallest), 1 and -1 (of
+            the sums of columns), ``inf`` and ``-inf`` (of those of rows).
 
     Raises:
         RuleError: another order, or fewer than two dims.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> round(linalg.matrix_norm(s).item(), 4)
     5.7446
     """
@@ -116,16 +126,22 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
 
 @of_tensors
 def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False) -> Tensor:
-    """``numpy.linalg.norm``: of vectors along one dim, of matrices along two; of all elements if nothing is given.
+    """Compute norms of vectors or matrices, as ``numpy.linalg.norm``.
 
-    Parameters:
-        ord: the order, of vectors as :func:`vector_norm`'s, of matrices as :func:`matrix_norm`'s; None for the root of the
-            sum of squares, along any dims.
+    Vectors lie along one dimension, matrices along two. Without ``axis`` the norm covers all elements.
+
+    Args:
+        x: the tensor.
+        ord: the order, of vectors as :func:`vector_norm`'s, of matrices as :func:`matrix_norm`'s; None for the root of
+            the sum of squares, along any dims.
         axis: the dim of vectors, or the two of matrices; all for None.
+        keepdims: keep reduced dimensions in the result, with size 1.
 
     Raises:
         RuleError: an order along more than two dims, or that the norm does not have; a dim out of range.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> round(linalg.norm(s).item(), 4)
     5.7446
     """
@@ -163,12 +179,15 @@ def _inverted(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Ten
 
 @of_tensors
 def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
-    """How many singular values of matrices ``[..., m, n]`` count.
+    """Count the singular values of matrices ``[..., m, n]`` that exceed a tolerance.
 
-    Parameters:
+    Args:
+        x: the tensor.
         tol: those that are larger than this, one number or one per matrix.
         rtol: without ``tol``, those that are larger than this part of the largest one.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.matrix_rank(s).item()
     2
     """
@@ -179,12 +198,15 @@ def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
 
 @of_tensors
 def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
-    """Pseudo-inverses of matrices ``[..., m, n]``, from singular values.
+    """Compute pseudo-inverses of matrices ``[..., m, n]`` from singular values.
 
-    Parameters:
+    Args:
+        x: the tensor.
         rcond: the same as ``rtol``.
         rtol: singular values below this part of the largest one count as 0; one number or one per matrix.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.pinv(s).full().round(4).tolist()
     [[0.375, -0.25], [-0.25, 0.5]]
     """
@@ -205,7 +227,9 @@ class LeastSquares(NamedTuple):
 
 @of_tensors
 def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
-    """The least ``x`` for which ``a x`` is nearest to ``b``, by singular values; tall matrices stay split by rows.
+    """Compute the smallest ``x`` that minimises ``|a x - b|``, by singular values.
+
+    Tall matrices stay split by rows.
 
     Beside it the squared distances ``[k]`` (none where the rank is less than ``n`` or ``m`` is not more), the rank, which all
     ranks look up, and the singular values.
@@ -218,6 +242,9 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     Raises:
         RuleError: shapes that do not fit.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.lstsq(s, s).x.full().round(4).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
@@ -238,8 +265,16 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
 
 @of_tensors
 def cond(x: Tensor, p: Order = None) -> Tensor:
-    """The largest singular value over the smallest; with an order of :func:`norm` the product of both norms, x's and inv(x)'s.
+    """Compute condition numbers: the largest singular value divided by the smallest.
 
+    With an order of :func:`norm` it is the product of the norms of ``x`` and of its inverse.
+
+    Args:
+        x: the tensor.
+        p: an order of :func:`norm`; None: by singular values.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> round(linalg.cond(s).item(), 4)
     3.8664
     """

@@ -137,14 +137,17 @@ class Singular(NamedTuple):
 
 @of_tensors
 def qr(x: Tensor, mode: str = "reduced") -> Any:
-    """``q r = x`` for ``[..., m, n]``, with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
+    """Factor matrices ``[..., m, n]`` into ``q r``.
+
+    The columns of ``q`` are orthonormal. ``r`` is an upper triangle without negative numbers on its diagonal.
 
     Where a tall matrix is split by rows each rank factors its rows, and the triangles alone are gathered: ``q`` lies as
     the matrix, ``r`` on every rank.
 
-    Parameters:
-        mode: ``"reduced"``; ``"r"``: the triangle alone; or ``"complete"``: ``q`` square, for which tall matrices are made
-            whole; that has no gradient.
+    Args:
+        x: the tensor.
+        mode: ``"reduced"``; ``"r"``: the triangle alone; or ``"complete"``: ``q`` square, for which tall matrices are
+            made whole; that has no gradient.
 
     Raises:
         RuleError: another mode, or fewer than two dims; a gradient of a complete ``q``.
@@ -202,11 +205,14 @@ def _completed(q: Tensor) -> Tensor:
 
 @of_tensors
 def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``; reduced ones of tall split matrices by way of :func:`qr`.
+    """Compute ``u``, singular values and ``v^H`` of matrices ``[..., m, n]``.
 
-    Parameters:
-        full_matrices: ``u`` and ``v^H`` square, for which they are made whole, as numpy has it; else as they are needed. Only
-            those have gradients.
+    For reduced factors of tall split matrices it calls :func:`qr` first.
+
+    Args:
+        x: the tensor.
+        full_matrices: ``u`` and ``v^H`` square, for which they are made whole, as numpy has it; else as they are
+            needed. Only those have gradients.
         compute_uv: without it the singular values alone.
 
     Raises:
@@ -234,8 +240,10 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 
 @of_tensors
 def svdvals(x: Tensor) -> Tensor:
-    """The singular values alone, largest first.
+    """Compute singular values, largest first.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.svdvals(s).full().round(4).tolist()
     [5.5616, 1.4384]
     """

@@ -22,7 +22,11 @@ __all__ = ["cross", "diagonal", "matrix_power", "outer", "trace"]
 
 @of_tensors
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """``a[i] * b[j]`` of two vectors.
+    """Compute ``a[i] * b[j]`` of two vectors.
+
+    Args:
+        a: a vector.
+        b: a vector.
 
     Raises:
         RuleError: operands that are no vectors.
@@ -39,8 +43,16 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 @of_tensors
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """Square matrices multiplied with themselves, by squaring; the inverse for a negative ``n``.
+    """Compute powers of square matrices by repeated squaring.
 
+    A negative ``n`` is a power of the inverse.
+
+    Args:
+        x: square matrices.
+        n: the exponent.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.matrix_power(s, 2).full().tolist()
     [[20.0, 14.0], [14.0, 13.0]]
     """
@@ -66,14 +78,19 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
 @of_tensors
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
-    """The diagonals of matrices ``[..., m, n]``; each rank looks up those of the rows or columns that it has.
+    """Return diagonals of matrices ``[..., m, n]``.
 
-    Parameters:
+    Each rank looks up the entries of the rows or columns that it owns.
+
+    Args:
+        x: the tensor.
         offset: how many columns to the right of the main diagonal.
 
     Raises:
         RuleError: fewer than two dims.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.diagonal(s).full().tolist()
     [4.0, 3.0]
     """
@@ -98,13 +115,15 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
 
 @of_tensors
 def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
-    """The sums of :func:`diagonal`, pending where that is split.
+    """Compute the sums of :func:`diagonal`, partial over the axes that split it.
 
-    Parameters:
+    Args:
         x: matrices ``[..., m, n]``.
         offset: how many columns to the right of the main diagonal; negative to the left.
         dtype: element type of the sums; as :func:`spmdsim.ops.sum` has it if left out.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.trace(s).item()
     7.0
     """
@@ -113,7 +132,7 @@ def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tens
 
 @of_tensors
 def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
-    """Cross products along a dim of three entries.
+    """Compute cross products along a dimension of three entries.
 
     Args:
         a: the left vectors.

@@ -176,8 +176,12 @@ svd_op = Op(
 
 @of_tensors
 def det(x: Tensor) -> Tensor:
-    """Determinants of matrices ``[..., n, n]``; others are refused by a RuleError.
+    """Compute determinants of matrices ``[..., n, n]``.
 
+    Other matrices are refused by a RuleError.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> round(linalg.det(w).item(), 4)
     8.0
     """
@@ -200,8 +204,10 @@ class Eigen(NamedTuple):
 
 @of_tensors
 def slogdet(x: Tensor) -> SignAndLogarithm:
-    """Signs of determinants, and the logarithms of their absolute values; see :func:`det`.
+    """Compute signs of determinants and logarithms of their absolute values; see :func:`det`.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> round(linalg.slogdet(w).logabsdet.item(), 4)
     2.0794
     """
@@ -210,14 +216,19 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
 
 @of_tensors
 def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
-    """Eigenvalues of Hermitian matrices ``[..., n, n]``, ascending, and their vectors as columns.
+    """Compute eigenvalues and eigenvectors of Hermitian matrices ``[..., n, n]``.
 
-    Parameters:
+    Eigenvalues ascend; the columns of the second result are the vectors.
+
+    Args:
+        x: the tensor.
         UPLO: the triangle that is read, ``"L"`` for the lower one or ``"U"`` for the upper one.
 
     Raises:
         RuleError: matrices that are not square, or another triangle.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> linalg.eigh(w).eigenvalues.full().round(4).tolist()
     [1.4384, 5.5616]
     """
@@ -226,8 +237,14 @@ def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
 
 @of_tensors
 def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
-    """The eigenvalues of :func:`eigh` alone.
+    """Compute the eigenvalues of :func:`eigh`.
 
+    Args:
+        x: the tensor.
+        UPLO: the triangle that is read, ``"L"`` or ``"U"``.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> linalg.eigvalsh(w).full().round(4).tolist()
     [1.4384, 5.5616]
     """
@@ -236,8 +253,12 @@ def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
 
 @of_tensors
 def eig(x: Tensor) -> Eigen:
-    """Eigenvalues of square matrices and their vectors as columns, in no order; complex numbers in any case, without gradients.
+    """Compute eigenvalues and eigenvectors of square matrices.
 
+    Both are complex, in no order, and have no gradients. The columns of the second result are the vectors.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> sorted(linalg.eig(w).eigenvalues.full().real.round(4).tolist())
     [1.4384, 5.5616]
     """
@@ -246,8 +267,10 @@ def eig(x: Tensor) -> Eigen:
 
 @of_tensors
 def eigvals(x: Tensor) -> Tensor:
-    """The eigenvalues of :func:`eig` alone.
+    """Compute the eigenvalues of :func:`eig`.
 
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> sorted(linalg.eigvals(w).full().real.round(4).tolist())
     [1.4384, 5.5616]
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim import wrong_calls
 from spmdsim.local.axis_collectives import *
+from spmdsim.local.axis_ranks import *
 from spmdsim.local.function import *
 from spmdsim.local.overlap import *
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -20,95 +18,42 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import number_type
+from spmdsim.local.axis_ranks import Axes, Groups, axis_names, axis_rank, axis_size, place_on
 from spmdsim.local.trees import of_trees
-from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
+from spmdsim.local.turns import TurnCall, TurnPlace
 from spmdsim.notation.layouts import short_dtype
-from spmdsim.ops.operators import completed
 from spmdsim.wrong_calls import explained
 
-__all__ = [
-    "all_gather", "all_to_all", "axis_index", "axis_rank", "axis_size", "pmax", "pmean", "pmin", "ppermute",
-    "psum", "psum_scatter",
-]  # fmt: skip
-
-#: An axis, or several, the first one major.
-Axes = str | Sequence[str]
-#: Numbers of ranks along the axes, in groups of one size that keep to themselves; None: all together.
-Groups = Sequence[Sequence[int]] | None
-
+__all__ = ["all_gather", "all_to_all", "pmax", "pmean", "pmin", "ppermute", "psum", "psum_scatter"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_MEANINGS = {
-    "x": "this rank's array, of the same shape on all of them.",
-    "axis_name": "an axis of the mesh, or several, the first one major.",
-    "axis_index_groups": "the numbers of the ranks along the axis in groups of one size, which keep to themselves.",
-}
-_REFUSALS = (
-    ((), "RuleError", "no local function runs; the mesh has no such axis"),
-    (("axis_index_groups",), "RuleError", "groups that are not all ranks, each once"),
-    (("x",), "DisagreementError", "ranks call something else, or with another shape or type"),
-)
-_EXAMPLE = """\
->>> from spmdsim import Mesh, Tensor
->>> from spmdsim.local import local_map
->>> spec = Mesh((2,), ("x",))("x")
->>> run = local_map(in_layouts=spec, out_layouts=spec)
->>> x = Tensor.from_global([1, 2, 3, 4], spec)
-"""
-
-
-def _documented(function: F) -> F:
-    """A function whose docstring says what all of them have in common; examples run on the halves of 1, 2, 3, 4."""
-    function.__doc__ = completed(
-        function,
-        _MEANINGS,
-        _REFUSALS,
-        lambda example: example if "import " in example else _EXAMPLE + example,
-    )
-    return function
 
 
 def _collective(function: F) -> F:
     """A function of this rank's array, or of each in a tuple, list or dict, that all ranks call."""
-    documented = explained(_documented(function))
-    return explained(of_trees(documented))
-
-
-@explained
-@_documented
-def axis_rank(name: Axes) -> int:
-    """The coordinate of this rank on an axis of the mesh; on several axes its number, the first axis major.
-
-    >>> run(lambda a: a + 10 * axis_rank("x"))(x).full()
-    array([ 1,  2, 13, 14])
-    """
-    place, axes = _at("axis_rank", name)
-    coords, number = place.mesh.coords(place.rank), 0
-    for axis in axes:
-        number = number * place.mesh.size_of[axis] + coords[place.mesh.axis_index(axis)]
-    return number
-
-
-axis_index = axis_rank  # as JAX calls it
-
-
-@explained
-@_documented
-def axis_size(name: Axes) -> int:
-    """The number of ranks along an axis, or along several.
-
-    >>> run(lambda a: a * axis_size("x"))(x).full()
-    array([2, 4, 6, 8])
-    """
-    place, axes = _at("axis_size", name)
-    return place.mesh.axis_size(*axes)
+    return explained(of_trees(explained(function)))
 
 
 @_collective
 def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The sum over the ranks along an axis (all_reduce): an array of the same shape on all of them.
+    """Sum arrays over the ranks along an axis (all_reduce).
 
+    Every rank receives the sum.
+
+    Args:
+        x: this rank's array; all ranks have the same shape.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
+
+    Raises:
+        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis.
+        DisagreementError: ranks call something else, or with another shape or type.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: a / psum(a.sum(), "x"))(x).full()
     array([0.1, 0.2, 0.3, 0.4])
     """
@@ -119,8 +64,15 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
 
 @_collective
 def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The mean over the ranks along an axis.
+    """Average arrays over the ranks along an axis.
 
+    The arguments and the errors are those of :func:`psum`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: pmean(a, "x"))(x).full()
     array([2., 3., 2., 3.])
     """
@@ -131,8 +83,15 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
 
 @_collective
 def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The maximum over the ranks along an axis, element by element.
+    """Compute the element-wise maximum over the ranks along an axis.
 
+    The arguments and the errors are those of :func:`psum`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: pmax(a, "x"))(x).full()
     array([3, 4, 3, 4])
     """
@@ -141,8 +100,15 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
 
 @_collective
 def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The minimum over the ranks along an axis, element by element.
+    """Compute the element-wise minimum over the ranks along an axis.
 
+    The arguments and the errors are those of :func:`psum`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: pmin(a, "x"))(x).full()
     array([1, 2, 1, 2])
     """
@@ -153,21 +119,32 @@ def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
 def all_gather(
     x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False
 ) -> np.ndarray:
-    """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other;
-    the same on all of them.
+    """Gather the arrays of all ranks along an axis; every rank receives all of them.
 
-    Parameters:
+    They are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along an existing one.
+
+    Args:
+        x: this rank's array; all ranks have the same shape.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
         axis: the new dim, counted in the result; tiled, the dim along which they are put together.
         tiled: put them together along a dim that is there already.
 
     Raises:
-        RuleError: no such dim.
+        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis, no such
+            dim.
+        DisagreementError: ranks call something else, or with another shape or type.
 
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: all_gather(a, "x", tiled=True)[::2])(x).full()
     array([1, 3, 1, 3])
     """
     array = _numbers("all_gather", x)
-    place, axes = _at("all_gather", axis_name, axis_index_groups)
+    place, axes = place_on("all_gather", axis_name, axis_index_groups)
     dim = _dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
         array = np.expand_dims(array, dim)
@@ -185,22 +162,32 @@ def psum_scatter(
     axis_index_groups: Groups = None,
     tiled: bool = False,
 ) -> np.ndarray:
-    """The sum over the ranks along an axis, of which each keeps its part of a dim (reduce_scatter).
+    """Sum arrays over the ranks along an axis; each rank receives its block (reduce_scatter).
 
     Not tiled, the dim is as long as there are ranks, and vanishes. Tiled, it is cut in balanced blocks.
 
-    Parameters:
+    Args:
+        x: this rank's array; all ranks have the same shape.
+        axis_name: an axis of the mesh, or several, the first one major.
         scatter_dimension: the dim that is cut.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
         tiled: keep the dim, shorter.
 
     Raises:
-        RuleError: no such dim; a dim of another length than there are ranks.
+        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis, no such
+            dim; a dim of another length than there are ranks.
+        DisagreementError: ranks call something else, or with another shape or type.
 
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: psum_scatter(a, "x", tiled=True))(x).full()
     array([4, 6])
     """
     array = _numbers("psum_scatter", x)
-    place, axes = _at("psum_scatter", axis_name, axis_index_groups)
+    place, axes = place_on("psum_scatter", axis_name, axis_index_groups)
     dim = _dim("psum_scatter", scatter_dimension, array.ndim)
     if not tiled:
         _as_long("psum_scatter", array, dim, place.mesh.axis_size(*axes), axes)
@@ -221,25 +208,37 @@ def all_to_all(
     axis_index_groups: Groups = None,
     tiled: bool = False,
 ) -> np.ndarray:
-    """Part ``j`` of dim ``split_axis`` goes to rank ``j`` along an axis; what arrives is put together along ``concat_axis``.
+    """Send block ``j`` of dimension ``split_axis`` to rank ``j`` along an axis.
+
+    Received blocks are joined along ``concat_axis``.
 
     Not tiled, ``split_axis`` is as long as there are ranks and vanishes, and ``concat_axis`` is a new dim. Tiled, both
     remain, one shorter and the other longer by a factor of the number of ranks.
 
-    Parameters:
+    Args:
+        x: this rank's array; all ranks have the same shape.
+        axis_name: an axis of the mesh, or several, the first one major.
         split_axis: the dim that is cut in a part per rank.
-        concat_axis: the dim along which the parts are put together, in the order of the ranks that they come from; if it is
-            new, counted in the result.
+        concat_axis: the dim along which the parts are put together, in the order of the ranks that they come from; if
+            it is new, counted in the result.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
         tiled: keep both dims.
 
     Raises:
-        RuleError: no such dim; a length that does not divide.
+        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis, no such
+            dim; a length that does not divide.
+        DisagreementError: ranks call something else, or with another shape or type.
 
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: all_to_all(a, "x", 0, 0, tiled=True))(x).full()
     array([1, 3, 2, 4])
     """
     array = _numbers("all_to_all", x)
-    place, axes = _at("all_to_all", axis_name, axis_index_groups)
+    place, axes = place_on("all_to_all", axis_name, axis_index_groups)
     size = place.mesh.axis_size(*axes)
     split, join = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
     if not tiled:
@@ -263,29 +262,42 @@ def all_to_all(
 
 @_collective
 def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
-    """What other ranks along an axis send: pairs of ``perm`` are (source, destination).
+    """Send arrays between pairs of ranks along an axis; return the received one.
 
     A rank that nobody sends to has zeros.
 
-    Parameters:
+    Args:
+        x: this rank's array; all ranks have the same shape.
+        axis_name: an axis of the mesh, or several, the first one major.
         perm: pairs of numbers of ranks along the axis; each number at most once as source and once as destination.
 
     Raises:
-        RuleError: a rank that is not there, or that sends or receives twice.
+        RuleError: no local function runs; the mesh has no such axis, a rank that is not there, or that sends or
+            receives twice.
+        DisagreementError: ranks call something else, or with another shape or type.
 
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: ppermute(a, "x", [(0, 1), (1, 0)]))(x).full()
     array([3, 4, 1, 2])
     """
     array = _numbers("ppermute", x)
-    place, axes = _at("ppermute", axis_name)
+    place, axes = place_on("ppermute", axis_name)
     pairs = tuple((int(source), int(target)) for source, target in perm)
     size = place.mesh.axis_size(*axes)
     for what, numbers in (("sends", [a for a, _ in pairs]), ("receives", [b for _, b in pairs])):
         for number in numbers:
             if not 0 <= number < size:
-                raise RuleError(f"ppermute: no rank has number {number} along {_text(axes)} of size {size}")
+                raise RuleError(
+                    f"ppermute: no rank has number {number} along {axis_names(axes)} of size {size}"
+                )
             if numbers.count(number) > 1:
-                raise RuleError(f"ppermute: rank {number} along {_text(axes)} {what} twice in {list(pairs)}")
+                raise RuleError(
+                    f"ppermute: rank {number} along {axis_names(axes)} {what} twice in {list(pairs)}"
+                )
     if not pairs:
         return np.zeros_like(array)
     build = partial(_permutation, axes=axes, pairs=pairs, shape=array.shape)
@@ -299,31 +311,8 @@ def _numbers(what: str, x: ArrayLike) -> np.ndarray:
     return array.astype(number_type(array.dtype, f"{what} is for numbers, but got"), copy=False)
 
 
-def _at(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
-    """Where the function runs, and the axes that it names; the axis of the groups, if ranks are in such."""
-    place = current(what)
-    axes = (name,) if isinstance(name, str) else tuple(name)
-    for axis in axes:
-        if axis not in place.mesh.size_of:
-            near = get_close_matches(str(axis), place.mesh.axes, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise RuleError(f"{what}: {place.mesh} has no axis {axis!r}{hint}")
-    if len(set(axes)) < len(axes):
-        raise RuleError(f"{what}: an axis is named twice in {axes}")
-    if groups is None:
-        return place, axes
-    numbers, size = tuple(tuple(map(int, group)) for group in groups), place.mesh.axis_size(*axes)
-    if sorted(sum(numbers, ())) != [*range(size)] or len({*map(len, numbers)}) > 1:
-        raise RuleError(
-            f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {_text(axes)}, once, in groups of "
-            f"one size, but got {[list(group) for group in numbers]}"
-        )
-    mesh = in_groups(place.mesh, axes, numbers)
-    return replace(place, mesh=mesh), mesh.axes[1:]
-
-
 def _reduced(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
-    place, axes = _at(what, name, groups)
+    place, axes = place_on(what, name, groups)
     build = partial(_step, "all_reduce", axes=axes, shape=array.shape, op=op)
     return _run(place, build, axes, array, what)
 
@@ -332,7 +321,7 @@ def _run(
     place: TurnPlace, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
 ) -> np.ndarray:
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
-    words = f"{what} over {_text(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
+    words = f"{what} over {axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
     if place.world.has_data:
         result: np.ndarray = place.run(TurnCall(build, place.mesh, axes, local, words, sys._getframe(2)))
         return result
@@ -392,14 +381,10 @@ def _as_long(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str,
     if array.shape[dim] != size:
         raise RuleError(
             f"{what}: dim {dim} has size {array.shape[dim]}, but {many(size, 'rank is', 'ranks are')} along "
-            f"{_text(axes)}: make it that long, "
+            f"{axis_names(axes)}: make it that long, "
             "or say tiled=True"
         )
 
 
 def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])
-
-
-def _text(axes: Sequence[str]) -> str:
-    return ", ".join(map(repr, axes))

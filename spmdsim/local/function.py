@@ -393,7 +393,7 @@ def local_map(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> LocalFunction | Callable[[Callable[..., object]], LocalFunction]:
-    """A function of a rank's own arrays as an operator on global tensors; also a decorator.
+    """Make an operator on global tensors from a function of a rank's own arrays; also a decorator.
 
     The function runs on each rank's pieces of the operands, which it may not change, and gives its pieces of the
     results, arrays that it does not write into later. They are traced and priced as an operator's, and the same in all

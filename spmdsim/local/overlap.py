@@ -58,7 +58,7 @@ def map_overlap(
     constant: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> Tensor:
-    """A function of each rank's block, to which ``depth`` elements of its neighbours are added on each side.
+    """Apply a function to each rank's block, enlarged by ``depth`` elements of its neighbours.
 
     Neighbours' elements are exchanged and nothing else, dim by dim, so that corners come along; pieces may be thinner
     than the depth, and uneven. The result has the operands' shape and layout.

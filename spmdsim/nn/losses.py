@@ -65,7 +65,7 @@ def _as_tensors(
 
 @of_tensors
 def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
-    """Squared differences of two tensors of one shape.
+    """Compute squared differences of two tensors.
 
     Args:
         x: numbers of any shape.
@@ -91,7 +91,9 @@ def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
 
 @of_tensors
 def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
-    """Absolute differences of two tensors, complex ones included, reduced as by :func:`mse_loss`.
+    """Compute absolute differences of two tensors, reduced as by :func:`mse_loss`.
+
+    They may be complex.
 
     Args:
         x: numbers of any shape.
@@ -108,7 +110,9 @@ def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
 
 @of_tensors
 def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """Squared differences below ``beta``, absolute ones above (Girshick, 2015), reduced as by :func:`mse_loss`.
+    """Compute squared differences below ``beta`` and absolute ones above (Girshick, 2015).
+
+    They are reduced as by :func:`mse_loss`.
 
     Args:
         x: numbers of any shape.
@@ -163,7 +167,7 @@ def _weighted(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
 def binary_cross_entropy(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the logarithm of what probabilities ``x`` give to a target of 0 or 1, or between.
+    """Compute the cross entropy of probabilities ``x`` and targets between 0 and 1.
 
     Args:
         x: probabilities of any shape.
@@ -184,7 +188,7 @@ def binary_cross_entropy(
 def binary_cross_entropy_with_logits(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean", pos_weight: Operand | None = None
 ) -> Tensor:  # fmt: skip
-    """:func:`binary_cross_entropy` of ``sigmoid(x)``.
+    """Compute :func:`binary_cross_entropy` of ``sigmoid(x)``.
 
     Args:
         x: numbers of any shape.
@@ -263,7 +267,7 @@ def _rows(x: Tensor, target: Tensor) -> Tensor:
 def nll_loss(
     x: Tensor, target: Operand, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
-    """:func:`cross_entropy` of labels, from logarithms of probabilities.
+    """Compute :func:`cross_entropy` of labels from logarithms of probabilities.
 
     Args:
         x: logarithms ``[batch, c, ...]`` or ``[c]``.
@@ -290,7 +294,9 @@ def cross_entropy(
     x: Tensor, target: Operand, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Minus the log-probability of labels, with PyTorch's options; the classes are dim 1 of ``x``, or its only one.
+    """Compute minus the log-probability of labels, with PyTorch's options.
+
+    The classes are dimension 1 of ``x``, or its only dimension.
 
     Args:
         x: logits ``[batch, c, ...]`` or ``[c]``.

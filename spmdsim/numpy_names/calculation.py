@@ -279,7 +279,7 @@ def _order_statistic(name: str) -> Callable[..., Tensor]:
         statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)
         return statistic
 
-    called.__name__, called.__doc__ = name, getattr(ops, name).__doc__
+    called.__name__, called.__doc__ = name, f"Compute ``numpy.{name}``; see :func:`spmdsim.ops.{name}`."
     return called
 
 

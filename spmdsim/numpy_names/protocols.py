@@ -26,7 +26,8 @@ from spmdsim.ops.assign import FUNCTIONS, changed_at
 from spmdsim.ops.scans import running_extreme
 from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.creation import asarray, empty_like, full_like, ones_like, zeros_like
+from spmdsim.tensor.conversion import asarray
+from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
 from spmdsim.tensor.in_place import become, before
 from spmdsim.tensor.operands import array_operands, counted_dim
 

@@ -15,7 +15,8 @@ from spmdsim.ops.dim_reductions import as_type, normal_dims, wide
 from spmdsim.ops.scans import conjugated
 from spmdsim.ops.statistics import as_rows, checked_parts, in_type_of_quantiles, middle
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.creation import asarray, full
+from spmdsim.tensor.conversion import asarray
+from spmdsim.tensor.creation import full
 from spmdsim.tensor.operands import operands
 
 Axis = int | Sequence[int] | None

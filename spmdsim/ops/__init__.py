@@ -12,6 +12,7 @@ from spmdsim.ops.activations import *
 from spmdsim.ops.along import *
 from spmdsim.ops.arrange import *
 from spmdsim.ops.assign import *
+from spmdsim.ops.class_losses import *
 from spmdsim.ops.contract import *
 from spmdsim.ops.declare import *
 from spmdsim.ops.dim_reductions import *
@@ -29,6 +30,7 @@ from spmdsim.ops.shape import *
 from spmdsim.ops.slicing import *
 from spmdsim.ops.sorting import *
 from spmdsim.ops.statistics import *
+from spmdsim.ops.variance import *
 from spmdsim.ops.windowed import *
 
 #: All operators by name; x[index] and x[index] = value are written so.

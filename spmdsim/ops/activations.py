@@ -201,16 +201,22 @@ _gelu_op = Op(
 
 @operator(_gelu_op)
 def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
-    """Gaussian error linear unit, element by element; whole numbers become fractions.
+    """Apply the Gaussian error linear unit to every element.
 
-    Parameters:
-        approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``"none"`` (or False):
-            ``x / 2 * (1 + erf(x / sqrt(2)))``, which is at most 5e-4 away. The words are torch's, the truth values JAX's and
-            Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's FastGeLU, OneFlow's quick_gelu).
+    Integers become floats.
+
+    Args:
+        x: the tensor.
+        approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``"none"`` (or
+            False): ``x / 2 * (1 + erf(x / sqrt(2)))``, which is at most 5e-4 away. The words are torch's, the truth
+            values JAX's and Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's
+            FastGeLU, OneFlow's quick_gelu).
 
     Raises:
         InputError: another word.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.gelu(m - 2.0).full().round(4).tolist(), ops.gelu(m - 2.0, approximate="none").full().round(4).tolist()
     ([[0.8412, -0.1588], [0.0, 1.9546]], [[0.8413, -0.1587], [0.0, 1.9545]])
     """
@@ -252,14 +258,21 @@ _bias_op = Op(
 
 @operator(_bias_op)
 def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
-    """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``, in the type in which both meet.
+    """Add one number per entry of a dimension: ``[n, c, ...] + [c]``.
 
-    Parameters:
+    The result has the type to which both operands are promoted.
+
+    Args:
+        x: the tensor.
         bias: ``[c]``, or ``[1]`` for the same number everywhere.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: a bias of several dims or none, or of another size than the dim.
+        RuleError: a dimension out of range, a bias of several dims or none, or of another size than the dim.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
     [[13, 21, 32], [16, 25, 34]]
     """
@@ -286,15 +299,22 @@ _prelu_op = Op(
 
 @operator(_prelu_op)
 def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
-    """``x`` where positive, else ``x`` times the slope of its channel, in the type in which both meet.
+    """Multiply negative elements by the slope of their channel.
 
-    Parameters:
+    The result has the type to which both operands are promoted.
+
+    Args:
         x: ``[n, c, ...]``, real.
         slope: ``[c]``, or ``[1]`` for the same slope everywhere.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: slopes of several dims or none, or of another size than the dim; complex numbers.
+        RuleError: a dimension out of range, slopes of several dims or none, or of another size than the dim; complex
+            numbers.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.prelu(m - 2.0, [0.5, 0.1]).full().tolist()
     [[1.0, -0.1], [0.0, 2.0]]
     """
@@ -320,17 +340,22 @@ _dropout_op = Op(
 
 @operator(_dropout_op)
 def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
-    """Set a share of the elements to zero and scale the others up; whole numbers become fractions.
+    """Set a share of the elements to zero and scale the others up.
+
+    Integers become floats.
 
     Which ones follows from the seed and the global index: every layout and rank count drops the same.
 
-    Parameters:
+    Args:
+        x: the tensor.
         rate: share of elements to drop, ``0 <= rate < 1``.
         seed: another one for every call.
 
     Raises:
         InputError: a rate outside [0, 1).
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> bool((ops.dropout(m, 0.5, seed=1).full() == ops.dropout(m, 0.5, seed=1).full()).all())
     True
     """

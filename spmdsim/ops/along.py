@@ -124,19 +124,26 @@ _take_op = Op(
 
 @operator(_take_op)
 def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) -> Tensor:
-    """For each element of ``ids`` the entry of ``x`` at that place of a dim, as ``numpy.take_along_axis``.
+    """Return for each element of ``ids`` the entry of ``x`` at that index of a dimension.
+
+    It equals ``numpy.take_along_axis``.
 
     Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
     partial over its axes.
 
-    Parameters:
+    Args:
+        x: the tensor.
         ids: integers, a tensor or an array that all ranks have; negative ones count from the end. The other dims are
             those of ``x``, or broadcast with them.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: shapes that do not fit.
+        RuleError: a dimension out of range, shapes that do not fit.
         InputError: an integer outside the dim.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.take_along_axis(x, ops.argsort(x)).full().tolist()
     [[1, 2, 3], [4, 5, 6]]
     """

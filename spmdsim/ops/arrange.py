@@ -7,19 +7,17 @@ broadcast into a dim of its own, so that nothing moves where a piece is repeated
 from __future__ import annotations
 
 from collections.abc import Sequence
-from string import ascii_letters
 
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError, many
+from spmdsim.errors import RuleError
 from spmdsim.notation.layouts import integers
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.dim_reductions import Dims, as_type, normal_dims
 from spmdsim.ops.dim_reductions import any as any_
 from spmdsim.ops.dim_reductions import sum as sum_
-from spmdsim.ops.einstein_sums import einsum
 from spmdsim.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
@@ -30,17 +28,25 @@ from spmdsim.tensor.operands import Operand, as_operand, counted_dim
 
 __all__ = [
     "broadcast_arrays", "expand_dims", "matrix_transpose", "meshgrid", "moveaxis", "repeat", "squeeze",
-    "stack", "swapaxes", "take", "tensordot", "tile", "tril", "triu", "unstack", "vecdot",
+    "stack", "swapaxes", "take", "tile", "tril", "triu", "unstack", "vecdot",
 ]  # fmt: skip
 
 
 @operator()
 def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
-    """The tensor with new dims of size one, where ``axis`` says that they stand in the result.
+    """Insert dimensions of size 1.
+
+    ``axis`` is one position in the result or several.
+
+    Args:
+        x: the tensor.
+        axis: positions of the new dimensions in the result.
 
     Raises:
         RuleError: out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.expand_dims(x, 1).shape
     (2, 1, 3)
     """
@@ -52,11 +58,17 @@ def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
 
 @operator()
 def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
-    """The tensor without dims of size one: those of ``axis``, or all.
+    """Remove dimensions of size 1: those of ``axis``, or all.
+
+    Args:
+        x: the tensor.
+        axis: one dimension or several; None: all of size 1.
 
     Raises:
         RuleError: a dim of another size.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.squeeze(ops.expand_dims(x, 0), 0).shape
     (2, 3)
     """
@@ -69,15 +81,18 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
 
 @operator()
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """The tensor with dims at other places, the others in the order that they have.
+    """Move dimensions to other positions; the others keep their order.
 
-    Parameters:
+    Args:
+        x: the tensor.
         source: which dim or dims are moved, negative ones from the end.
         destination: where each of them stands in the result; as many as ``source``.
 
     Raises:
         RuleError: not as many places as dims, one given twice, or out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.moveaxis(x, 0, 1).layout.short()
     'S(1)'
     """
@@ -93,11 +108,18 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 @operator()
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
-    """The tensor with two dims exchanged, negative ones counted from the end.
+    """Exchange two dimensions; negative numbers count from the end.
+
+    Args:
+        x: the tensor.
+        axis1: the first dimension.
+        axis2: the second dimension.
 
     Raises:
         RuleError: a dim out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.swapaxes(x, 0, 1).layout.short()
     'S(1)'
     """
@@ -107,11 +129,13 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 @operator()
 def matrix_transpose(x: Tensor) -> Tensor:
-    """The tensor with its last two dims exchanged.
+    """Exchange the last two dimensions.
 
     Raises:
         RuleError: fewer than two dims.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.matrix_transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
@@ -122,11 +146,13 @@ def matrix_transpose(x: Tensor) -> Tensor:
 
 @operator()
 def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
-    """Tensors repeated to the shape in which they meet.
+    """Broadcast tensors to their common shape.
 
     Raises:
         RuleError: shapes that do not broadcast.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [y.shape for y in ops.broadcast_arrays(x, 1.0)]
     [(2, 3), (2, 3)]
     """
@@ -142,11 +168,17 @@ def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
 
 @operator()
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one shape, one after the other along a new dim.
+    """Join tensors of one shape along a new dimension.
+
+    Args:
+        tensors: at least one tensor.
+        axis: position of the new dimension in the result.
 
     Raises:
         RuleError: other shapes, no tensors, or a dim out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.stack([x, x], axis=2).shape
     (2, 3, 2)
     """
@@ -159,8 +191,14 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 @operator()
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The entries of a dim, one tensor each.
+    """Return one tensor per entry of a dimension.
 
+    Args:
+        x: the tensor.
+        axis: the dimension.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [row.full().tolist() for row in ops.unstack(x)]
     [[3, 1, 2], [6, 5, 4]]
     """
@@ -170,7 +208,9 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
 
 @operator()
 def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinates of the points of a grid: each tensor of one dim, repeated along those of the others.
+    """Return coordinates of the points of a grid.
+
+    Each one-dimensional tensor is repeated along the dimensions of the others.
 
     Args:
         *tensors: coordinates along each dim.
@@ -179,6 +219,8 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     Raises:
         RuleError: another indexing.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> [y.shape for y in ops.meshgrid(v, v[:3])]
     [(3, 4), (3, 4)]
     """
@@ -194,15 +236,18 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 @operator()
 def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
-    """Each entry of a dim (of all elements for None) several times, one after the other.
+    """Repeat each entry of a dimension several times.
 
-    Parameters:
+    Args:
+        x: the tensor.
         repeats: how often, all or one number per entry. Of a tensor, all ranks have to look at the values.
         axis: which dim.
 
     Raises:
         RuleError: a negative number, or not one per entry.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.repeat(v, 2).full().tolist()
     [3, 3, 1, 1, 3, 3, 2, 2]
     """
@@ -222,11 +267,17 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: 
 
 @operator()
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
-    """The whole tensor several times, one after the other along each dim.
+    """Repeat the whole tensor several times along each dimension.
+
+    Args:
+        x: the tensor.
+        repetitions: number of copies: one for the last dimension, or one per dimension.
 
     Raises:
         RuleError: a negative number.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.tile(v, 2).full().tolist()
     [3, 1, 3, 2, 3, 1, 3, 2]
     """
@@ -265,8 +316,16 @@ _triangle_op = Op(
 
 @operator(_triangle_op)
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """The lower triangles of matrices ``[..., m, n]``, zeros above their ``k``-th diagonal.
+    """Return the lower triangles of matrices ``[..., m, n]``.
 
+    Elements above the ``k``-th diagonal become zero.
+
+    Args:
+        x: the tensor.
+        k: number of diagonals above the main one that are kept; negative: below.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.tril(x).full().tolist()
     [[3, 0, 0], [6, 5, 0]]
     """
@@ -275,8 +334,16 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
 
 @operator(_triangle_op)
 def triu(x: Tensor, k: int = 0) -> Tensor:
-    """The upper triangles of matrices ``[..., m, n]``, zeros below their ``k``-th diagonal.
+    """Return the upper triangles of matrices ``[..., m, n]``.
 
+    Elements below the ``k``-th diagonal become zero.
+
+    Args:
+        x: the tensor.
+        k: number of the lowest kept diagonal above the main one; negative: below.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.triu(x).full().tolist()
     [[3, 1, 2], [0, 5, 4]]
     """
@@ -285,7 +352,9 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 
 @operator()
 def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
-    """Entries of a dim by number, negative ones from the end; of all elements for None, as ``numpy.take``.
+    """Return entries of a dimension by their indices, as ``numpy.take``.
+
+    Negative indices count from the end.
 
     Where that dim is split the result is partial over its axes, as that of :func:`gather`.
 
@@ -298,6 +367,8 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
         RuleError: indices that are no integers, or a dim out of range.
         InputError: an index out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.take(x, [2, 0], axis=1).full().tolist()
     [[2, 3], [4, 6]]
     """
@@ -314,37 +385,10 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 
 
 @operator()
-def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
-    """The product summed over several dims.
-
-    Parameters:
-        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
-
-    Raises:
-        RuleError: different numbers of dims, or sizes that differ.
-
-    >>> ops.tensordot(m, m, 1).full().tolist()
-    [[11.0, 7.0], [14.0, 18.0]]
-    """
-    a, b = alike("tensordot", a, b)
-    if isinstance(axes, int):
-        if not 0 <= axes <= min(a.ndim, b.ndim):
-            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {many(b.ndim, 'dim')}")
-        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
-    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
-    left, right = ([counted_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
-    if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
-        raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
-    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
-    for d, e in zip(left, right):
-        second[e] = first[d]
-    kept = [name for name in (*first, *second) if (name in first) != (name in second)]
-    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", a, b)
-
-
-@operator()
 def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
-    """The sum of products over one dim of two tensors, whose others broadcast; of complex numbers the first is conjugated.
+    """Compute sums of products over one dimension of two tensors.
+
+    The other dimensions broadcast. Complex numbers of the first tensor are conjugated.
 
     Partial over the axes that split the dim; of truth values, whether any product is true.
 
@@ -356,6 +400,8 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     Raises:
         RuleError: dims of different sizes, others that do not broadcast, or a dim out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.vecdot(m, m).full().tolist()
     [10.0, 20.0]
     """

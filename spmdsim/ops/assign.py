@@ -120,11 +120,18 @@ def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Sha
 
 @operator(_read_op)
 def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
-    """``x[start:stop]`` per dim; partial over the axes that split the dims it cuts.
+    """Return ``x[start:stop]`` per dimension, partial over the axes that split a cut dimension.
+
+    Args:
+        x: the tensor.
+        start: the first index of each dimension.
+        stop: the index after the last one of each dimension, at most its size.
 
     Raises:
         RuleError: bounds outside the tensor, or not one pair per dim.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.window(x, (0, 1), (2, 3)).full().tolist()
     [[1, 2], [5, 4]]
     """
@@ -196,15 +203,23 @@ _put_op = WindowOp(
 def slice_update(
     x: Tensor, value: Operand, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
 ) -> Tensor:
-    """``x`` with the window ``[start:stop:step]`` per dim replaced by ``value``, in the type in which both meet.
+    """Replace the window ``[start:stop:step]`` of ``x`` by ``value``.
 
-    Parameters:
+    The result has the type to which both are promoted.
+
+    Args:
+        x: the tensor.
         value: a tensor or an array of the window's very shape; it does not broadcast.
+        start: the first index of each dimension.
+        stop: the index after the last one of each dimension, at most its size.
+        step: distance of two indices of each dimension, 1 or more; by default 1.
 
     Raises:
         RuleError: bounds outside the tensor, steps less than 1, not one of each per dim, or a value of another shape
             than the window.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.slice_update(x, [[0, 0], [0, 0]], (0, 1), (2, 3)).full().tolist()
     [[3, 0, 0], [6, 0, 0]]
     """
@@ -226,13 +241,16 @@ def slice_update(
 
 @operator()
 def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
-    """The tensor with ``value`` at an index, of the same shape and type; dims that are cut may be split.
+    """Return the tensor with ``value`` at an index; shape and type stay.
 
-    Parameters:
-        index: integers, slices, ``...``, None, arrays or tensors of integers, and masks, as in numpy. Arrays are those that
-            all ranks have.
-        value: broadcasts to what is at the index, and takes the tensor's element type. Where a place is named
-            several times the last value stays, counted row by row through the arrays or tensors.
+    Cut dimensions may be split.
+
+    Args:
+        x: the tensor.
+        index: integers, slices, ``...``, None, arrays or tensors of integers, and masks, as in numpy. Arrays are those
+            that all ranks have.
+        value: broadcasts to what is at the index, and takes the tensor's element type. Where a place is named several
+            times the last value stays, counted row by row through the arrays or tensors.
 
     Raises:
         RuleError: a value that does not fit, an index out of range.

@@ -88,7 +88,9 @@ _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
 
 @operator(_matmul_op)
 def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """Matrix product over the last two dims, ``[..., m, n]``; leading dims broadcast as in numpy.
+    """Compute the matrix product over the last two dimensions, ``[..., m, n]``.
+
+    Leading dimensions broadcast as in NumPy.
 
     Where the contraction k is split, it is partial over its axes until somebody needs it.
 
@@ -101,6 +103,8 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
     Raises:
         RuleError: contraction or batch sizes that differ.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.matmul(m, m)
     >>> y.layout.short(), y.full().tolist()
     ('S(0)', [[11.0, 7.0], [14.0, 18.0]])
@@ -129,7 +133,9 @@ _vdot_op = Op(
 
 @operator(_vdot_op)
 def vdot(a: Operand, b: Operand) -> Tensor:
-    """The sum of products of all elements, the first ones conjugated; of truth values, whether any product is true.
+    """Compute the sum of products of all elements, the first ones conjugated.
+
+    For truth values it tells if any product is true.
 
     Partial over the axes that split any dim.
 
@@ -140,6 +146,8 @@ def vdot(a: Operand, b: Operand) -> Tensor:
     Raises:
         RuleError: other shapes.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.vdot(m, m)
     >>> y.layout.short(), float(y.full())
     ('P(sum)', 30.0)
@@ -149,7 +157,7 @@ def vdot(a: Operand, b: Operand) -> Tensor:
 
 @operator()
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ weight + bias``.
+    """Compute ``x @ weight + bias``.
 
     A weight split by columns gives a result split by columns, with a bias split alike; a weight split by
     rows gives a partial product, which is reduced before the bias is added, so that it is added once.
@@ -159,6 +167,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: ``[n, m]``.
         bias: ``[m]``, or None.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.linear(m, m).full().tolist()
     [[11.0, 7.0], [14.0, 18.0]]
     """

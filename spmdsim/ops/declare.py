@@ -64,11 +64,19 @@ _cast_op = Op(
 
 @operator(_cast_op)
 def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
-    """The tensor with another element type; of complex numbers the real part, where the type is real.
+    """Convert a tensor to another element type.
+
+    A real type takes the real part of complex numbers.
 
     A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
     reduced first otherwise.
 
+    Args:
+        x: the tensor.
+        dtype: the element type of the result.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.cast(x, "float32").dtype
     dtype('float32')
     """
@@ -258,29 +266,27 @@ def _named(
     call: Callable[P, Tensor], op: Op, function: Callable[..., Any], says: str, linear: Any
 ) -> OperatorFunction[P, Tensor]:
     call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = _described(op, call.__code__.co_argcount == 2, function, says, linear)
+    call.__doc__ = _compose_docstring(op, call.__code__.co_argcount == 2, function, says, linear)
     return OperatorFunction(call, op, direct=True)
 
 
-def _described(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:
-    """What the declaration of a function of elements says, in words, with an example."""
-    shapes = (
-        "whatever shapes broadcast, in the layout that fits them" if two else "any shape, in the same layout"
-    )
-    reduction = (
-        "What is pending is reduced before."
+def _compose_docstring(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:
+    """Return the docstring of a function of elements, from its declaration, with an example."""
+    shapes = "Operands may have any shapes that broadcast" if two else "The operand may have any shape"
+    partial = (
+        "Partial operands are reduced first."
         if linear == "none"
-        else "It goes through pending sums as far as it is linear."
+        else "Partial sums pass through as far as the function is linear."
     )
-    slope = "It has a gradient." if op.vjp is not None else "It has no gradient."
-    broadcast = ", and shapes that do not broadcast" if two else ""
-    return f"""``{says}``, element by element.
+    gradient = "It has a gradient." if op.vjp is not None else "It has no gradient."
+    broadcast = ", or shapes that do not broadcast" if two else ""
+    return f"""Compute ``{says}`` of every element.
 
-    Operands are tensors of {shapes}; the element type is numpy's. {reduction} {slope}
+{shapes}; the element type of the result is NumPy's. {partial} {gradient}
 
-    Raises:
-        RuleError: element types that it is not defined for{broadcast}.
-{_example(op.name, function, two)}    """
+Raises:
+    RuleError: element types that it is not defined for{broadcast}.
+{_example(op.name, function, two)}"""
 
 
 #: Of an example the first that the function takes and for which it gives finite numbers.
@@ -298,12 +304,12 @@ def _example(name: str, function: Callable[..., Any], two: bool) -> str:
         if np.isfinite(result).all():
             tensors = ", ".join(f"Tensor.from_global({values}, layout)" for values in sample[: 1 + two])
             short = ".round(4)" if result.dtype.kind in "fc" else ""
-            told = (result.round(4) if short else result).tolist()
+            values = (result.round(4) if short else result).tolist()
             return f"""
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> layout = Mesh((2,), ("dp",))("dp")
-    >>> ops.{name}({tensors}).full(){short}.tolist()
-    {told}
+>>> from spmdsim import Mesh, Tensor, ops
+>>> layout = Mesh((2,), ("dp",))("dp")
+>>> ops.{name}({tensors}).full(){short}.tolist()
+{values}
 """
     return ""
 

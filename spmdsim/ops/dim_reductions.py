@@ -16,14 +16,14 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, number_type, ordered
 from spmdsim.notation.layouts import integers
 from spmdsim.ops.declare import Array, Arrays, Shape, boolean, cast
-from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, sqrt, square, subtract, where
+from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, where
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import counted_dim, flag
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import empty
 
-__all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "std", "sum", "var"]
+__all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "sum"]
 
 Dims = int | Sequence[int] | None
 #: By number of dims, all of them.
@@ -141,8 +141,24 @@ def _typed(x: Tensor, dtype: DTypeLike | None) -> Tensor:
 def sum(
     x: Tensor, dims: Dims = None, keepdims: bool = False, *, dtype: DTypeLike | None = None, axis: Dims = None
 ) -> Tensor:
-    """Sum over dims (all for None), in another type if one is given; partial over the axes of split dims until somebody needs it.
+    """Sum over dimensions, in another type if ``dtype`` is given.
 
+    The result is partial over the axes of split dimensions until its values are needed.
+
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+            ``x``.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+        InputError: a ``dtype`` that tensors cannot have.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.sum(x, axis=0)
     >>> y.layout.short(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
@@ -155,10 +171,23 @@ def sum(
 
 @operator(_mean_op)
 def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Mean over dims: the sum divided by the global number of elements; nan where there are none.
+    """Compute the mean over dimensions: the sum divided by the global number of elements.
+
+    Without elements it is nan.
 
     Whole numbers give float64. Partial over the axes of split dims until somebody needs it.
 
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.mean(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -195,13 +224,23 @@ def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: 
 
 @operator(_max_op)
 def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Largest element over dims; its gradient goes in equal parts to all elements that attain it.
+    """Return the largest element over dimensions.
+
+    Its gradient is shared equally by all elements that attain it.
 
     Nothing is pending: where a dim is split, a reduction of the result's size finishes it.
 
-    Raises:
-        RuleError: no elements, or complex numbers, which have no order.
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dims``.
 
+    Raises:
+        RuleError: a dimension out of range or given twice, no elements, or complex numbers, which have no order.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.max(x, axis=1).full().tolist()
     [3, 6]
     """
@@ -210,13 +249,23 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 
 @operator(_min_op)
 def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Smallest element over dims; its gradient goes in equal parts to all elements that attain it.
+    """Return the smallest element over dimensions.
+
+    Its gradient is shared equally by all elements that attain it.
 
     Nothing is pending: where a dim is split, a reduction of the result's size finishes it.
 
-    Raises:
-        RuleError: no elements, or complex numbers, which have no order.
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dims``.
 
+    Raises:
+        RuleError: a dimension out of range or given twice, no elements, or complex numbers, which have no order.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.min(x, axis=1).full().tolist()
     [1, 4]
     """
@@ -227,8 +276,24 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 def prod(
     x: Tensor, dims: Dims = None, keepdims: bool = False, *, dtype: DTypeLike | None = None, axis: Dims = None
 ) -> Tensor:
-    """Product over dims, 1 of no elements; an element's slope is the product of the others, also where some are zero.
+    """Multiply elements over dimensions; the product of no elements is 1.
 
+    The gradient of an element is the product of the others, also if elements are zero.
+
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+            ``x``.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+        InputError: a ``dtype`` that tensors cannot have.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.prod(x, axis=1).full().tolist()
     [6, 120]
     """
@@ -249,8 +314,19 @@ def prod(
 
 @operator()
 def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """How many elements over dims (all for None) are not zero: int64, partial as a sum.
+    """Count the elements over dimensions that are not zero: int64, partial as a sum.
 
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.count_nonzero(x - 3, axis=1).full().tolist()
     [2, 3]
     """
@@ -259,8 +335,21 @@ def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis:
 
 @operator(_all_op)
 def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Whether all elements over dims are true, numbers being true but for 0; True where there are none. Partial as a sum.
+    """Return True where all elements over dimensions are true, or if none exist.
 
+    Numbers are true unless they are 0. The result is partial as a sum.
+
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.all(x > 1, axis=1).full().tolist()
     [False, True]
     """
@@ -269,74 +358,22 @@ def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 
 @operator(_any_op)
 def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Whether any element over dims is true, numbers being true but for 0; False where there are none. Partial as a sum.
+    """Return True where any element over dimensions is true; False if none exist.
 
+    Numbers are true unless they are 0. The result is partial as a sum.
+
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.any(x > 4, axis=1).full().tolist()
     [False, True]
     """
     return _any_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
-
-
-@operator()
-def var(
-    x: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    correction: float = 0,
-    axis: Dims = None,
-    ddof: float = 0,
-) -> Tensor:
-    """Mean square of the differences from the mean, over dims (all for None).
-
-    Of the type of ``x``, float64 for whole numbers, partial as a sum; types of two bytes are computed in more. Two passes
-    lose no digits where the mean is large against the spread; where a reduced dim is split, each is one reduction of a
-    result's size. Of no more elements than the correction (numpy's ``ddof``) the variance is nan.
-
-    Raises:
-        RuleError: a complex tensor.
-
-    >>> ops.var(x, axis=1).full().round(4).tolist()
-    [0.6667, 0.6667]
-    """
-    over = normal_dims(dims, x.ndim)
-    count = math.prod(x.shape[d] for d in over)
-    if x.dtype.kind == "c":
-        raise RuleError("the variance of complex numbers is not defined here; take that of each part")
-    # Of no more elements than the correction there is none: nan, as the array API standard has it.
-    share = 1.0 / (count - correction) if count > correction else math.nan
-    exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
-    widened = wide(as_type(x, exact))
-    whole = reduced(widened)
-    # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
-    average = (mean if count else sum)(whole.detach(), over, keepdims=True)
-    centred = subtract(whole, reduced(average))
-    result = multiply(sum(square(centred), over, keepdims), share)
-    return as_type(result, exact)
-
-
-@operator()
-def std(
-    x: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    correction: float = 0,
-    axis: Dims = None,
-    ddof: float = 0,
-) -> Tensor:
-    """The root of :func:`var`, with nothing pending; where that is zero its gradient is taken to be zero, too.
-
-    Raises:
-        RuleError: a complex tensor.
-
-    >>> ops.std(x, axis=1).full().round(4).tolist()
-    [0.8165, 0.8165]
-    """
-    widened = wide(x)
-    spread = reduced(var(widened, dims, keepdims, correction=correction))
-    dtype = spread.dtype if widened is x else x.dtype
-    if not spread.requires_grad:
-        return as_type(sqrt(spread), dtype)
-    zero = equal(spread.detach(), 0)
-    return as_type(where(zero, 0, sqrt(where(zero, 1, spread))), dtype)

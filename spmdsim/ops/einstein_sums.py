@@ -1,9 +1,10 @@
-"""Sums of products in Einstein's notation."""
+"""Sums of products in Einstein's notation, and over several dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from string import ascii_letters
 from typing import Any, cast
 
 import numpy as np
@@ -15,9 +16,9 @@ from spmdsim.ops.declare import Array, Arrays, Shape, alike, conj
 from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import reshape, transpose
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.operands import Operand
+from spmdsim.tensor.operands import Operand, counted_dim
 
-__all__ = ["einsum"]
+__all__ = ["einsum", "tensordot"]
 
 #: The letters of labels that are numbers, in their order.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -99,18 +100,22 @@ _einsum_op = Op(
 
 @operator(_einsum_op)
 def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Tensor:
-    """Sum of products in Einstein's notation, such as ``"bij,bjk->bik"``, as in ``numpy.einsum``.
+    """Compute a sum of products in Einstein's notation, as ``numpy.einsum``.
+
+    An example of the notation is ``"bij,bjk->bik"``.
 
     Args:
-        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts. Without ``->`` the result has the letters
-            that occur once, by the alphabet. A letter twice in an operand takes its diagonal. Or the first operand, if
-            labels are lists.
-        *tensors: the operands; dims of size 1 stand for longer ones of the same letter. Or each operand followed by its list
-            of labels, which are numbers below 52 or ``...``, and the result's list in the end, if any.
+        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts. Without ``->`` the result has
+            the letters that occur once, by the alphabet. A letter twice in an operand takes its diagonal. Or the first
+            operand, if labels are lists.
+        *tensors: the operands; dims of size 1 stand for longer ones of the same letter. Or each operand followed by
+            its list of labels, which are numbers below 52 or ``...``, and the result's list in the end, if any.
 
     Raises:
         RuleError: sizes that differ, a letter of the result that no operand has, not as many terms as operands.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.einsum("ij,kj->ik", m, m).full().tolist()
     [[10.0, 10.0], [10.0, 20.0]]
     >>> ops.einsum(m, [0, 1], m, [1, 2]).full().tolist() == (m @ m).full().tolist(), ops.einsum("ii", m).item()
@@ -232,3 +237,36 @@ def _diagonal(x: Tensor) -> Tensor:
     layout = Layout(x.layout.mesh, [*[None] * (x.ndim - 2), x.layout.dims[-2], None])
     diagonal = take_along_axis(x, Tensor.from_global(ids, layout, x.world), -1)
     return reshape(diagonal, diagonal.shape[:-1])
+
+
+@operator()
+def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """Compute a product that is summed over several dimensions.
+
+    Args:
+        a: the left tensor.
+        b: the right tensor.
+        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
+
+    Raises:
+        RuleError: different numbers of dims, or sizes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.tensordot(m, m, 1).full().tolist()
+    [[11.0, 7.0], [14.0, 18.0]]
+    """
+    a, b = alike("tensordot", a, b)
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(a.ndim, b.ndim):
+            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {many(b.ndim, 'dim')}")
+        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
+    left, right = ([counted_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
+    if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
+        raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
+    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
+    for d, e in zip(left, right):
+        second[e] = first[d]
+    kept = [name for name in (*first, *second) if (name in first) != (name in second)]
+    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", a, b)

@@ -271,7 +271,9 @@ def _in_one_type(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
 
 @operator(_where_op)
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
-    """``a`` where the condition holds, else ``b``; all three broadcast, in the type in which ``a`` and ``b`` meet.
+    """Return ``a`` where the condition holds, else ``b``.
+
+    All three broadcast. The result has the type to which ``a`` and ``b`` are promoted.
 
     Args:
         condition: truth values, or numbers, of which all but 0 are true.
@@ -282,6 +284,8 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
         RuleError: shapes that do not broadcast.
         UsageTypeError: no tensor among them.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.where(x > 3, x, 0).full().tolist()
     [[0, 0, 0], [6, 5, 4]]
     """
@@ -308,11 +312,13 @@ _add_n_op = Op(
 
 @operator(_add_n_op)
 def add_n(*tensors: Operand) -> Tensor:
-    """The sum of tensors of one shape.
+    """Add tensors of one shape.
 
     Raises:
         RuleError: shapes that differ.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.add_n(x, x, x).full().tolist()
     [[9, 3, 6], [18, 15, 12]]
     """
@@ -351,15 +357,20 @@ _clip_op = Op(
 
 @operator(_clip_op)
 def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """``x``, but no element less than ``min`` or more than ``max``, which broadcast, in the type in which they meet.
+    """Limit the elements of ``x`` to the range from ``min`` to ``max``.
 
-    Parameters:
+    The limits broadcast. The result has the type to which all three are promoted.
+
+    Args:
+        x: the tensor.
         min: a number, an array or a tensor that broadcasts with ``x``; no limit for None.
         max: as ``min``. Where it is less than ``min`` the result is ``max``.
 
     Raises:
         RuleError: complex numbers, or shapes that do not broadcast.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.clip(x, 2, 5).full().tolist()
     [[3, 2, 2], [5, 5, 4]]
     """

@@ -73,19 +73,23 @@ _gather_op = Op(
 
 @operator(_gather_op)
 def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
-    """``x`` looked up by ``ids`` along a dim, as ``numpy.take`` does.
+    """Look up entries of ``x`` by ``ids`` along a dimension, as ``numpy.take``.
 
     Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
     partial over its axes.
 
-    Parameters:
+    Args:
         x: ``[a..., v, b...]``.
         ids: integers ``[i...]`` in ``0 .. v-1``; the result is ``[a..., i..., b...]``.
         dim: which dim of ``x`` is ``v``.
+        axis: another name of ``dim``.
 
     Raises:
         InputError: an id outside the dim.
+        RuleError: a dimension out of range.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ids = Tensor.from_global([[0], [2]], x.layout)
     >>> ops.gather(x, ids, dim=1).full().tolist()
     [[[3], [2]], [[6], [4]]]
@@ -144,7 +148,7 @@ _embedding_op = Op(
 def embedding(
     ids: Tensor, table: Tensor, layout: Layout | None = None, *, rows: str = "all", padding: int | None = None
 ) -> Tensor:
-    """Rows of a table by number.
+    """Look up rows of a table by their numbers.
 
     Where the table's rows are split (vocabulary-parallel), every rank looks up the rows it holds and gives
     zeros for the others: the result is partial, one all_reduce or reduce_scatter completes it. With
@@ -155,17 +159,19 @@ def embedding(
     Args:
         ids: integers ``[...]``, each in ``0 .. v-1``.
         table: ``[v, h]``, for a result ``[..., h]``.
-        layout: that of the result. Left out, it is what the lookup leaves, partial where the table's rows are
-            split; with ``rows="owned"`` every row lies where its id does.
+        layout: that of the result. Left out, it is what the lookup leaves, partial where the table's rows are split;
+            with ``rows="owned"`` every row lies where its id does.
         rows: ``"all"``, or ``"owned"`` to exchange only owned rows. Ids that are split along axes of the table are
             gathered first: they are much shorter than rows.
-        padding: an id that stands for no row, such as -1 or a row of the table that is not to be used: it gives
-            zeros and has no gradient.
+        padding: an id that stands for no row, such as -1 or a row of the table that is not to be used: it gives zeros
+            and has no gradient.
 
     Raises:
         InputError: an id outside the table.
         RuleError: ``rows`` is something else, or ids and table are on different meshes.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> table = Tensor.from_global([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], m.layout)
     >>> ops.embedding(Tensor.from_global([2, 0], m.layout.mesh(None)), table).full().tolist()
     [[4.0, 5.0], [0.0, 1.0]]
@@ -229,15 +235,19 @@ _padded_op = Op(
 
 @operator(_padded_op)
 def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
-    """The lookup of ``paddle.distributed.split``: every rank's part of the table ends in a zero row.
+    """Look up rows of a table as ``paddle.distributed.split`` does.
+
+    Every rank's block of the table ends in a zero row.
 
     Partial over the axes that split the table.
 
     Args:
         ids: integers ``[...]`` in ``0 .. n-1``.
-        table: ``[n + p, h]`` split in p equal parts of ``n/p + 1`` rows, the last of each part zero. An id
-            that a rank does not hold becomes its padding row ``n/p``, so it adds zeros to the sum.
+        table: ``[n + p, h]`` split in p equal parts of ``n/p + 1`` rows, the last of each part zero. An id that a rank
+            does not hold becomes its padding row ``n/p``, so it adds zeros to the sum.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> table = Tensor.from_global([[1.0], [2.0], [0.0], [3.0], [4.0], [0.0]], m.layout)
     >>> ops.padded_embedding(Tensor.from_global([0, 2, 3], m.layout.mesh(None)), table).full().tolist()
     [[1.0], [3.0], [4.0]]
@@ -274,11 +284,17 @@ _pick_op = Op(
 
 @operator(_pick_op)
 def pick(x: Tensor, ids: Tensor) -> Tensor:
-    """The entry ``ids[...]`` of the last dim of ``x[..., c]``, one per row.
+    """Return the entry ``ids[...]`` of the last dimension of ``x[..., c]``, one per row.
+
+    Args:
+        x: ``[..., c]``.
+        ids: integers ``[...]`` in ``0 .. c-1``.
 
     Raises:
         InputError: an id outside the last dim.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.pick(m, Tensor.from_global([1, 0], m.layout.mesh("dp"))).full().tolist()
     [1.0, 2.0]
     """
@@ -306,14 +322,22 @@ _one_hot_op = Op(
 def one_hot(
     ids: Tensor, depth: int, dtype: DTypeLike = np.float32, dim: int = -1, *, axis: int = -1
 ) -> Tensor:
-    """``[..., depth]`` with one at ``ids`` and zero elsewhere (all zero for an id outside ``0..depth-1``), split as the ids.
+    """Return ``[..., depth]`` with one at ``ids`` and zero elsewhere, split as the ids.
 
-    Parameters:
+    An id outside of ``0..depth-1`` gives zeros only.
+
+    Args:
         ids: whole numbers ``[...]``.
         depth: how many classes there are: the size of the new dim.
         dtype: element type of the result.
         dim: where the new dim stands in the result.
+        axis: another name of ``dim``.
 
+    Raises:
+        RuleError: a dimension out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.one_hot(v, 4).full().tolist()
     [[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
     """

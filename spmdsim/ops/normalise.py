@@ -1,13 +1,11 @@
-"""Functions of rows: softmax, layer norm, root mean square, Euclidean norm, cross entropies.
+"""Functions of rows: softmax, layer norm, root mean square, Euclidean norm.
 
-Most are one local function where their dim is whole. Where it is split they are the same formula in smaller operators, whose
-reductions are then the collectives: a max and a sum per row. The cross entropies with two results are what frameworks call
-SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy; their classes are whole.
+If the dimension is not split, each is one local function. If it is split, smaller operators compute the formula.
+Their reductions are then the collectives: a maximum and a sum per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,10 @@ from spmdsim.ops.dim_reductions import Dims, as_type, mean, normal_dims, reduced
 from spmdsim.ops.dim_reductions import max as max_
 from spmdsim.ops.dim_reductions import sum as sum_
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
-from spmdsim.ops.lookup import pick
 from spmdsim.ops.operators import operator
-from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 
-__all__ = [
-    "cross_entropy", "l2_normalize", "layer_norm", "log_softmax", "rms_norm", "softmax",
-    "softmax_cross_entropy", "sparse_softmax_cross_entropy",
-]  # fmt: skip
+__all__ = ["l2_normalize", "layer_norm", "log_softmax", "rms_norm", "softmax"]
 
 #: One dim, or several that are normalised together.
 Dim = int | tuple[int, ...]
@@ -46,14 +39,14 @@ def _row_rule(shape: Shape, dim: Dim, **_: Any) -> Rule:
     return Rule.parse(f"{text} -> {text}", whole=" ".join(n for n in names if n[0] == "w"), work=PASSES)
 
 
-def _softmax(x: Array, dim: Dim) -> Array:
+def row_softmax(x: Array, dim: Dim) -> Array:
     if not x.size:
         return x.copy()
     e = np.exp(x - np.maximum.reduce(x, axis=dim, keepdims=True))
     return np.asarray(e / np.add.reduce(e, axis=dim, keepdims=True, dtype=e.dtype))
 
 
-def _log_softmax(x: Array, dim: Dim) -> Array:
+def row_log_softmax(x: Array, dim: Dim) -> Array:
     if not x.size:
         return x.copy()
     shifted = x - np.maximum.reduce(x, axis=dim, keepdims=True)
@@ -64,7 +57,7 @@ def _log_softmax(x: Array, dim: Dim) -> Array:
 _softmax_op = Op(
     "softmax",
     _row_rule,
-    _softmax,
+    row_softmax,
     lambda dy, _x, y, dim: (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),),
     saves_result=True,
     unseen=(0,),
@@ -72,18 +65,18 @@ _softmax_op = Op(
 _log_softmax_op = Op(
     "log_softmax",
     _row_rule,
-    _log_softmax,
+    row_log_softmax,
     lambda dy, _x, y, dim: (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),),
     saves_result=True,
     unseen=(0,),
 )
 
 
-def _whole(x: Tensor, dim: Dim) -> bool:
+def is_whole(x: Tensor, dim: Dim) -> bool:
     return all(x.layout.cuts[d] == 1 for d in _dims(dim))
 
 
-def _shifted(x: Tensor, dim: Dim) -> Tensor:
+def shift_rows(x: Tensor, dim: Dim) -> Tensor:
     """Rows minus their largest element: the shift changes nothing but the range, so it has no gradient."""
     whole = reduced(x)
     return subtract(whole, max_(whole.detach(), dim, keepdims=True))
@@ -91,29 +84,49 @@ def _shifted(x: Tensor, dim: Dim) -> Tensor:
 
 @operator(_softmax_op)
 def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
-    """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split.
+    """Compute ``exp(x) / sum(exp(x))`` along a dimension, or several together.
 
+    Args:
+        x: the tensor.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.softmax(m).full().round(4).tolist()
     [[0.8808, 0.1192], [0.1192, 0.8808]]
     """
     (x,), rows = in_fractions("softmax", x), _dim(x, dim)
-    if _whole(x, rows):
+    if is_whole(x, rows):
         return _softmax_op(x, dim=rows)
-    e = exp(_shifted(wide(x), rows))
+    e = exp(shift_rows(wide(x), rows))
     return as_type(divide(e, reduced(sum_(e, rows, keepdims=True))), x.dtype)
 
 
 @operator(_log_softmax_op)
 def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
-    """``log(softmax(x))`` along a dim, or several together, which may be split.
+    """Compute ``log(softmax(x))`` along a dimension, or several together.
 
+    Args:
+        x: the tensor.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.log_softmax(m).full().round(4).tolist()
     [[-0.1269, -2.1269], [-2.1269, -0.1269]]
     """
     (x,), rows = in_fractions("log_softmax", x), _dim(x, dim)
-    if _whole(x, rows):
+    if is_whole(x, rows):
         return _log_softmax_op(x, dim=rows)
-    shifted = _shifted(wide(x), rows)
+    shifted = shift_rows(wide(x), rows)
     total = reduced(sum_(exp(shifted), rows, keepdims=True))
     return as_type(subtract(shifted, log(total)), x.dtype)
 
@@ -180,21 +193,26 @@ _layer_norm_op = Op(
 
 @operator(_layer_norm_op)
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, begin: int = -1) -> Tensor:
-    """Mean 0 and variance 1 over the last dims, then scaled and shifted (Ba et al., 2016).
+    """Normalise the last dimensions to mean 0 and variance 1, then scale and shift them.
 
-    Parameters:
+    Source: Ba et al., 2016.
+
+    Args:
         x: ``[..., n]``; the normalised dims may be split.
+        scale: factors ``[n]``, or of the shape of more of the last dimensions of ``x``.
         shift: as ``scale``.
         epsilon: added to the variance.
         begin: the first normalised dim; only the last one if left out.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> one, zero = (Tensor.from_global([value] * 2, m.layout.mesh(None)) for value in (1.0, 0.0))
     >>> ops.layer_norm(m, one, zero).full().round(3).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
     x, scale, shift = in_fractions("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
-    if _whole(x, dims):
+    if is_whole(x, dims):
         return _layer_norm_op(x, scale, shift, epsilon=epsilon, **({} if begin == -1 else {"begin": begin}))
     widened = wide(x)
     centred = subtract(widened, reduced(mean(widened, dims, keepdims=True)))
@@ -232,12 +250,17 @@ _rms_op = Op(
 
 @operator(_rms_op)
 def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """Rows divided by their root mean square, then scaled (Zhang and Sennrich, 2019).
+    """Divide rows by their root mean square, then scale them.
 
-    Parameters:
+    Source: Zhang and Sennrich, 2019.
+
+    Args:
         x: ``[..., n]``.
+        scale: factors ``[n]``, or of the shape of more of the last dimensions of ``x``.
         epsilon: added to the mean square.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.rms_norm(m, Tensor.ones((2,), layout=m.layout.mesh(None))).full().round(4).tolist()
     [[1.3416, 0.4472], [0.6325, 1.2649]]
     """
@@ -267,170 +290,22 @@ _l2_op = Op(
 
 @operator(_l2_op)
 def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
-    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``); whole numbers become fractions.
+    """Divide ``x`` by its Euclidean norm over dimensions.
 
-    Parameters:
+    The norm is at least the root of ``epsilon``. Integers become floats.
+
+    Args:
+        x: the tensor.
         dims: over which dims the norm is; all for None. Those that are split are brought together first.
         epsilon: the least that a sum of squares is taken for, so that rows of zeros stay zeros.
+        axis: another name of ``dims``.
 
     Raises:
-        RuleError: complex numbers.
+        RuleError: a dimension out of range or given twice, complex numbers.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.l2_normalize(m).full().round(4).tolist()
     [[0.9487, 0.3162], [0.4472, 0.8944]]
     """
     return _l2_op(*in_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)
-
-
-def _rows(logits: Array, labels: Array) -> Array:
-    checked_ids(labels, logits.shape[-1], what="classes")
-    return _losses(logits, _at(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
-
-
-def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
-    """The losses, and what their gradient takes again: exponentials, their sums, and where the labels are."""
-    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-    picked = shifted[at]
-    powers = np.exp(shifted, out=shifted)
-    totals = np.add.reduce(powers, axis=-1, keepdims=True, dtype=logits.dtype)
-    return np.log(totals[..., 0]) - picked, (powers, totals, at)
-
-
-def _at(labels: Array) -> tuple[Array, ...]:
-    """Where the labelled elements of rows are."""
-    if labels.ndim == 1:
-        return np.arange(len(labels)), labels
-    return *np.ix_(*map(np.arange, labels.shape)), labels
-
-
-def _rows_vjp(dy: Array, operands: Arrays, _losses: Any) -> tuple[Array, None]:
-    """Softmax minus one at the label."""
-    return _slope(dy, _softmax(operands[0], -1), _at(operands[1])), None
-
-
-def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
-    softmax[at] -= 1
-    softmax *= dy[..., None]
-    return softmax
-
-
-_rows_op = Op(
-    "cross_entropy",
-    Rule.parse("... w, ... -> ...", whole="w", work=PASSES),
-    _rows,
-    _rows_vjp,
-    dtype=lambda logits, _labels: logits,
-)
-
-
-@operator(_rows_op)
-def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Minus the log-probability of each label.
-
-    Where the classes are split (vocabulary-parallel logits) the rows are never gathered: a max, a sum of
-    exponentials and the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
-
-    Args:
-        logits: ``[..., c]``.
-        labels: integers ``[...]``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-
-    Raises:
-        RuleError: an unknown reduction.
-        InputError: a label outside the classes.
-
-    >>> print(f"{ops.cross_entropy(m, Tensor.from_global([0, 1], m.layout.mesh('dp'))).item():.4f}")
-    0.1269
-    """
-    (logits,) = in_fractions("cross_entropy", logits)
-    if _whole(logits, logits.ndim - 1):
-        losses = _rows_op(logits, labels)
-    else:
-        shifted = _shifted(wide(logits), logits.ndim - 1)
-        losses = subtract(log(reduced(sum_(exp(shifted), -1))), reduced(pick(shifted, labels)))
-        losses = as_type(losses, logits.dtype)
-    if reduction == "none":
-        return losses
-    if reduction not in ("mean", "sum"):
-        raise RuleError(f"the reduction of cross_entropy is 'mean', 'sum' or 'none', not {reduction!r}")
-    return mean(losses) if reduction == "mean" else sum_(losses)
-
-
-def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
-    logs = _log_softmax(logits, -1)
-    return -(labels * logs).sum(axis=-1, dtype=logits.dtype), np.exp(logs) - labels
-
-
-def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, Array]:
-    logits, labels = operands
-    logs = _log_softmax(logits, -1)
-    mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
-    dloss = np.zeros((), logits.dtype) if dys[0] is None else dys[0][..., None]
-    return dloss * (np.exp(logs) * mass - labels), -dloss * logs
-
-
-_dense_op = Op(
-    "softmax_cross_entropy",
-    Rule.parse("... w, ... w -> ..., ... w", whole="w", work=PASSES),
-    _dense,
-    _dense_vjp,
-)
-
-
-@operator(_dense_op)
-def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy of rows of probabilities, and softmax minus labels (without gradient of its own).
-
-    Args:
-        logits: ``[..., c]``; c must not be split.
-        labels: probabilities ``[..., c]``.
-
-    >>> loss, slope = ops.softmax_cross_entropy(m, ops.softmax(m))
-    >>> loss.shape, slope.shape
-    ((2,), (2, 2))
-    """
-    losses, gradients = _dense_op.results(*in_fractions("softmax_cross_entropy", logits, labels))
-    return losses, gradients
-
-
-def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
-    checked_ids(labels, logits.shape[-1], what="classes")
-    logs = _log_softmax(logits, -1)
-    return np.exp(logs), -logs[_at(labels)]
-
-
-def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
-    logits, labels = operands
-    dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
-    gradient = np.exp(_log_softmax(logits, -1))
-    gradient[_at(labels)] -= 1
-    return dloss * gradient, None
-
-
-_sparse_op = Op(
-    "sparse_softmax_cross_entropy",
-    Rule.parse("... w, ... -> ... w, ...", whole="w", work=PASSES),
-    _sparse,
-    _sparse_vjp,
-    dtype=lambda logits, _labels: logits,
-)
-
-
-@operator(_sparse_op)
-def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax of the logits (without gradient of its own), and the cross entropy of the labelled classes.
-
-    Args:
-        logits: ``[..., c]``; c must not be split.
-        labels: integers ``[...]``.
-
-    Raises:
-        InputError: a label outside the classes.
-
-    >>> labels = Tensor.from_global([0, 1], m.layout.mesh("dp"))
-    >>> probabilities, losses = ops.sparse_softmax_cross_entropy(m, labels)
-    >>> probabilities.shape, losses.full().round(4).tolist()
-    ((2, 2), [0.1269, 0.1269])
-    """
-    probabilities, losses = _sparse_op.results(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
-    return probabilities, losses

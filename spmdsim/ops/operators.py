@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import update_wrapper, wraps
-from inspect import cleandoc, signature
-from re import MULTILINE, findall, search, split
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from inspect import signature
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.errors import NoTensorError, SpmdError, two_names
 from spmdsim.pictured import Pictured
@@ -30,92 +29,6 @@ SAME = (
     ("before", "pad_width"),
     ("value", "constant_values"),
 )
-
-#: What parameters mean that many functions have. A docstring speaks of others, and of these where they mean more, under
-#: ``Parameters:``; what users see has all of them under ``Args:``.
-MEANINGS = {
-    "x": "the tensor.",
-    "dim": "along which dim, negative from the end; it may be split.",
-    "dims": "one dim or several, negative ones from the end; all of them for None. They may be split.",
-    "keepdims": "leave reduced dims in the result, with size 1.",
-    "dtype": "of the result; if left out 64-bit whole numbers for whole numbers and truth values, else that of ``x``.",
-    "correction": "taken off the number of elements by which is divided: 0 for a population, 1 for a sample.",
-    "descending": "largest first.",
-    "stable": "equal values keep their order, which they do in any case.",
-    "start": "the first place of each dim.",
-    "stop": "the place behind the last of each dim, at most its size.",
-    "method": 'between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.',
-    "scale": "``[n]``, or more of the last dims of ``x``.",
-    "step": "from one place to the next in each dim, 1 or more; 1 everywhere if left out.",
-}
-#: What functions refuse that have all of some parameters.
-REFUSALS = (
-    (("dims",), "RuleError", "a dim out of range or given twice"),
-    (
-        ("dims", "keepdims"),
-        "UsageTypeError",
-        "dims that are no integers, a ``keepdims`` that is no truth value",
-    ),
-    (("dims", "dtype"), "InputError", "a ``dtype`` that tensors cannot have"),
-    (("dim",), "RuleError", "a dim out of range"),
-    (("descending",), "UsageTypeError", "a ``descending`` that is no truth value"),
-)
-#: What examples are about that do not say it themselves.
-EXAMPLES = {
-    "x": 'Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))',
-    "m": 'Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))',
-    "s": 'Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))',
-    "w": 'Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))',
-    "v": 'Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))',
-}
-
-
-def _prepared(example: str) -> str:
-    """An example after the lines that make what it is about."""
-    if "import " in example:
-        return example
-    rooms = [room for room in ("fft", "linalg", "ops") if f"{room}." in example]
-    used = [
-        name
-        for name in EXAMPLES
-        if search(rf"\b{name}\b", example) and not search(rf"^>>> ({name}|.*, {name}) = ", example, MULTILINE)
-    ]
-    made_of = [f">>> {name} = {EXAMPLES[name]}" for name in used]
-    return "\n".join([f">>> from spmdsim import {', '.join(['Mesh', 'Tensor', *rooms])}", *made_of, example])
-
-
-def completed(
-    function: Callable[..., Any],
-    meanings: Mapping[str, str] = MEANINGS,
-    refusals: Sequence[tuple[tuple[str, ...], str, str]] = REFUSALS,
-    prepared: Callable[[str], str] = _prepared,
-) -> str:
-    """A function's docstring, with what parameters mean that many have, what is refused, and what its example is about."""
-    text, *example = split("^(?=>>> )", cleandoc(function.__doc__ or ""), maxsplit=1, flags=MULTILINE)
-    about, *parts = split(r"^(\w+):\n", text, flags=MULTILINE)
-    sections = dict(zip(parts[::2], parts[1::2]))
-    words, errors = (
-        dict(findall(r"^    (\*{0,2}\w+): (.*(?:\n {8}.*)*)", entries, MULTILINE))
-        for entries in (sections.get("Args") or sections.get("Parameters", ""), sections.get("Raises", ""))
-    )
-    own = {name.strip("*"): name for name in words}
-    parameters = signature(function).parameters
-    said = {own.get(name, name): words.get(own.get(name, name)) or meanings.get(name) for name in parameters}
-    for needed, error, refused in refusals:
-        if {*needed} <= {*parameters}:
-            errors[error] = f"{refused}, {errors[error]}" if error in errors else f"{refused}."
-    blocks = [
-        about.rstrip(),
-        _section("Args", said if len(parameters) > 1 else {}),
-        _section("Raises", errors),
-    ]
-    return "\n\n".join(filter(None, (*blocks, *map(prepared, example))))
-
-
-def _section(title: str, entries: Mapping[str, str | None]) -> str:
-    lines = [f"    {name}: {words}" for name, words in entries.items() if words]
-    return "\n".join([f"{title}:", *lines]) if lines else ""
-
 
 #: What Python raises where a value is no tensor.
 FOREIGN = (AttributeError, TypeError, ValueError, IndexError, StopIteration)
@@ -157,10 +70,7 @@ class OperatorFunction(Pictured, Generic[P, R]):
         written = signature(function)
         kept = [one for name, one in written.parameters.items() if name not in self.others]
         self.__signature__ = written.replace(parameters=kept)  # what is printed: each parameter once
-        self.__module__, self.__doc__ = "spmdsim.ops", completed(function)
-        if self.others:
-            note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self.others.items())
-            self.__doc__ += f"\n\n{note}\n"
+        self.__module__ = "spmdsim.ops"
 
     def with_all_names(self) -> OperatorFunction[P, R]:
         """The same function, whose signature shows the other names of its parameters, too."""
@@ -220,7 +130,6 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
 def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
     """A function of tensors that is no operator; what it is given instead of them is refused in words."""
-    function.__doc__ = completed(function)
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

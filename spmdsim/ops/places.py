@@ -105,18 +105,23 @@ def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
 
 @operator(_argmax_op)
 def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
-    """Where the largest element is along a dim (None: its place among all elements), the first one of equals.
+    """Return the index of the largest element along a dimension, the first one of equals.
 
     int64, places in the whole dim and not in a rank's piece. Where a dim is split, each rank finds its own; the ranks agree
     on the largest, and on its first place.
 
-    Parameters:
+    Args:
+        x: the tensor.
         dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: no elements, or complex numbers, which have no order.
+        RuleError: a dimension out of range, no elements, or complex numbers, which have no order.
         UsageTypeError: a ``keepdims`` that is no truth value.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argmax(x, axis=1).full().tolist()
     [0, 0]
     """
@@ -125,15 +130,20 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 
 @operator(_argmin_op)
 def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
-    """Where the smallest element is; see :func:`argmax`.
+    """Return the index of the smallest element along a dimension; see :func:`argmax`.
 
-    Parameters:
+    Args:
+        x: the tensor.
         dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: no elements, or complex numbers, which have no order.
+        RuleError: a dimension out of range, no elements, or complex numbers, which have no order.
         UsageTypeError: a ``keepdims`` that is no truth value.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argmin(x, axis=1).full().tolist()
     [1, 2]
     """
@@ -240,18 +250,23 @@ _topk_op = SteppedOp(
 
 @operator(_topk_op)
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest entries along a dim, in order, and where they are.
+    """Return the ``k`` largest entries along a dimension, in order, and their indices.
 
     Where the dim is split each rank finds its own ``k`` and all are gathered in one call per result: the dim of the
     results is whole. Of equal entries the first come first; nan count as larger than all other values.
 
-    Parameters:
+    Args:
+        x: the tensor.
         k: how many.
+        dim: the dimension; negative numbers count from the end. It may be split.
         largest: False for the smallest ones.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: fewer entries than ``k``.
+        RuleError: a dimension out of range, fewer entries than ``k``.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> [part.full().tolist() for part in ops.topk(v, 2)]
     [[3, 3], [0, 2]]
     """
@@ -276,7 +291,7 @@ _search_op = Op(
 
 @operator(_search_op)
 def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor | None = None) -> Tensor:
-    """Where values are to be put into a sorted tensor so that it stays sorted.
+    """Return the indices where values can be inserted into a sorted tensor.
 
     Where the sorted dim is split each rank counts the entries of its piece before each value: the result is
     partial over its axes.
@@ -290,6 +305,8 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
     Raises:
         RuleError: another side, or sorted values of several dims.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.searchsorted(ops.sort(v), [2, 4]).full().tolist()
     [1, 4]
     """

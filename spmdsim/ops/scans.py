@@ -177,15 +177,23 @@ def cumulative_sum(
     *,
     axis: Dim = None,
 ) -> Tensor:
-    """Running sums along a dim, which may be split: one exclusive scan carries each rank's total on.
+    """Compute running sums along a dimension.
 
-    Parameters:
+    If the dimension is split, one exclusive scan adds the totals of preceding ranks.
+
+    Args:
+        x: the tensor.
         dim: which dim; may be left out where there is one only.
+        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+            ``x``.
         include_initial: begin with 0, so that the result is one entry longer.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: no dim where there are several.
+        RuleError: a dimension out of range, no dim where there are several.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.cumulative_sum(v).full().tolist()
     [3, 4, 7, 9]
     """
@@ -201,15 +209,23 @@ def cumulative_prod(
     *,
     axis: Dim = None,
 ) -> Tensor:
-    """Running products along a dim; as :func:`cumulative_sum`. Gradients are right where factors are 0, too.
+    """Compute running products along a dimension, like :func:`cumulative_sum`.
 
-    Parameters:
+    Gradients are right where factors are 0, too.
+
+    Args:
+        x: the tensor.
         dim: which dim; may be left out where there is one only.
+        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+            ``x``.
         include_initial: begin with 1, so that the result is one entry longer.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: no dim where there are several.
+        RuleError: a dimension out of range, no dim where there are several.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.cumulative_prod(x, dim=0).full().tolist()
     [[3, 1, 2], [18, 5, 8]]
     """
@@ -220,17 +236,21 @@ def cumulative_prod(
 def diff(
     x: Tensor, dim: int = -1, n: int = 1, prepend: End = None, append: End = None, *, axis: int = -1
 ) -> Tensor:
-    """Differences of neighbours along a dim, ``n`` times over, as ``numpy.diff``.
+    """Compute differences of neighbours along a dimension, ``n`` times, as ``numpy.diff``.
 
-    Parameters:
+    Args:
         x: the tensor; differences of truth values say where they change.
+        dim: the dimension; negative numbers count from the end. It may be split.
         n: how many times.
         prepend: what stands before it: a tensor or array, or a number.
         append: what stands behind it.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: a negative number of times.
+        RuleError: a dimension out of range, a negative number of times.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.diff(x, dim=0).full().tolist()
     [[3, 4, 2]]
     """

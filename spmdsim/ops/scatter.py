@@ -90,20 +90,25 @@ _scatter_op = Op(
 
 @operator(_scatter_op)
 def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis: int = 0) -> Tensor:
-    """The tensor with values added at the entries of a dim that ids name; a value for each time that an id stands there.
+    """Add values to the entries of a dimension that ``ids`` name.
+
+    A value is added for each occurrence of an id.
 
     A dim that is split stays so: every rank adds what lies in its own block. Ids and values are brought together.
 
-    Parameters:
+    Args:
         x: ``[a..., v, b...]``.
         ids: integers ``[i...]``, a tensor or an array that all ranks have; negative ones count from the end.
         values: ``[a..., i..., b...]``, or what broadcasts to that.
         dim: which dim of ``x`` is ``v``.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: values that do not fit, or of a type that the tensor's cannot hold.
+        RuleError: a dimension out of range, values that do not fit, or of a type that the tensor's cannot hold.
         InputError: an id outside the dim.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.scatter_add(v, [1, 1, -1], [10, 20, 5]).full().tolist()
     [3, 31, 3, 7]
     """

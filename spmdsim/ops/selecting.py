@@ -70,12 +70,14 @@ def flattened(x: Tensor) -> Tensor:
 
 @operator()
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    """The places of the entries that are not 0: one tensor of integers per dim, in row-major order.
+    """Return the indices of entries that are not 0: one tensor per dimension, in row-major order.
 
     Raises:
         RuleError: a tensor without dims.
         WorldError: a world without values.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [places.full().tolist() for places in ops.nonzero(x > 3)]
     [[1, 1, 1], [0, 1, 2]]
     """
@@ -113,12 +115,17 @@ _isin_op = Op(
 
 @operator(_isin_op)
 def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
-    """Whether each entry is one of some values; where those are split, each rank asks about its own.
+    """Return True for each entry that equals one of some values.
 
-    Parameters:
+    If the values are split, each rank compares with its own.
+
+    Args:
+        x: the tensor.
         values: of any shape.
         invert: whether it is none of them.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.isin(x, [1, 6]).full().tolist()
     [[False, True, False], [True, False, False]]
     """
@@ -220,11 +227,13 @@ def _inverse(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
 
 @operator()
 def unique_values(x: Tensor) -> Tensor:
-    """The different values, ascending; every nan is one of its own.
+    """Return the different values, ascending; every nan counts as different.
 
     Raises:
         WorldError: a world without values.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.unique_values(v).full().tolist()
     [1, 2, 3]
     """
@@ -234,8 +243,10 @@ def unique_values(x: Tensor) -> Tensor:
 
 @operator()
 def unique_counts(x: Tensor) -> UniqueCounts:
-    """The values of :func:`unique_values`, and how often each occurs.
+    """Return the values of :func:`unique_values` and the number of their occurrences.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> values, counts = ops.unique_counts(v)
     >>> values.full().tolist(), counts.full().tolist()
     ([1, 2, 3], [1, 1, 2])
@@ -247,8 +258,12 @@ def unique_counts(x: Tensor) -> UniqueCounts:
 
 @operator()
 def unique_inverse(x: Tensor) -> UniqueInverse:
-    """The values of :func:`unique_values`, and for each entry the number of its value, in the shape of ``x``.
+    """Return the values of :func:`unique_values` and the number of each entry's value.
 
+    The second result has the shape of ``x``.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.unique_inverse(v).inverse_indices.full().tolist()
     [2, 0, 2, 1]
     """
@@ -259,9 +274,13 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
 
 @operator()
 def unique_all(x: Tensor) -> UniqueAll:
-    """The values of :func:`unique_values`, where each occurs first among all entries, for each entry the number of its value,
-    and how often each value occurs.
+    """Return values, first indices, inverse and counts.
 
+    The values are those of :func:`unique_values`. The first index is the position of a value's first occurrence among all
+    entries. The inverse has for each entry the number of its value.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.unique_all(v).indices.full().tolist()
     [1, 3, 0]
     """

@@ -135,18 +135,22 @@ def reshape(
     copy: bool | None = None,
     order: str = "C",
 ) -> Tensor:
-    """The same elements in another shape, row by row.
+    """Return the elements in another shape, row by row.
 
-    Parameters:
+    Args:
+        x: the tensor.
         shape: new shape, or the only size; one size may be -1.
         layout: where the result should live; if left out, where it is without moving data, if possible.
         copy: of no account, as tensors are values; for the array API standard.
-        order: ``"C"``: the last dim's elements follow one another; ``"F"``: the first dim's do, in ``x`` and in the result.
+        order: ``"C"``: the last dim's elements follow one another; ``"F"``: the first dim's do, in ``x`` and in the
+            result.
 
     Raises:
         RuleError: another number of elements, or another order.
         UsageTypeError: sizes that are not in one tuple.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.reshape(x, (2, 1, 3)).layout.short()
     'S(0)'
     """
@@ -206,15 +210,18 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
 
 @operator()
 def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
-    """All dims from ``start`` on as one.
+    """Merge all dimensions from ``start`` on into one.
 
-    Parameters:
+    Args:
+        x: the tensor.
         start: the first of them; or the order, as numpy has it, for all dims.
         order: of all dims, as :func:`reshape` has it.
 
     Raises:
         RuleError: another order, or one of some dims.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.flatten(x).full().tolist(), ops.flatten(x, order="F").full().tolist()
     ([3, 1, 2, 6, 5, 4], [3, 6, 1, 5, 2, 4])
     """
@@ -256,11 +263,20 @@ _transpose_op = Op(
 
 @operator(_transpose_op)
 def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
-    """Dims in another order (reversed if left out): result dim i is operand dim ``perm[i]``.
+    """Permute dimensions: dimension i of the result is dimension ``perm[i]`` of the operand.
+
+    Without ``perm`` their order is reversed.
+
+    Args:
+        x: the tensor.
+        perm: a permutation of the dimensions.
+        axes: another name of ``perm``.
 
     Raises:
         RuleError: ``perm`` is not a permutation of the dims.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
@@ -291,8 +307,18 @@ _flip_op = WindowOp(
 
 @operator(_flip_op)
 def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
-    """The tensor turned round along dims (all for None): the last comes first. Split dims stay split.
+    """Reverse the order of entries along dimensions; split dimensions stay split.
 
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.flip(x, 0).full().tolist()
     [[6, 5, 4], [3, 1, 2]]
     """
@@ -321,11 +347,17 @@ _broadcast_op = Op(
 
 @operator(_broadcast_op)
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The tensor repeated to a larger shape, as numpy broadcasts.
+    """Repeat the tensor to a larger shape, as NumPy broadcasts.
+
+    Args:
+        x: the tensor.
+        shape: the shape of the result.
 
     Raises:
         RuleError: shapes that do not broadcast.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.broadcast_to(x, (4, 2, 3)).shape
     (4, 2, 3)
     """

@@ -53,14 +53,22 @@ _slice_op = WindowOp(
 
 @operator(_slice_op)
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
-    """``x[start:stop:step]`` per dim (non-negative bounds, positive steps).
+    """Return ``x[start:stop:step]`` per dimension, with bounds >= 0 and steps >= 1.
 
     A dim that is split stays so: its elements go where the balanced blocks of the new size have them, from neighbour to
     neighbour where the slice is a shift by less than a block, and nothing else is sent.
 
+    Args:
+        x: the tensor.
+        start: the first index of each dimension.
+        stop: the index after the last one of each dimension, at most its size.
+        step: distance of two indices of each dimension, 1 or more; by default 1.
+
     Raises:
         RuleError: bounds outside the tensor, a start behind the stop, or a step less than 1.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.slice_(x, (0, 1), (2, 3)).full().tolist()
     [[1, 2], [5, 4]]
     """
@@ -80,14 +88,19 @@ def part_along(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
 
 @operator()
 def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]:
-    """So many equal pieces along a dim.
+    """Split a dimension into equal blocks.
 
-    Parameters:
+    Args:
+        x: the tensor.
         parts: how many; divides the size of the dim.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: the size does not divide, or no pieces.
+        RuleError: a dimension out of range, the size does not divide, or no pieces.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [y.full().tolist() for y in ops.split(x, 3, dim=1)]
     [[[3], [6]], [[1], [5]], [[2], [4]]]
     """
@@ -131,19 +144,25 @@ def pad(
     mode: str = "constant",
     constant_values: float = 0.0,
 ) -> Tensor:
-    """The tensor with ``before`` and ``after`` elements of ``value`` added per dim; split dims stay split.
+    """Add ``before`` and ``after`` elements per dimension; split dimensions stay split.
 
-    Parameters:
+    Args:
+        x: the tensor.
         before: one count per dim; or, without ``after``, numpy's ``pad_width``: one count, a pair for all dims, or a
             pair per dim.
         after: one count per dim.
         value: what is added.
+        pad_width: another name of ``before``.
         mode: as numpy's; it may stand in the place of ``after``. ``"constant"``; ``"edge"``, the outermost element;
-            ``"wrap"``, what is at the other end; ``"reflect"`` and ``"symmetric"``, what lies behind the edge, without and with it.
+            ``"wrap"``, what is at the other end; ``"reflect"`` and ``"symmetric"``, what lies behind the edge, without
+            and with it.
+        constant_values: another name of ``value``.
 
     Raises:
         RuleError: a negative count, or not one per dim; another mode.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.pad(v, ((1, 2),)).full().tolist()
     [0, 3, 1, 3, 2, 0, 0]
     """
@@ -241,18 +260,22 @@ _roll_op = WindowOp(
 
 @operator(_roll_op)
 def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims = None) -> Tensor:
-    """The elements ``shift`` places further along a dim, or several; what leaves at the end comes in at the beginning.
+    """Move elements ``shift`` positions along one dimension or several, cyclically.
 
     Split dims stay split, and only what changes ranks is sent. Without a dim the tensor is rolled as if it had one.
 
-    Parameters:
+    Args:
+        x: the tensor.
         shift: how many places, or one number per dim; negative ones to the beginning.
         dim: along which dim or dims; None: among all elements, in row-major order.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: neither one shift per dim nor a single one of either.
+        RuleError: a dimension out of range, neither one shift per dim nor a single one of either.
         UsageTypeError: dims or shifts that are no integers.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.roll(v, 2).full().tolist()
     [3, 2, 3, 1]
     """
@@ -291,15 +314,20 @@ _concat_op = WindowOp(
 
 @operator(_concat_op)
 def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None = 0) -> Tensor:
-    """Tensors one after the other along a dim, which may be split; as one dim each for None. In the type in which they meet.
+    """Join tensors along a dimension, which may be split.
 
-    Parameters:
+    The result has the type to which all are promoted.
+
+    Args:
         tensors: one at least, of sizes that differ along ``dim`` only.
         dim: along which dim; None: among all elements of each, in row-major order.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: no tensors, a single number among them, or other dims that differ.
+        RuleError: a dimension out of range, no tensors, a single number among them, or other dims that differ.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.concat([x, x], dim=1).full().tolist()
     [[3, 1, 2, 3, 1, 2], [6, 5, 4, 6, 5, 4]]
     """

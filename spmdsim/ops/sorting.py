@@ -328,12 +328,24 @@ def _turned(x: Tensor, dim: int) -> Layout:
 def sort(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> Tensor:
-    """Values in order along a dim, laid out as the operand.
+    """Sort values along a dimension; the layout stays.
 
     Where the dim is split no rank ever has more than its block: regular samples lead to the exact cuts, and every
     element goes once to the rank in whose block it ends. Nan count as larger than all other values, complex numbers
     are ordered by their real parts first. The gradient of a value goes to where the value was.
 
+    Args:
+        x: the tensor.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        descending: largest first.
+        stable: accepted as in NumPy; equal values keep their order in any case.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.sort(v).full().tolist(), ops.argsort(v).full().tolist()
     ([1, 2, 3, 3], [1, 3, 0, 2])
     """
@@ -344,10 +356,22 @@ def sort(
 def argsort(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> Tensor:
-    """The places of the values of :func:`sort` in the operand; the first one of equal values comes first.
+    """Return the indices that sort a tensor; of equal values the first one comes first.
 
     int64, in the shape and layout of ``x``: places in the whole dim and not in a rank's piece.
 
+    Args:
+        x: the tensor.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        descending: largest first.
+        stable: accepted as in NumPy; equal values keep their order in any case.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argsort(x).full().tolist()
     [[1, 2, 0], [2, 1, 0]]
     """
@@ -358,8 +382,20 @@ def argsort(
 def sort_with_indices(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> tuple[Tensor, Tensor]:
-    """The results of :func:`sort` and :func:`argsort`.
+    """Return the results of :func:`sort` and :func:`argsort`.
 
+    Args:
+        x: the tensor.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        descending: largest first.
+        stable: accepted as in NumPy; equal values keep their order in any case.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> values, places = ops.sort_with_indices(x)
     >>> values.full().tolist(), places.full().tolist()
     ([[1, 2, 3], [4, 5, 6]], [[1, 2, 0], [2, 1, 0]])

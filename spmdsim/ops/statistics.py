@@ -127,16 +127,25 @@ def quantile(
     *,
     axis: Dims = None,
 ) -> Tensor:
-    """The values below which given parts of the entries lie, along dims (all for None), by sorting; nan where there is one.
+    """Compute quantiles of the entries along dimensions, by sorting; nan where an entry is nan.
 
     Of the type of ``x``; float64 for whole numbers, but where the method takes an entry as it is.
 
-    Parameters:
+    Args:
+        x: the tensor.
         q: parts between 0 and 1; their shape comes first in that of the result.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        method: how to interpolate between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or
+            ``"midpoint"``.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: a part outside of 0 and 1, an unknown method, no entries, or complex numbers.
+        RuleError: a dimension out of range, a part outside of 0 and 1, an unknown method, no entries, or complex
+            numbers.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.quantile(x, 0.5, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -153,14 +162,23 @@ def percentile(
     *,
     axis: Dims = None,
 ) -> Tensor:
-    """:func:`quantile`, in hundredths.
+    """Compute :func:`quantile` of parts in hundredths.
 
-    Parameters:
+    Args:
+        x: the tensor.
         q: percentages between 0 and 100; their shape comes first in that of the result.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        method: how to interpolate between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or
+            ``"midpoint"``.
+        axis: another name of ``dim``.
 
     Raises:
-        RuleError: a percentage outside of 0 and 100, an unknown method, no entries, or complex numbers.
+        RuleError: a dimension out of range, a percentage outside of 0 and 100, an unknown method, no entries, or
+            complex numbers.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.percentile(x, 50, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -169,13 +187,23 @@ def percentile(
 
 @operator()
 def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """The middle one of the entries along dims (all for None), or the mean of the two in the middle; nan where there is one.
+    """Return the middle entry along dimensions, or the mean of the two middle ones.
+
+    It is nan where an entry is nan.
 
     Of the type of ``x``, float64 for whole numbers. Of no entries it is nan, with a RuntimeWarning, as in NumPy.
 
-    Raises:
-        RuleError: complex numbers.
+    Args:
+        x: the tensor.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        axis: another name of ``dim``.
 
+    Raises:
+        RuleError: a dimension out of range, complex numbers.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.median(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -205,7 +233,9 @@ _count_op = Op(
 
 @operator(_count_op)
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each whole number from 0 on occurs: each rank counts its own, which are pending then.
+    """Count how often each integer from 0 on occurs.
+
+    Each rank counts its own entries; the result is partial.
 
     Args:
         x: whole numbers ``[n]``, none of them negative.
@@ -217,6 +247,8 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         InputError: a negative number.
         WorldError: a world without values.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.bincount(v).full().tolist()
     [0, 1, 1, 2]
     """
@@ -259,11 +291,15 @@ def histogram(
     density: bool = False,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """How many entries lie in each of several bins, pending as a sum, and the bins' edges: each rank counts its own.
+    """Count the entries in each of several bins; return the counts and the bins' edges.
 
-    Parameters:
+    Each rank counts its own entries; the counts are partial.
+
+    Args:
+        x: the tensor.
         bins: how many equal bins, or their edges, ascending.
-        range: from where to where; if left out from the smallest entry to the largest, which two small reductions find.
+        range: from where to where; if left out from the smallest entry to the largest, which two small reductions
+            find.
         density: divide by the number of entries and by the bins' widths.
         weights: what each entry counts.
 
@@ -271,6 +307,8 @@ def histogram(
         RuleError: no bins, edges that do not ascend, entries that are no numbers.
         WorldError: no range, in a world without values.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> counts, edges = ops.histogram(v, bins=2)
     >>> counts.full().tolist(), edges.full().tolist()
     ([1, 3], [1.0, 2.0, 3.0])

@@ -187,21 +187,26 @@ _convolve_op = WindowOp(
 
 @operator(_convolve_op)
 def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
-    """The convolution with a kernel of as many dims: ``y[i] = sum of x[i - j] * kernel[j]``.
+    """Compute the convolution with a kernel: ``y[i] = sum of x[i - j] * kernel[j]``.
+
+    The kernel has as many dimensions as the tensor.
 
     Split dims stay split: each rank receives as many elements of its neighbours as the kernel reaches.
 
-    Parameters:
-        kernel: a tensor, or an array that all ranks have; it is brought together.
-            A longer one changes places with the tensor, as in numpy.convolve: it stays split then, and the tensor is
-            brought together.
+    Args:
+        x: the tensor.
+        kernel: a tensor, or an array that all ranks have; it is brought together. A longer one changes places with the
+            tensor, as in numpy.convolve: it stays split then, and the tensor is brought together.
         mode: ``"full"`` wherever both meet, ``n + k - 1`` elements of each dim; ``"same"`` the middle ``n`` of them;
-            ``"valid"`` the ``n - k + 1`` where the whole kernel meets elements. numpy.convolve and scipy.signal.convolve
-            say the same, where the kernel is the shorter one.
+            ``"valid"`` the ``n - k + 1`` where the whole kernel meets elements. numpy.convolve and
+            scipy.signal.convolve say the same, where the kernel is the shorter one.
 
     Raises:
-        RuleError: another mode, another number of dims, a kernel that is empty, or longer in one dim and shorter in another.
+        RuleError: another mode, another number of dims, a kernel that is empty, or longer in one dim and shorter in
+            another.
 
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.convolve(v, [1.0, 0.0, -1.0], "same").full().tolist()
     [1.0, 0.0, 1.0, -3.0]
     """

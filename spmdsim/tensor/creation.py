@@ -14,13 +14,12 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, RuleError, UsageTypeError
-from spmdsim.layout.element_type import as_array, number_type
+from spmdsim.layout.element_type import number_type
 from spmdsim.notation.layouts import integers
-from spmdsim.tensor.meanings import LIKE, MADE, NOT_LIKE, REFUSED, documented
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described
-from spmdsim.tensor.symbols import ops
 from spmdsim.worlds.current import world as current
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -50,12 +49,12 @@ def _created(
 ) -> Tensor:
     """A tensor of which each rank makes its piece; ranks compare the words that say which."""
     check_device(device)
-    layout, world = _placed(layout, world, len(shape))
+    layout, world = with_default_layout(layout, world, len(shape))
     return Tensor.from_global(Described(block, words), layout, world, shape=tuple(shape), dtype=dtype)
 
 
-def _placed(layout: Layout | None, world: World | None, ndim: int) -> tuple[Layout, World | None]:
-    """Where pieces go: on every rank of the world, if nobody says so."""
+def with_default_layout(layout: Layout | None, world: World | None, ndim: int) -> tuple[Layout, World | None]:
+    """Return a layout and a world; by default every rank of the current world owns the whole tensor."""
     if layout is None:
         world = current() if world is None else world
         layout = Layout.replicated(Mesh((world.size,), ("world",)), ndim)
@@ -73,7 +72,7 @@ def _local(index: Index) -> list[int]:
     return [part.stop - part.start for part in index]
 
 
-@documented(MADE, REFUSED)
+@explained
 def full(
     shape: int | Sequence[int],
     fill_value: complex,
@@ -83,9 +82,19 @@ def full(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A tensor of one number, of its type if ``dtype`` is left out.
+    """Create a tensor of one number, by default in the number's type.
+
+    Args:
+        shape: sizes of the dimensions; a number is the size of the only dimension.
+        fill_value: the number; also a tensor of one element.
+        dtype: element type; by default the number's.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
         RuleError: several numbers.
 
     >>> from spmdsim import Mesh
@@ -104,7 +113,7 @@ def full(
     )
 
 
-@documented(MADE, REFUSED)
+@explained
 def zeros(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = None,
@@ -113,7 +122,9 @@ def zeros(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A tensor of zeros, float64 if ``dtype`` is left out.
+    """Create a tensor of zeros, by default of float64.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
 
     >>> from spmdsim import Mesh
     >>> zeros((4,), layout=Mesh((2,), ("x",))("x")).local(0)
@@ -122,7 +133,7 @@ def zeros(
     return full(shape, 0, dtype=_or_float(dtype), layout=layout, world=world, device=device)
 
 
-@documented(MADE, REFUSED)
+@explained
 def ones(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = None,
@@ -131,7 +142,9 @@ def ones(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A tensor of ones, float64 if ``dtype`` is left out.
+    """Create a tensor of ones, by default of float64.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
 
     >>> from spmdsim import Mesh
     >>> ones((4,), layout=Mesh((2,), ("x",))("x")).local(0)
@@ -140,7 +153,7 @@ def ones(
     return full(shape, 1, dtype=_or_float(dtype), layout=layout, world=world, device=device)
 
 
-@documented(MADE, REFUSED)
+@explained
 def empty(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = None,
@@ -149,7 +162,9 @@ def empty(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A tensor whose values do not matter: zeros, so that copies of it are alike.
+    """Create a tensor whose values do not matter: zeros, so that replicas are identical.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
 
     >>> from spmdsim import Mesh
     >>> empty((4,), layout=Mesh((2,), ("x",))("x")).shape
@@ -162,7 +177,7 @@ def _or_float(dtype: DTypeLike | None) -> DTypeLike:
     return np.float64 if dtype is None else dtype
 
 
-@documented(LIKE, NOT_LIKE)
+@explained
 def full_like(
     x: Tensor,
     /,
@@ -172,7 +187,19 @@ def full_like(
     layout: Layout | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A tensor of one number with the shape, the type and the layout of another.
+    """Create a tensor of one number with the shape, the type and the layout of another.
+
+    Args:
+        x: the other tensor.
+        fill_value: the number; also a tensor of one element.
+        dtype: element type; by default the other's.
+        layout: layout of the tensor; by default the other's, without partial axes.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
+        UsageTypeError: the other is no tensor.
 
     >>> from spmdsim import Mesh
     >>> full_like(zeros((4,), layout=Mesh((2,), ("x",))("x")), 7.0).local(0)
@@ -199,11 +226,13 @@ def _like(
     )
 
 
-@documented(LIKE, NOT_LIKE)
+@explained
 def zeros_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
-    """Zeros with the shape, the type and the layout of another tensor.
+    """Create zeros with the shape, the type and the layout of another tensor.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
 
     >>> from spmdsim import Mesh
     >>> zeros_like(ones((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
@@ -212,11 +241,13 @@ def zeros_like(
     return _like("zeros_like", x, 0, dtype, layout, device)
 
 
-@documented(LIKE, NOT_LIKE)
+@explained
 def ones_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
-    """Ones with the shape, the type and the layout of another tensor.
+    """Create ones with the shape, the type and the layout of another tensor.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
 
     >>> from spmdsim import Mesh
     >>> ones_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
@@ -225,11 +256,13 @@ def ones_like(
     return _like("ones_like", x, 1, dtype, layout, device)
 
 
-@documented(LIKE, NOT_LIKE)
+@explained
 def empty_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
-    """A tensor like another, whose values do not matter: zeros.
+    """Create a tensor like another whose values do not matter: zeros.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
 
     >>> from spmdsim import Mesh
     >>> empty_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).layout.short()
@@ -238,7 +271,7 @@ def empty_like(
     return _like("empty_like", x, 0, dtype, layout, device)
 
 
-@documented(MADE, REFUSED)
+@explained
 def arange(
     start: float,
     /,
@@ -250,7 +283,20 @@ def arange(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """The numbers from ``start`` (0 if it is the only one given) up to, and without, ``stop``.
+    """Create the numbers from ``start`` up to, but without, ``stop``.
+
+    Args:
+        start: the first number; if it is the only argument, ``stop``.
+        stop: the end, which is left out.
+        step: difference of neighbours; negative to go down, not zero.
+        dtype: element type; by default the type to which the three numbers are promoted.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> arange(7, layout=Mesh((3,), ("x",))("x")).local(2)
@@ -281,7 +327,7 @@ def _count(first: Any, last: Any, step: Any) -> int:
     return int(max(0, math.ceil((last - first) / step)))
 
 
-@documented(MADE, REFUSED)
+@explained
 def linspace(
     start: complex,
     stop: complex,
@@ -294,7 +340,21 @@ def linspace(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """``num`` numbers from ``start`` to ``stop`` at equal distances, ``stop`` itself left out without ``endpoint``.
+    """Create ``num`` numbers from ``start`` to ``stop`` at equal distances.
+
+    Args:
+        start: the first number.
+        stop: the last number, or the one that would follow it without ``endpoint``.
+        num: count of numbers.
+        dtype: element type; by default float64, or complex128 of complex numbers. Integers are rounded down.
+        endpoint: whether ``stop`` is the last number.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> linspace(0, 1, 5, layout=Mesh((2,), ("x",))("x")).local(1)
@@ -316,7 +376,7 @@ def linspace(
     return _created(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
 
 
-@documented(MADE, REFUSED)
+@explained
 def eye(
     n_rows: int,
     n_cols: int | None = None,
@@ -328,7 +388,20 @@ def eye(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Ones on the diagonal that is ``k`` above the main one, zeros elsewhere.
+    """Create a matrix with ones on its ``k``-th diagonal and zeros elsewhere.
+
+    Args:
+        n_rows: number of rows.
+        n_cols: number of columns; by default as many as rows.
+        k: number of the diagonal, to the right of the main one; negative to the left.
+        dtype: element type; by default float64.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> eye(3, layout=Mesh((3,), ("x",))("x", None)).local(1)
@@ -343,100 +416,3 @@ def eye(
 
     shape = _sizes((n_rows, n_rows if n_cols is None else n_cols))
     return _created(block, f"eye {k}", shape, kind, layout, world, device)
-
-
-def asarray(
-    obj: Any,
-    /,
-    *,
-    dtype: DTypeLike | None = None,
-    device: str | None = None,
-    copy: bool | None = None,
-    layout: Layout | None = None,
-    world: World | None = None,
-) -> Tensor:
-    """A tensor of a number, nested lists, an array (which every rank has) or a tensor.
-
-    Args:
-        obj: the values; tensors may stand in the lists.
-        dtype: another element type.
-        device: ``"cpu"``.
-        copy: False refuses what cannot be done without copying. Tensors are values, and share what is equal.
-        layout: where the pieces go; a tensor stays where it is, and all ranks have all of what is none, if left out.
-        world: the world.
-
-    Raises:
-        InputError: ``copy=False``, and a copy would be needed.
-
-    >>> from spmdsim import Mesh
-    >>> asarray([1, 2, 3], layout=Mesh((2,), ("x",))("x")).local(0)
-    array([1, 2])
-    """
-    check_device(device)
-    kind = None if dtype is None else number_type(dtype, "a tensor cannot have")
-    # numpy's float64 equals None.
-    typed = isinstance(obj, Tensor) and (kind is None or kind == obj.dtype)
-    if copy is False and not (typed and layout in (None, obj.layout)):
-        raise InputError(
-            "asarray takes its pieces out of what it is given: without a copy it takes tensors only"
-        )
-    if isinstance(obj, Tensor):
-        moved = obj if layout is None else obj.to(layout)
-        # In place, a tensor becomes another value; a copy does not.
-        if typed:
-            return moved if moved is not obj or not copy else _again(obj)
-        return ops.cast(moved, obj.dtype if kind is None else kind)
-    if isinstance(obj, (list, tuple)) and (like := _tensor_in(obj)) is not None:
-        return asarray(_stacked(obj, like), dtype=kind, layout=layout)
-    array = as_array(obj)
-    if array.dtype == object:
-        raise UsageTypeError(
-            f"asarray takes numbers, lists of them, arrays and tensors, but got {type(obj).__name__}"
-        )
-    layout, world = _placed(layout, world, array.ndim)
-    return Tensor.from_global(array, layout, world, dtype=kind)
-
-
-def _tensor_in(values: Any) -> Tensor | None:
-    """The first tensor in nested lists."""
-    parts = values if isinstance(values, (list, tuple)) else ()
-    tensors = (tensor for part in parts if (tensor := _tensor_in(part)) is not None)
-    return values if isinstance(values, Tensor) else next(tensors, None)
-
-
-def _stacked(values: Any, like: Tensor) -> Tensor:
-    """Nested lists with tensors among them as one."""
-    if not isinstance(values, (list, tuple)):
-        return asarray(values, world=like.world)
-    return ops.stack([_stacked(part, like) for part in values])
-
-
-def _again(x: Tensor) -> Tensor:
-    """The same values as another tensor; a copy of a leaf hands gradients on to it."""
-    if x.requires_grad and x.node is None:
-        return ops.identity(x)
-    same = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
-    same.node, same.output = x.node, x.output
-    return same
-
-
-@documented(MADE, REFUSED)
-def from_dlpack(
-    x: Any,
-    /,
-    *,
-    device: str | None = None,
-    copy: bool | None = None,
-    layout: Layout | None = None,
-    world: World | None = None,
-) -> Tensor:
-    """A tensor of what another library's array holds, which every rank has.
-
-    >>> from spmdsim import Mesh
-    >>> from_dlpack(np.arange(4), layout=Mesh((2,), ("x",))("x")).local(1)
-    array([2, 3])
-    """
-    if isinstance(x, Tensor):
-        return asarray(x, device=device, copy=copy, layout=layout)
-    check_device(device)
-    return asarray(np.from_dlpack(x), layout=layout, world=world)

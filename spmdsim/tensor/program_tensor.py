@@ -366,13 +366,13 @@ class Tensor(SymbolicTensor):
         """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
         return ops.flatten(self, start, order)
 
-    sum, mean, prod = map(reductions(typed), (("sum", "Sum"), ("mean", "Mean"), ("prod", "Product")))
-    max, min = map(reductions(plain), (("max", "Largest element"), ("min", "Smallest element")))
-    all, any = map(
-        reductions(plain),
-        (("all", "Whether all elements are true"), ("any", "Whether any element is true")),
+    sum, mean, prod = map(reductions(typed), (("sum", "Sum"), ("mean", "Average"), ("prod", "Multiply")))
+    max, min = map(reductions(plain), (("max", "Return the largest of"), ("min", "Return the smallest of")))
+    all, any = map(reductions(plain), (("all", "Apply logical and to"), ("any", "Apply logical or to")))
+    std, var = map(
+        reductions(corrected),
+        (("std", "Return the standard deviation of"), ("var", "Return the variance of")),
     )
-    std, var = map(reductions(corrected), (("std", "Standard deviation"), ("var", "Variance")))
 
     @explained
     def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:

@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from spmdsim.ops.dim_reductions import Dims
     from spmdsim.tensor.program_tensor import Tensor
 
+#: Docstring of a method: the verb says what it does with elements.
+DOCSTRING = """{verb} elements over dimensions, as :func:`spmdsim.ops.{name}`.
+
+Args:
+    dims: one dimension or several; negative numbers count from the end; None: all.
+    keepdims: keep reduced dimensions in the result, with size 1.
+    axis: another name of ``dims``.
+    dim: another name of ``dims``.
+
+Some methods take more: ``dtype`` converts the elements first; ``correction`` (or ``ddof``) is subtracted from the count.
+
+>>> from spmdsim import Mesh, Tensor
+>>> x = Tensor.from_global([[3.0, 1.0], [6.0, 5.0]], Mesh((2,), ("dp",))("dp", None))
+>>> x.{name}(axis=1).shape
+(2,)
+"""
+
 V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,10 +80,10 @@ def corrected(
 
 
 def reductions(like: F) -> Callable[[tuple[str, str]], F]:
-    """Return a function that makes a method of ``(operator's name, first words of its docstring)``, called like ``like``."""
+    """Return a function that makes a method of ``(operator's name, verb of its docstring)``, called like ``like``."""
 
     def of(named: tuple[str, str]) -> Any:
-        name, what = named
+        name, verb = named
 
         def method(
             self: Any,
@@ -87,7 +104,7 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
             return getattr(ops, name)(x, over, keepdims, **({"correction": correction} if correction else {}))
 
         method.__name__, method.__qualname__ = name, f"Tensor.{name}"
-        method.__doc__ = f"{what} over dims (all for None); see :func:`spmdsim.ops.{name}`."
+        method.__doc__ = DOCSTRING.format(verb=verb, name=name)
         method.__signature__ = signature(like)  # type: ignore[attr-defined]
         return method
 

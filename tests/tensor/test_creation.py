@@ -13,20 +13,18 @@ import spmdsim.array_api as xp
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import bfloat16, why_no_number
+from spmdsim.tensor.conversion import asarray, from_dlpack
 from spmdsim.tensor.creation import (
     arange,
-    asarray,
     empty,
     empty_like,
     eye,
-    from_dlpack,
     full,
     linspace,
     ones,
     zeros_like,
 )
 from spmdsim.tensor.files import open_array
-from spmdsim.tensor.meanings import documented
 
 MADE = [
     (lambda **to: Tensor.zeros((7, 5), **to), np.zeros((7, 5))),
@@ -129,22 +127,6 @@ def test_a_file_of_records_is_refused_by_their_names(tmp_path):
             np.save(tmp_path / "x.npy", np.zeros(2, [(name, "f4")]))
         with pytest.raises(InputError, match=f"elements of type .*'{name}'.*; save numbers"):
             open_array(tmp_path / "x.npy")
-
-
-def test_what_parameters_mean_stands_before_an_example_of_any_length():
-    def doubled(x):
-        """Twice.
-
-        >>> x = 3
-        >>> doubled(x)
-        6
-        >>> doubled(4)
-        8
-        """
-
-    text = documented({"x": "a number."}, {"InputError": "none."})(doubled).__doc__
-    example = ">>> x = 3\n>>> doubled(x)\n6\n>>> doubled(4)\n8"
-    assert text == f"Twice.\n\nArgs:\n    x: a number.\n\nRaises:\n    InputError: none.\n\n{example}"
 
 
 @pytest.mark.parametrize("dim", [None, "x"])

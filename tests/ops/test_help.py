@@ -1,0 +1,68 @@
+"""Docstrings of operators: help() shows text that stands in a source file or that one function composes."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+from pathlib import Path
+
+import pytest
+
+import spmdsim
+from spmdsim import Tensor, array_api, fft, linalg, local, nn, ops
+
+ROOT = Path(spmdsim.__file__).parent
+#: Functions whose docstrings :mod:`spmdsim.ops.declare` composes of name and rule, because one row declares them.
+COMPOSED = "; the element type of the result is NumPy's. "
+REDUCTIONS = ("sum", "mean", "prod", "max", "min", "all", "any", "std", "var")
+
+
+def docstrings_in_source() -> set[str]:
+    """Return the docstrings of all functions of the package."""
+    nodes = [node for path in ROOT.rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    return {ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def public_functions() -> dict[str, object]:
+    modules = (ops, linalg, fft, local)
+    values = {
+        f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__
+    }
+    values |= {f"nn.{name}": getattr(nn, name) for name in nn.__all__ if name.endswith(("_loss", "entropy"))}
+    return {name: value for name, value in values.items() if callable(value) and not isinstance(value, type)}
+
+
+def test_docstrings_stand_in_the_source() -> None:
+    """Nothing cuts docstrings into pieces at import and puts them together anew."""
+    in_source, composed = docstrings_in_source(), 0
+    functions = public_functions()
+    for name, function in functions.items():
+        text = inspect.getdoc(function) or ""
+        if COMPOSED in text:
+            composed += 1
+        else:
+            assert text in in_source, name
+        first, _, _ = text.partition("\n")
+        assert first.endswith((".", "``.")) and len(first) <= 93, (name, first)
+        assert first.split()[0] not in ("The", "What", "Whether", "How", "Where", "Which", "A", "So"), (
+            name,
+            first,
+        )
+        assert ">>> " in text, name
+    assert len(functions) > 200 and composed > 70
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_methods_have_arguments_and_an_example(name: str) -> None:
+    text = inspect.getdoc(getattr(Tensor, name)) or ""
+    assert f"as :func:`spmdsim.ops.{name}`." in text.partition("\n")[0] and "    keepdims: " in text
+    test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+    assert test.examples and not doctest.DocTestRunner().run(test).failed
+
+
+def test_names_of_the_standard_show_the_operators_docstrings() -> None:
+    for name in ("sum", "concat", "astype", "asarray", "permute_dims", "acos", "zeros_like"):
+        text = inspect.getdoc(getattr(array_api, name)) or ""
+        assert text.partition("\n")[0].endswith(".") and ">>> " in text, name
+    assert array_api.sum.__doc__ == ops.sum.__doc__
