@@ -39,28 +39,28 @@ _LEAST = 3
 
 @dataclass(frozen=True)
 class Fit:
-    """Lines through measured times, one per range of sizes, and the relative error of each sample, sizes ascending."""
+    """Lines fitted to measured times, one per range of sizes, and the relative error of each sample by size."""
 
     pieces: tuple[Piece, ...]
     errors: tuple[float, ...]
 
     def seconds(self, nbytes: float) -> float:
-        """Fitted time of one size."""
+        """Return the fitted time of a size in bytes."""
         return at_size(self.pieces, nbytes, Link(0.0, 0.0)).seconds(nbytes)  # the last piece has no limit
 
     @property
     def median_error(self) -> float:
-        """Median of the relative errors."""
+        """The median of the relative errors."""
         return median(self.errors)
 
     @property
     def largest_error(self) -> float:
-        """Largest of the relative errors."""
+        """The largest relative error."""
         return max(self.errors)
 
 
 def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Alpha and beta, neither negative, with the least squared relative error.
+    """Fit alpha and beta, both at least 0, with the least squared relative error.
 
     >>> alpha, beta = fit_line([(0, 2e-6), (1000, 3e-6), (4000, 6e-6)])
     >>> f"{alpha:.1e} {beta:.1e}"
@@ -83,7 +83,7 @@ def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
-    """Cut the sizes into ranges, ``most`` at most, and fit one line to each; several times of one size count as their median.
+    """Divide the sizes into at most ``most`` ranges and fit a line to each; of several times of one size take the median.
 
     Raises:
         InputError: fewer than three sizes, or times that are not greater than 0.
@@ -110,7 +110,7 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
 
 
 def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
-    """Samples without the disturbances that show: no size takes longer than a larger one.
+    """Remove disturbed samples: no size may take longer than a larger size.
 
     Other work on the machine only ever adds time, so a time above that of a larger size is not the size's own.
 
@@ -126,6 +126,7 @@ def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _medians(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the sizes in ascending order and the median time of each."""
     times: dict[float, list[float]] = {}
     for size, seconds in samples:
         if not 0 < seconds < inf or size < 0:
@@ -137,7 +138,7 @@ def _medians(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
-    """Ranges of indices with the least criterion, by dynamic programming over the cuts."""
+    """Divide indices into ranges with the least total criterion, by dynamic programming over the cuts."""
     count = len(data)
     # The last line goes on for ever: one that does not grow would promise that any size takes as long.
     flat_end = {start for start in range(1, count - _LEAST + 1) if fit_line(data[start:])[1] == 0}
@@ -162,6 +163,7 @@ def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
 
     def criterion(k: int) -> float:
         # Errors below half a percent are no evidence: clocks are not better than that.
+        """Return the criterion of a range of indices."""
         mean = max(table[k][count][0] / count, 0.005**2)
         # Each range has three numbers of its own, and the best of many cuts fits noise better than any given one.
         return count * log(mean) + 6 * k * log(count)
@@ -176,13 +178,14 @@ def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
 
 
 def _squared_error(samples: Sequence[Sample]) -> float:
+    """Return the sum of squared relative errors of a line."""
     alpha, beta = fit_line(samples)
     return sum(((alpha + m * beta - t) / t) ** 2 for m, t in samples)
 
 
 @dataclass(frozen=True)
 class CalibrationCheck:
-    """One collective and algorithm that the fitted machine predicted and that was then measured, in seconds."""
+    """One collective and algorithm with its predicted and its measured time in seconds."""
 
     name: str
     nbytes: int
@@ -191,7 +194,7 @@ class CalibrationCheck:
 
 
 def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
-    """Between which factors nine of ten predictions were off: the 5th and 95th percentile of measured / predicted.
+    """Return the 5th and 95th percentile of measured / predicted, between which nine of ten predictions lie.
 
     Whatever makes predictions wrong is in it, be it noise, a bad fit or something the model leaves out, since whole
     collectives are measured that no line was fitted to. It holds for machines in the state they were checked in.
@@ -210,6 +213,7 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     ratios = sorted(one.measured / one.predicted for one in checks)
 
     def quantile(share: float) -> float:
+        """Return the quantile of the sorted ratios, interpolated linearly."""
         place = share * (len(ratios) - 1)
         low = int(place)
         high = min(low + 1, len(ratios) - 1)
@@ -220,7 +224,7 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
 
 @dataclass(frozen=True, repr=False)
 class Calibration(ShortRepr):
-    """A fitted machine and how well it fits; the checks give its interval.
+    """A fitted machine, the errors of its fits, and the checks from which its interval comes.
 
     Of messages whose bytes the sender did not write in between, the times are fitted apart: they lie still.
     """
@@ -233,7 +237,7 @@ class Calibration(ShortRepr):
     checks: tuple[CalibrationCheck, ...] = ()
 
     def notes(self) -> dict[str, float]:
-        """The fit errors, as kept in the machine file."""
+        """Return the errors of the fits as the machine file keeps them."""
         names = ("message", "still", "reduction", "copy")
         fits = dict(zip(names, (self.messages, self.still, self.reductions, self.copies)))
         notes = {f"{name}_median_error": round(fit.median_error, 4) for name, fit in fits.items()}
@@ -249,7 +253,7 @@ def calibrate(
     flops: float = 1e11,
     measured: Iterable[Measurement] = (),
 ) -> Calibration:
-    """A machine from measurements.
+    """Fit a machine to measurements.
 
     Args:
         name: the machine's name.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link(Pictured):
-    """Latency and inverse bandwidth of one level of the network.
+    """The latency and inverse bandwidth of one level of the network.
 
     Attributes:
         alpha: seconds per message.
@@ -44,13 +44,13 @@ class Link(Pictured):
     beta: float
 
     def seconds(self, nbytes: float) -> float:
-        """Time of one message, or whatever else takes this per piece and byte."""
+        """Return the time of one message, or of anything with a time per piece and per byte."""
         return self.alpha + nbytes * self.beta
 
 
 @dataclass(frozen=True)
 class Piece(Pictured):
-    """Alpha and beta of messages up to a size: MPI libraries change their protocol with the size.
+    """The alpha and beta of messages up to a size, because MPI libraries change their protocol with the size.
 
     Attributes:
         limit: largest message in bytes this holds for; infinity for the last piece.
@@ -68,7 +68,7 @@ class Piece(Pictured):
 
 @dataclass(frozen=True)
 class Rate(Pictured):
-    """What a class of operators takes on one rank: the slower of the two decides.
+    """The time of a class of operators on one rank: per flop and per byte; the slower one decides.
 
     Attributes:
         kind: the class, as :func:`spmdsim.cost.roofline.kind_of` says.
@@ -85,7 +85,7 @@ class Rate(Pictured):
 
 
 def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
-    """Alpha and beta of the range that a size falls into; ``otherwise`` beyond the last one."""
+    """Return the range of sizes that has this size; ``otherwise`` beyond the last range."""
     for one in pieces:
         if nbytes <= one.limit:
             return Link(one.alpha, one.beta)
@@ -93,7 +93,7 @@ def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
 
 
 def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
-    """Seconds per byte in messages of the size at which these cost least; ``otherwise`` beyond the last range.
+    """Return the least seconds per byte over all message sizes; ``otherwise`` beyond the last range.
 
     >>> least_per_byte((Piece(10, 1.0, 0.5),), Link(0.0, 2.0))
     0.6
@@ -102,7 +102,7 @@ def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
 
 
 def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float) -> tuple[Piece, ...]:
-    """Ranges with alpha and beta multiplied."""
+    """Return the ranges with alpha and beta multiplied."""
     return tuple(Piece(one.limit, one.alpha * alpha, one.beta * beta) for one in pieces)
 
 
@@ -129,7 +129,7 @@ class Measurement(Pictured):
 
 
 class MeasuredTable:
-    """Lookup of measurements by collective, algorithm, ranks and size.
+    """A table of measurements by collective, algorithm, ranks and size.
 
     >>> table = MeasuredTable([Measurement("all_reduce", "native", 2, 100, 1e-6),
     ...                        Measurement("all_reduce", "native", 2, 10000, 1e-4)])
@@ -156,11 +156,11 @@ class MeasuredTable:
         }
 
     def algorithms(self, collective: str, group_size: int) -> tuple[str, ...]:
-        """The algorithms measured for this collective and group size."""
+        """Return the algorithms that were measured for a collective and group size."""
         return tuple(a for (c, a, n) in self._curves if c == collective and n == group_size)
 
     def seconds(self, collective: str, algorithm: str, group_size: int, nbytes: float) -> float | None:
-        """Interpolated seconds, or None where nothing was measured for this group size.
+        """Interpolate the measured time in seconds; None if this group size was not measured.
 
         Below the smallest measured size the time stays what it was there, above the largest it grows in
         proportion to the size; who measured a byte at most, such as a barrier, knows nothing of more.
@@ -214,7 +214,7 @@ def _entry(collective: str) -> tuple[float, bool]:
 
 
 def received_per_message(collective: str, group_size: int) -> float:
-    """Bytes a rank receives per message byte when the collective is done with the least traffic.
+    """Return the bytes that a rank receives per message byte, with the least traffic.
 
     >>> received_per_message("all_reduce", 4)
     1.5
@@ -226,7 +226,7 @@ def received_per_message(collective: str, group_size: int) -> float:
 
 
 def most_received(collective: str, members: int, count: int) -> float:
-    """Elements that the busiest rank receives, of a message of ``count`` elements in balanced blocks.
+    """Return the number of elements that the busiest rank receives, of ``count`` elements in balanced blocks.
 
     >>> most_received("all_reduce", 4, 10), most_received("all_gather", 4, 10), most_received("reduce_scatter", 4, 10)
     (16, 8, 9)
@@ -240,7 +240,7 @@ def most_received(collective: str, members: int, count: int) -> float:
 
 
 def message_bytes(collective: str, group_size: int, received: float) -> float:
-    """The benchmark's message size whose least traffic is ``received`` bytes per rank.
+    """Return the benchmark's message size whose least traffic is ``received`` bytes per rank.
 
     >>> message_bytes("all_gather", 4, 768)
     1024.0
@@ -250,7 +250,7 @@ def message_bytes(collective: str, group_size: int, received: float) -> float:
 
 
 def bus_factor(collective: str, group_size: int) -> float:
-    """Ratio of bus bandwidth to algorithm bandwidth as nccl-tests defines it.
+    """Return the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it.
 
     >>> bus_factor("all_reduce", 8), bus_factor("broadcast", 8)
     (1.75, 1.0)
@@ -268,7 +268,7 @@ def textbook_seconds(
     gamma: float = 0.0,
     messages: int | None = None,
 ) -> float:
-    """Seconds of one collective over ``group_size`` ranks, each receiving ``nbytes`` bytes, done the textbook's best way.
+    """Return the seconds of one collective over ``group_size`` ranks by the best textbook algorithm; each receives ``nbytes``.
 
     The fastest of the well-known algorithms: latency-optimal ones for short messages, bandwidth-optimal ones for long
     messages. ``n`` ranks, ``c = ceil(log2 n)``, ``q = (n-1)/n``, ``r`` bytes received.
@@ -313,7 +313,7 @@ def textbook_seconds(
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """Counts of one algorithm at one rank count, as declared with it in ``spmdsim.collectives``.
+    """The counts of one algorithm at one rank count, as ``spmdsim.collectives`` declares them.
 
     In the model of synchronous rounds, with m the message size, an algorithm takes
     ``steps * alpha + beta_share * m * beta + gamma_share * m * gamma`` seconds. The shares are the sums over the rounds
@@ -325,7 +325,7 @@ class ClosedForm:
     gamma_share: Fraction = Fraction(0)
 
     def seconds(self, nbytes: float, alpha: float, beta: float, gamma: float = 0.0) -> float:
-        """Time on a flat network for a message of ``nbytes``.
+        """Return the time of a message of ``nbytes`` on a flat network.
 
         >>> ClosedForm(6, Fraction(3, 2)).seconds(1000, alpha=1e-6, beta=1e-9)
         7.5e-06
@@ -335,7 +335,7 @@ class ClosedForm:
 
 
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
-    """The :class:`ClosedForm` of an algorithm at ``n`` ranks; None where it has none there.
+    """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks; None if no formula covers ``n``.
 
     Args:
         chosen: the algorithm.
@@ -353,5 +353,5 @@ def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None
 
 
 def closed_form_of(schedule: Schedule) -> ClosedForm | None:
-    """That of a schedule."""
+    """Return the :class:`ClosedForm` of a schedule, or None."""
     return closed_form(schedule.algorithm, schedule.size, {**dict(schedule.options), "root": schedule.root})

@@ -23,7 +23,7 @@ KIND_NAMES = ("send", "recv", "calc")
 
 
 class EventProgram(Pictured):
-    """Operations of all ranks as a graph; built once, then simulated.
+    """The operations of all ranks as a graph that can be simulated.
 
     An operation may require that others are done (``after``) or only that they have started (``started``), as
     ``requires`` and ``irequires`` do in GOAL files. A receive matches sends of the named rank with the same tag, in
@@ -91,7 +91,7 @@ class EventProgram(Pictured):
         return self._add(CALC, rank, rank, duration, 0, after, started, cpu, 0)
 
     def require(self, op: int, after: Iterable[int] = (), started: Iterable[int] = ()) -> None:
-        """Let an operation wait for further ones."""
+        """Make an operation wait for further operations."""
         self.needs[op] = (*self.needs[op], *after)
         if added := tuple(started):
             self.start_needs[op] = (*self.start_needs.get(op, ()), *added)
@@ -108,6 +108,7 @@ class EventProgram(Pictured):
         cpu: int,
         card: int,
     ) -> int:
+        """Append an operation and return its number."""
         if not 0 <= rank < self.size or not 0 <= peer < self.size:
             raise ScheduleError(
                 f"{KIND_NAMES[kind]} of rank {rank} with rank {peer}: ranks are 0 ... {self.size - 1}"
@@ -128,7 +129,7 @@ class EventProgram(Pictured):
         return op
 
     def describe(self, op: int) -> str:
-        """Words for one operation."""
+        """Describe one operation in a few words."""
         rank, size, kind = self.ranks[op], self.sizes[op], self.kinds[op]
         if kind == CALC:
             return f"rank {rank}: calc {size:g}"
@@ -136,7 +137,7 @@ class EventProgram(Pictured):
         return f"rank {rank}: {KIND_NAMES[kind]} {many(size, 'byte', written=f'{size:g}')} {way} {self.peers[op]}, tag {self.tags[op]}"
 
     def channels(self) -> list[int]:
-        """One number per operation for (sender, receiver, tag); -1 for calculations."""
+        """Return a number per operation for its (sender, receiver, tag); -1 for calculations."""
         numbers: dict[tuple[int, int, int], int] = {}
         channel_of = []
         for kind, rank, peer, tag in zip(self.kinds, self.ranks, self.peers, self.tags):
@@ -146,7 +147,7 @@ class EventProgram(Pictured):
 
 
 def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
-    """For each operation, the ones that wait for it."""
+    """Return, for each operation, the operations that wait for it."""
     after: list[list[int]] = [[] for _ in range(count)]
     for op, needs in needs_of:
         for other in needs:
@@ -157,13 +158,13 @@ def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> lis
 
 
 def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """One number per operation for the cpu, or the network card, that it uses on a rank."""
+    """Return a number per operation for the CPU, or the network card, that it uses on a rank."""
     width = max(numbers, default=0) + 1
     return [rank * width + number for rank, number in zip(ranks, numbers)]
 
 
 def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
-    """The program of a schedule.
+    """Convert a schedule to a program of the event simulator.
 
     An operation starts after all operations of the rank's previous round; a reduction is a calculation that follows
     its receive, if reducing takes time.
@@ -201,7 +202,7 @@ def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float 
 
 @dataclass(frozen=True)
 class LogGOPS(Pictured):
-    """The parameters, in any unit of time (nanoseconds by default, as in LogGOPSim).
+    """The parameters of the LogGOPS model, in any unit of time (LogGOPSim uses nanoseconds).
 
     Attributes:
         L: latency of the network.
@@ -224,13 +225,13 @@ class LogGOPS(Pictured):
 
     @classmethod
     def from_machine(cls, machine: Machine, eager_bytes: float = 65536) -> LogGOPS:
-        """Parameters in seconds such that a short message takes alpha and each further byte beta."""
+        """Return parameters in seconds with which a short message takes alpha and each further byte beta."""
         return cls(machine.alpha / 2, machine.alpha / 4, 0.0, machine.beta, 0.0, eager_bytes)
 
 
 @dataclass(frozen=True, repr=False)
 class SimulatedRun(ShortRepr):
-    """What a simulation came to; times in the unit of the parameters.
+    """The result of a simulation; times are in the unit of the parameters.
 
     Attributes:
         makespan: when the last rank was done.
@@ -250,7 +251,7 @@ class SimulatedRun(ShortRepr):
 
 
 def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -> SimulatedRun:
-    """Run a program in simulated time, with LogGOPSim's parameters if none are given.
+    """Run a program in simulated time; the default parameters are LogGOPSim's.
 
     Raises:
         ScheduleError: when operations are left that never start, or messages that nobody receives.
@@ -293,6 +294,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     current: Iterator[int] = iter(())
 
     def push(at: float, event: int) -> None:
+        """Put an event into the queue."""
         if at in events_at:
             events_at[at].append(event)
         else:
@@ -429,13 +431,13 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
 
 
 def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
-    """What a message of a size keeps busy: the sender's cpu, the receiver's cpu, a card; and whether it is eager."""
+    """Return the times that a message occupies the sender's CPU, the receiver's CPU and a card, and whether it is eager."""
     more = size - 1 if size > 0 else 0
     return p.o + more * p.O, p.o + more * max(p.O, p.G), p.g + more * p.G, size <= p.S
 
 
 def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list[int]) -> None:
-    """Say which operation never ran, or which message nobody received."""
+    """Raise an error that names an operation that never ran, or a message that no rank received."""
     for op, start in enumerate(starts):
         needed = (*program.needs[op], *program.start_needs.get(op, ()))
         if start >= 0 or any(starts[other] < 0 for other in needed):

@@ -31,7 +31,7 @@ RANK_ROUND_LIMIT = 20_000_000
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
-    """Equal rounds in a row: who sends how much to whom, and the most that one rank does in one of them.
+    """A number of equal rounds in a row: all messages of one round, and the most that one rank does in it.
 
     Attributes:
         count: messages in one round, all ranks together.
@@ -56,22 +56,22 @@ class LinkLoad:
 
     @property
     def sources(self) -> Ints:
-        """Sender of each message."""
+        """The sender of each message."""
         return self._arrays[0]
 
     @property
     def targets(self) -> Ints:
-        """Receiver of each message."""
+        """The receiver of each message."""
         return self._arrays[1]
 
     @property
     def nbytes(self) -> Floats:
-        """Size of each message."""
+        """The size of each message in bytes."""
         return self._arrays[2]
 
 
 def symmetry_of(schedule: Schedule) -> str:
-    """``shift``, ``xor`` or empty: how all ranks follow from rank 0 at this rank count.
+    """Return the symmetry by which all ranks follow from rank 0: ``shift``, ``xor`` or an empty text.
 
     >>> from spmdsim.collectives import schedule_of
     >>> [symmetry_of(schedule_of("all_reduce", "recursive_doubling", n)) for n in (6, 8)]
@@ -85,7 +85,7 @@ def symmetry_of(schedule: Schedule) -> str:
 
 
 def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
-    """All rounds of a schedule in order, equal ones in a row together.
+    """Return all rounds of a schedule in order; equal rounds in a row are one entry.
 
     Raises:
         InputError: when an algorithm without symmetry would have to be generated for too many ranks.
@@ -101,7 +101,7 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
 
 
 class OwnChunks:
-    """Chunks of rank 0, of which another rank has as many, each some blocks later; each block is cut into as many of them."""
+    """The chunks of rank 0 in a round. Another rank has the same number of chunks in other blocks."""
 
     def __init__(self, schedule: Schedule, numbers: Sequence[int]) -> None:
         self.numbers, self._n = numbers, schedule.size
@@ -109,7 +109,7 @@ class OwnChunks:
 
     @cached_property
     def _places(self) -> tuple[Ints, Ints]:
-        """The block of each chunk, and which one of its block it is."""
+        """Return the block of each chunk and its position in the block."""
         blocks, inner = np.divmod(np.asarray(self.numbers, np.int64) % (self._n * self.cuts), self.cuts)
         return blocks, inner
 
@@ -122,7 +122,7 @@ class OwnChunks:
         return np.concatenate(([0.0], np.cumsum(np.concatenate((by_block, by_block)))))
 
     def most_below(self, limit: int) -> int:
-        """How many of their blocks lie below a limit on the rank where that is most, where rank r has block b at ``b ^ r``.
+        """Return the largest number of blocks below a limit on any rank, where rank r has block b at ``b ^ r``.
 
         Of a half that is swapped or not, all blocks count where the limit is beyond it; the rest is the same question of
         half as many blocks.
@@ -142,7 +142,7 @@ class OwnChunks:
         return int(most[0])
 
     def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
-        """Their largest sum, on any rank, where the chunks of so many blocks are longer than those of the others."""
+        """Return the largest sum of the chunks on any rank, if the first blocks have longer chunks than the others."""
         if len(self.numbers) == 1:
             return (long if longer else short)[self.numbers[0] % self.cuts]
         if self.cuts == 1:
@@ -156,7 +156,7 @@ class OwnChunks:
 
 @dataclass(frozen=True)
 class RepeatedRound:
-    """Equal rounds of rank 0 in a row, as many chunks to the same peers; with the sends and the reduced chunks of the first."""
+    """A number of equal rounds of rank 0 in a row: their peers, and the sends and reduced chunks of the first one."""
 
     repeat: int
     sends: tuple[tuple[int, OwnChunks], ...]
@@ -165,7 +165,7 @@ class RepeatedRound:
 
 @lru_cache(maxsize=32)
 def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
-    """Rank 0's rounds with equal ones in a row together."""
+    """Return the rounds of rank 0; equal rounds in a row are one entry."""
     # Chunks of a block are cut alike in all blocks: which one of its block a chunk is matters, not in which it is.
     inner = max(1, schedule.chunk_count // schedule.size)
     firsts: list[list[Instruction]] = []
@@ -190,12 +190,13 @@ def _repeated(schedule: Schedule, repeat: int, moves: list[Instruction]) -> Repe
 
 
 def _levels(schedule: Schedule) -> tuple[int, ...]:
-    """Into how many pieces what a rank has is cut, level by level: for all_to_all by destination."""
+    """Return the number of pieces of each level of the nested cut; for all_to_all by destination."""
     by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
     return (schedule.size,) if by_pairs else schedule.levels
 
 
 def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
+    """Derive the rounds of all ranks from those of rank 0."""
     n = schedule.size
     for one in compressed_rounds(schedule):
         sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in one.sends]
@@ -213,7 +214,7 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
 
 
 def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[Ints, Ints, Floats]:
-    """What rank 0 sends, for all ranks."""
+    """Extend what rank 0 sends to all ranks."""
     ranks = np.arange(n, dtype=np.int64)
     targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
     if len(peers) == 1:
@@ -222,12 +223,12 @@ def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[
 
 
 def _shifted(ranks: Ints, peer: int) -> Ints:
-    """``(ranks + peer) % n`` without dividing."""
+    """Return ``(ranks + peer) % n`` without a division."""
     return np.concatenate([ranks[peer:], ranks[:peer]])
 
 
 def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks: OwnChunks) -> float:
-    """Bytes of rank 0's chunks on that rank for which they are most.
+    """Return the bytes of rank 0's chunks on the rank where they are largest.
 
     By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum follows
     from how many of the chunks lie in a window of as many blocks. By an exclusive-or it follows from how many of them some
@@ -251,6 +252,7 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
 
 
 def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
+    """Collect the rounds of all ranks one by one."""
     n = schedule.size
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     done = 0
@@ -266,7 +268,7 @@ def _from_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[
 
 
 def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
-    """The messages of one round of all ranks."""
+    """Return the messages of one round of all ranks."""
     k = len(sizes)
     sources: list[int] = []
     targets: list[int] = []
@@ -295,7 +297,7 @@ def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> Lin
 
 @dataclass(frozen=True)
 class Hotspot:
-    """The busiest link of equal rounds in a row: what crosses it in one of them, and the share of links that are used."""
+    """The busiest link of equal rounds in a row: its bytes in one round, and the share of links in use."""
 
     first: int
     repeat: int
@@ -307,7 +309,7 @@ class Hotspot:
 
 
 def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int = 1) -> tuple[Hotspot, ...]:
-    """The busiest link of each round, equal rounds together; rounds without messages are left out.
+    """Return the busiest link of each round; equal rounds are one entry, rounds without messages are left out.
 
     >>> from spmdsim.collectives import schedule_of
     >>> from spmdsim.cost.topologies import Torus

@@ -39,7 +39,7 @@ __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
 
 class CostModel(Protocol):
-    """What planners and searches need from a machine: anything with these members will do.
+    """The interface of machines for planners and searches; any class with these members fits.
 
     >>> from spmdsim.cost import Machine
     >>> model: CostModel = Machine.laptop()
@@ -49,7 +49,7 @@ class CostModel(Protocol):
 
     @property
     def name(self) -> str:
-        """How tables call this model."""
+        """The name of the model in tables."""
 
     def seconds(
         self,
@@ -61,10 +61,10 @@ class CostModel(Protocol):
         messages: int | None = None,
         copied: float = 0.0,
     ) -> float:
-        """Time (or cost, in the model's own unit) of one collective."""
+        """Return the time (or cost, in the model's own unit) of one collective."""
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Time (or cost) of one local operator."""
+        """Return the time (or cost) of one local operator."""
 
 
 @explained
@@ -134,7 +134,7 @@ class Machine(ShortRepr):
         return self._hash
 
     def between(self, seconds: float) -> tuple[float, float] | None:
-        """The interval of a predicted time, in seconds; None where predictions were not checked.
+        """Return the interval of a predicted time, in seconds; None if predictions were not checked.
 
         >>> from dataclasses import replace
         >>> replace(Machine.laptop(), interval=(0.5, 2.0)).between(3.0)
@@ -144,7 +144,7 @@ class Machine(ShortRepr):
 
     @property
     def certainty(self) -> str:
-        """The sentence that says how far measured times may be from predicted ones."""
+        """Return a sentence that says how far measured times may be from predicted ones."""
         if self.interval is None:
             return (
                 f"{self.name} is a model whose times were not compared with measurements: no error interval"
@@ -157,7 +157,7 @@ class Machine(ShortRepr):
     def link(
         self, group_size: int, axes: Iterable[str] | None = None, span: int | None = None, nbytes: float = 0.0
     ) -> Link:
-        """The slowest link a group uses for a message.
+        """Return the slowest link that a group uses for a message.
 
         ``axes``: the mesh axes it runs along; those without a link of their own have that of groups along no axes.
         ``span``: consecutive ranks it stretches over; ``group_size`` if they are neighbours.
@@ -174,31 +174,31 @@ class Machine(ShortRepr):
         return self.piece(nbytes)
 
     def piece(self, nbytes: float) -> Link:
-        """Alpha and beta of one message of this size outside any level."""
+        """Return the alpha and beta of one message of this size outside any level."""
         return at_size(self.pieces, nbytes, Link(self.alpha, self.beta))
 
     def message_seconds(self, nbytes: float) -> float:
-        """Time of one message outside any level."""
+        """Return the time of one message outside any level."""
         return self.piece(nbytes).seconds(nbytes)
 
     def still_seconds(self, nbytes: float) -> float:
-        """Time of one message whose bytes the sender has not written since it last sent them."""
+        """Return the time of one message whose bytes have not changed since the sender last sent them."""
         return at_size(self.still_pieces, nbytes, self.piece(nbytes)).seconds(nbytes)
 
     def reduce_seconds(self, nbytes: float) -> float:
-        """Time to reduce this many bytes at once; nothing for no bytes."""
+        """Return the time to reduce this many bytes at once; 0 for no bytes."""
         one = at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma))
         return one.seconds(nbytes) if nbytes > 0 else 0.0
 
     def copy_seconds(self, nbytes: float) -> float:
-        """Time to copy this many bytes at once; nothing for no bytes."""
+        """Return the time to copy this many bytes at once; 0 for no bytes."""
         one = at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
         return one.seconds(nbytes) if nbytes > 0 else 0.0
 
     def message_parts(
         self, nbytes: np.ndarray, sources: np.ndarray, targets: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of messages between ranks, as arrays: the part per message and the part per byte."""
+        """Return the seconds of messages between ranks as two arrays: the part per message and the part per byte."""
         import numpy as np
 
         alpha, beta = np.full(len(nbytes), self.alpha), np.full(len(nbytes), self.beta)
@@ -211,7 +211,7 @@ class Machine(ShortRepr):
         return alpha, beta * nbytes
 
     def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
-        """This machine with a link for each axis of a mesh that stays inside a node: the node's.
+        """Return this machine with the link of a node for each mesh axis that stays inside a node.
 
         What runs along other axes, or none, is inside a node only if all ranks of all meshes are.
         """
@@ -239,7 +239,7 @@ class Machine(ShortRepr):
         span: int | None = None,
         algorithm: str = "native",
     ) -> float:
-        """Seconds of one collective over one group.
+        """Return the seconds of one collective over one group.
 
         Args:
             collective: one of ``spmdsim.cost.closed_forms.COLLECTIVES``; ``slice`` moves nothing and costs
@@ -276,18 +276,18 @@ class Machine(ShortRepr):
     def measured_seconds(
         self, collective: str, algorithm: str, group_size: int, message: float
     ) -> float | None:
-        """Measured time for a message size, interpolated; None where this group size was not measured."""
+        """Interpolate the measured time of a message size; None if this group size was not measured."""
         return self._table.seconds(collective, algorithm, group_size, message)
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0, kind: str = "") -> float:
-        """Time of a local operator of a class: the slower of arithmetic and memory traffic (roofline)."""
+        """Return the time of a local operator: the slower of arithmetic and memory traffic (roofline model)."""
         for one in self.rates:
             if one.kind == kind:
                 return max(flops * one.per_flop, nbytes * one.per_byte)
         return max(flops / self.flops, nbytes * self.beta_memory)
 
     def what_if(self, **factors: float) -> Machine:
-        """This machine with some numbers multiplied, such as ``beta=0.5`` for twice the bandwidth.
+        """Return this machine with some numbers multiplied, such as ``beta=0.5`` for twice the bandwidth.
 
         The factor of alpha or beta holds for every level. Measured times are dropped: they belong to the
         machine as it was.
@@ -326,26 +326,26 @@ class Machine(ShortRepr):
     @staticmethod
     @cache
     def laptop() -> Machine:
-        """One node: MPI through shared memory, one core per rank."""
+        """Return a machine of one node: MPI through shared memory, one core per rank."""
         return Machine("laptop", 1e-6, 1.2e-10, 1e-10, flops=1e11, beta_memory=6e-11)
 
     @staticmethod
     @cache
     def cluster() -> Machine:
-        """Nodes of 32 cores, one rank per core, 100 Gbit/s between nodes."""
+        """Return a machine of nodes with 32 cores, one rank per core, and 100 Gbit/s between nodes."""
         node, memory = Link(5e-7, 5e-11), 4 * 2**30
         return Machine("cluster", 2e-6, 8e-11, 1e-10, 5e10, 6e-11, 32, node, memory_bytes=memory)
 
     @staticmethod
     @cache
     def accelerators() -> Machine:
-        """Nodes of 8 accelerators, one rank each, 200 Gbit/s per accelerator between nodes."""
+        """Return a machine of nodes with 8 accelerators, one rank each, and 200 Gbit/s per accelerator between nodes."""
         node, memory = Link(4e-6, 5e-12), 80 * 2**30
         return Machine("accelerators", 8e-6, 4e-11, 1e-12, 3e14, 5e-13, 8, node, memory_bytes=memory)
 
 
 def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
-    """Whether every group along a mesh axis stays inside a node."""
+    """Return True if every group along a mesh axis stays inside a node."""
     import numpy as np
 
     nodes = np.reshape(mesh.rank_list, mesh.shape) // machine.ranks_per_node
@@ -353,7 +353,7 @@ def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
 
 
 def _check_numbers(machine: Machine) -> None:
-    """Refuse numbers that no machine has."""
+    """Raise an error if a number is impossible for a machine."""
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
     ]
@@ -389,7 +389,7 @@ def _check_numbers(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A cost model on which some collectives must not be used: they take forever.
+    """A cost model in which some collectives must not be used, because their time is infinite.
 
     Attributes:
         model: the cost model.
@@ -406,18 +406,18 @@ class Restricted:
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """The name of the restricted model."""
         return self.model.name
 
     def on_mesh(self, *meshes: Any) -> Restricted:
-        """The restriction of the model on meshes."""
+        """Return the restriction of the model for a mesh."""
         on_mesh = getattr(self.model, "on_mesh", None)
         return self if on_mesh is None else replace(self, model=on_mesh(*meshes))
 
     def seconds(self, collective: str, *call: Any, **options: Any) -> float:
-        """Time of one collective, as the model says; infinite if it must not be used."""
+        """Return the time of one collective by the model; infinite if it must not be used."""
         return math.inf if collective in self.without else self.model.seconds(collective, *call, **options)
 
     def compute_seconds(self, *work: Any) -> float:
-        """Time of one local operator, as the model says."""
+        """Return the time of one local operator by the model."""
         return self.model.compute_seconds(*work)

@@ -34,7 +34,7 @@ MACHINES: Registry[Callable[[], Machine]] = Registry(
 
 
 def load_machine(name_or_file: str) -> Machine:
-    """A machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
+    """Return a machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
 
     Raises:
         InputError: no such name or file, or the file is damaged.
@@ -53,7 +53,7 @@ def load_machine(name_or_file: str) -> Machine:
 
 
 def load_cost_model(name_or_file: str) -> CostModel:
-    """A machine, or the published cost model of another system by its name.
+    """Return a machine, or the published cost model of another system by its name.
 
     >>> load_cost_model("laptop").name
     'laptop'
@@ -65,7 +65,7 @@ def load_cost_model(name_or_file: str) -> CostModel:
 
 
 def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
-    """Write a machine file, in the place of one that is there.
+    """Write a machine file; replace an existing one.
 
     Args:
         machine: what to write.
@@ -89,7 +89,7 @@ def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | Non
 
 
 def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> str:
-    """The text of a machine file."""
+    """Return a machine as the text of a machine file."""
     data: dict[str, Any] = {"name": machine.name}
     data |= {key: getattr(machine, key) for key in (*_NUMBERS, *_WHOLE)}
     if machine.intra:
@@ -111,7 +111,7 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
 
 
 def _one_row_per_line(data: dict[str, Any]) -> str:
-    """JSON with one line per key and per measurement: easy to read and to compare."""
+    """Write JSON with one line per key and per measurement, which is easy to read and to compare."""
     lines = []
     for key, value in data.items():
         if key == "measured":
@@ -123,7 +123,7 @@ def _one_row_per_line(data: dict[str, Any]) -> str:
 
 
 def machine_from_json(text: str, where: str = "machine file") -> Machine:
-    """A machine from the text of a machine file.
+    """Parse the text of a machine file.
 
     Raises:
         InputError: one line that names the file and the key.

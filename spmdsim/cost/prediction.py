@@ -28,7 +28,7 @@ _AFFORDABLE_ARRAYS = 100_000_000
 
 @dataclass(frozen=True, repr=False)
 class PredictedPoint(ShortRepr):
-    """Predictions for one rank count and size.
+    """The predicted times for one rank count and size.
 
     Attributes:
         ranks: number of ranks.
@@ -52,7 +52,7 @@ class PredictedPoint(ShortRepr):
 
 @dataclass(frozen=True)
 class Crossover(Pictured):
-    """Where the fastest algorithm changes while the size grows: from ``nbytes`` on, ``after`` is faster than ``before``."""
+    """A size in bytes from which on the algorithm ``after`` is faster than ``before``."""
 
     ranks: int
     nbytes: float
@@ -86,14 +86,14 @@ class Prediction(ShortRepr):
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """All algorithms that run at one point at least, in the order asked for."""
+        """The algorithms that run at one point at least, in the order of the request."""
         names: dict[str, None] = {}
         for point in self.points:
             names.update(dict.fromkeys(point.seconds))
         return tuple(names)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the table as plain values for JSON."""
         return {
             "collective": self.collective,
             "machine": self.machine.name,
@@ -119,7 +119,7 @@ def predict(
     options: dict[str, Any] | None = None,
     events: LogGOPS | None = None,
 ) -> Prediction:
-    """Predict times of a collective.
+    """Predict the times of a collective.
 
     Args:
         collective: such as ``all_reduce``.
@@ -193,11 +193,12 @@ def _schedule(
 def _pricer(
     schedule: Schedule, machine: Machine, network: Topology | None, itemsize: int, events: LogGOPS | None
 ) -> Callable[[int], float]:
-    """Seconds of a schedule as a function of the message size."""
+    """Return a function from message size in bytes to the seconds of a schedule."""
     if events is None:
         return lambda nbytes: price(schedule, machine, nbytes, network, itemsize).seconds
 
     def simulated(nbytes: int) -> float:
+        """Return the seconds of the simulated schedule."""
         program = program_of(schedule, nbytes, itemsize, machine.gamma)
         return simulate_program(program, events).makespan
 
@@ -205,7 +206,7 @@ def _pricer(
 
 
 def _affordable(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
-    """Whether pricing this many sizes takes a moment only: a closed form, a symmetry, or few messages."""
+    """Return True if pricing this many sizes is quick: a closed form, a symmetry, or few messages."""
     n = schedule.size
     form = closed_form_of(schedule)
     symmetric = bool(symmetry_of(schedule)) and not events
@@ -225,7 +226,7 @@ def _affordable(schedule: Schedule, machine: Machine, network: bool, events: boo
 
 
 def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
-    """The library's own call, where the machine has measured times of it."""
+    """Return the times of the library's own call, if the machine has measured it."""
     keys = {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
     if (collective, "native", n) not in keys:
         return {}
@@ -233,7 +234,7 @@ def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[in
 
 
 def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:
-    """Changes of the best algorithm between neighbouring sizes, found by bisection."""
+    """Find the sizes at which the best algorithm changes between neighbouring sizes, by bisection."""
     crossovers = []
     for low, high in pairwise(row):
         if low.best == high.best or not low.best:

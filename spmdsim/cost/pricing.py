@@ -29,7 +29,7 @@ _CLOSED_FORM_ABOVE = 50_000
 
 @dataclass(frozen=True)
 class RoundPrice:
-    """Equal rounds in a row: of one, its seconds, the most bytes that a rank sends or receives, and reduces, its messages."""
+    """The price of equal rounds in a row: seconds and messages of one round, and the largest numbers of bytes of a rank."""
 
     repeat: int
     seconds: float
@@ -40,7 +40,7 @@ class RoundPrice:
 
 @dataclass(frozen=True, repr=False)
 class Price(ShortRepr):
-    """What a schedule costs.
+    """The price of a schedule.
 
     Attributes:
         seconds: time from the first message to the last.
@@ -72,7 +72,7 @@ def price(
     itemsize: int = 1,
     rounds: bool | None = None,
 ) -> Price:
-    """Price a schedule.
+    """Compute the price of a schedule on a machine.
 
     Args:
         schedule: an algorithm at a rank count.
@@ -115,7 +115,7 @@ def price(
 
 
 def _round(one: LinkLoad, machine: Machine, topology: Topology | None) -> float:
-    """Seconds of one round."""
+    """Return the seconds of one round."""
     extra = machine.reduce_seconds(one.reduced)
     if not one.count:
         return extra
@@ -135,7 +135,7 @@ def _round(one: LinkLoad, machine: Machine, topology: Topology | None) -> float:
 
 
 def _on_links(one: LinkLoad, machine: Machine, topology: Topology) -> float:
-    """Seconds of a round on shared links; what a size adds to a message's latency and time per byte, it adds here, too."""
+    """Return the seconds of a round on shared links, with the size-dependent latency and time per byte of a message."""
     if not machine.pieces:
         return round_seconds(topology, one.sources, one.targets, one.nbytes)
     alpha, moving = machine.message_parts(one.nbytes, one.sources, one.targets)
@@ -147,7 +147,7 @@ def _on_links(one: LinkLoad, machine: Machine, topology: Topology) -> float:
 
 
 def _alike(one: LinkLoad, machine: Machine) -> float:
-    """Seconds of a round in which every rank sends one message equally far, on a machine with nodes."""
+    """Return the seconds of a round in which every rank sends one message equally far, on a machine with nodes."""
     far = machine.piece(one.largest)
     near = machine.intra or far
     kind, peer = one.alike or ("shift", 0)
@@ -158,7 +158,7 @@ def _alike(one: LinkLoad, machine: Machine) -> float:
 
 @lru_cache(maxsize=4096)
 def reaches(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
-    """Whether any message stays inside its node, and whether any leaves it, without looking at each.
+    """Return whether a message stays inside its node and whether one leaves it, without visiting each message.
 
     ``peer``: the rank that rank 0 of ``n`` sends to; the others are as far away by ``shift`` or ``xor``.
 
@@ -178,7 +178,7 @@ def reaches(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
 
 
 def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
-    """What no algorithm can beat on a flat network of this machine, whatever sizes and ports it chooses.
+    """Return a lower bound for all algorithms on a flat network, for any chunk sizes and ports.
 
     >>> round(least_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
     1.0
@@ -194,7 +194,7 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
 
 
 def _least_alphas(n: int) -> float:
-    """Latencies until one rank can have heard of all: a round of k ports reaches k + 1 times as many for (k + 1) / 2.
+    """Return the least number of latencies until one rank can depend on all others, with k ports per round.
 
     Rounds that reach twice or three times as many are enough: four times are two of the former for the same price.
 
@@ -215,7 +215,7 @@ _LOOKED_AT = 32
 
 
 def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize: int) -> float:
-    """Seconds of a schedule when this package runs it: its rounds, and the copies its buffers need besides.
+    """Return the seconds of a schedule as this package executes it: its rounds and the copies of its buffers.
 
     It runs on ``count`` elements, as the collective counts them, from separate input to output arrays.
 
@@ -238,7 +238,7 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
 
 @lru_cache(maxsize=1024)
 def _sent_as_given(schedule: Schedule, count: int) -> tuple[int, ...]:
-    """Elements of the messages in rounds in which all ranks send input only: bytes nobody has written in between."""
+    """Return the elements of messages in rounds that send input only, whose bytes have not changed since."""
     resting: dict[int, int] = {}
     written: set[int] = set()
     for rank in range(min(schedule.size, _LOOKED_AT)):
@@ -254,7 +254,7 @@ def _sent_as_given(schedule: Schedule, count: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _copied(schedule: Schedule, rank: int, count: int) -> tuple[int, ...]:
-    """Elements of each local copy of a rank: packing, unpacking, and input that goes to the output."""
+    """Return the elements of each local copy of a rank: packing, unpacking, and input copied to the output."""
     program = program_for(schedule, rank, count)
     actions = [a for step in program.steps for part in (step.packs, step.actions) for a in part]
     return tuple(

@@ -22,7 +22,7 @@ KINDS = ("product", "lookup", ELEMENTS, FUNCTIONS, PASSES)
 
 @dataclass(frozen=True)
 class Work(Pictured):
-    """What one rank does locally.
+    """The local work of one rank: flops and bytes.
 
     Attributes:
         flops: floating point operations.
@@ -39,18 +39,18 @@ class Work(Pictured):
 
     @property
     def intensity(self) -> float:
-        """Flops per byte touched; infinite when nothing is touched."""
+        """The flops per byte of memory traffic; infinite without traffic."""
         return self.flops / self.nbytes if self.nbytes else float("inf")
 
     def seconds(self, model: CostModel) -> float:
-        """Time on a machine, or cost in a published model's unit."""
+        """Return the time on a machine, or the cost in a published model's unit."""
         machine = model.model if isinstance(model, Restricted) else model
         if isinstance(machine, Machine):
             return machine.compute_seconds(self.flops, self.nbytes, self.kind)
         return machine.compute_seconds(self.flops, self.nbytes)
 
     def bound(self, machine: Machine) -> str:
-        """What limits this work on this machine: ``compute`` or ``memory``.
+        """Return the limit of this work on a machine: ``compute`` or ``memory``.
 
         >>> Work(2e9, 4e6).bound(Machine.laptop()), Work(1e6, 12e6).bound(Machine.laptop())
         ('compute', 'memory')
@@ -59,17 +59,17 @@ class Work(Pictured):
 
 
 def ridge(machine: Machine) -> float:
-    """The flops per byte above which a machine is limited by arithmetic; 0 if memory costs nothing."""
+    """Return the flops per byte above which arithmetic limits a machine; 0 if memory costs nothing."""
     return machine.flops * machine.beta_memory
 
 
 def kind_of(bound: BoundRule) -> str:
-    """What a local function does: ``"product"``, ``"lookup"``, or what the rule says."""
+    """Return the class of an operator: ``"product"``, ``"lookup"``, or the class that its rule declares."""
     return "lookup" if bound.rule.indexed else "product" if bound.contraction else bound.rule.work
 
 
 def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
-    """Floating-point operations: one per point, two where operands are multiplied and summed; of a look-up one per result.
+    """Count floating-point operations: one per point, two if operands are multiplied and summed; one per look-up result.
 
     Of a piece, whose factors have these sizes, if they are given. Rules of functions that nobody can look into say it
     themselves.
@@ -84,12 +84,12 @@ def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
 
 
 def elements(term: Term, sizes: Mapping[str, int]) -> int:
-    """Elements of a tensor whose factors have these sizes."""
+    """Return the number of elements of a tensor whose factors have these sizes."""
     return math.prod([sizes[factor] for dim in term for factor in dim])
 
 
 def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
-    """What the busiest rank does to compute an operator.
+    """Return the work of the busiest rank to compute an operator.
 
     A look-up touches the rows it finds, not the table. ``itemsizes``: bytes per element of each operand; results have the
     widest.
@@ -104,7 +104,7 @@ def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int])
 
 
 def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
-    """What it does for the gradient of one operand of a product, or of all operands of anything else.
+    """Return the busiest rank's work for the gradient of one operand of a product, or of all operands of another operator.
 
     That is as much as forward, or as often as much as the rule says; but a look-up's gradient is a table, most of it
     zeros.

@@ -29,7 +29,7 @@ from spmdsim.registry import Registry
 
 
 class Torus(Topology):
-    """A torus of any number of dims; one dim is a ring. Ranks are numbered row-major.
+    """A torus of any number of dims; one dim is a ring. Ranks are numbered in row-major order.
 
     Every rank has one link in each direction of each dim. A message corrects dim 0 first, then dim 1, and so on;
     at equal distance it goes in the positive direction.
@@ -47,7 +47,7 @@ class Torus(Topology):
         self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
 
     def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Where each message is before it moves in a dim, its coordinate there, its hops and its direction."""
+        """Return each message's position before it moves in a dim, its coordinate, its hops and its direction."""
         at = np.zeros_like(sources)
         for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
             at += (((targets if d < dim else sources) // stride) % size) * stride
@@ -59,7 +59,7 @@ class Torus(Topology):
         return at, start, hops, backwards
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """All links of all messages; the lists are as long as the sum of the distances."""
+        """Return all links of all messages; the lists are as long as the sum of the distances."""
         messages, links = [], []
         for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
             at, start, hops, backwards = self._legs(sources, targets, dim)
@@ -78,7 +78,7 @@ class Torus(Topology):
         return links
 
     def hops(self, sources: Ints, targets: Ints) -> Ints:
-        """Distance of each message, without listing its links."""
+        """Return the distance of each message without listing its links."""
         return sum(  # type: ignore[return-value]
             self._legs(sources, targets, dim)[2] for dim in range(len(self.dims))
         )
@@ -103,7 +103,7 @@ class Torus(Topology):
     def _ring_sums(
         self, line: Ints, first: Ints, hops: Ints, weights: Floats, size: int, stride: int
     ) -> Floats:
-        """Weights summed over ``hops`` places from ``first``, wrapping around each ring."""
+        """Sum weights over ``hops`` positions from ``first``, wrapping around each ring."""
         wide = 2 * size
         # Rings in a row: number of the ring = line with the dim's own stride squeezed out.
         ring = line // (stride * size) * stride + line % stride
@@ -115,12 +115,12 @@ class Torus(Topology):
         return folded.reshape(-1, stride, size).transpose(0, 2, 1).reshape(-1)
 
     def link_name(self, link: int) -> str:
-        """Words for one link: the rank it leaves, its direction, its dim."""
+        """Name one link by the rank that it leaves, its direction and its dim."""
         which, rank = divmod(int(link), self.ranks)
         return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """A rank and its neighbour."""
+        """Return the rank and the neighbour that a link connects."""
         which, rank = divmod(int(link), self.ranks)
         size, stride = self.dims[which // 2], self.strides[which // 2]
         at = rank // stride % size
@@ -129,7 +129,7 @@ class Torus(Topology):
 
 
 class FatTree(Topology):
-    """An extended generalised fat tree: level i switches have ``down[i]`` children, and each child has ``up[i]`` parents.
+    """An extended generalised fat tree: a switch of level i has ``down[i]`` children, each child ``up[i]`` parents.
 
     A message climbs to the lowest common ancestor and comes down. Which of several parents it takes depends on its
     target only (destination modulo ports), as in most static routings.
@@ -175,7 +175,7 @@ class FatTree(Topology):
         alpha: float = 0.0,
         hop_seconds: float = 0.0,
     ) -> FatTree:
-        """Leaf switches of ``leaf`` ranks, each with ``leaf / oversubscription`` links to as many spines."""
+        """Return a tree of leaf switches with ``leaf`` ranks and ``leaf / oversubscription`` links to as many spines each."""
         if ranks % leaf:
             have = many(ranks, "rank does", "ranks do")
             raise InputError(f"{have} not fill leaf switches of {leaf}; choose a divisor")
@@ -187,7 +187,7 @@ class FatTree(Topology):
         return cls((leaf, ranks // leaf), (1, uplinks), bandwidth, alpha, hop_seconds)
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Up links of the sender's side, down links of the receiver's side, level by level."""
+        """Return the links up on the sender's side and down on the receiver's side, level by level."""
         messages, links = [], []
         copy = np.zeros_like(sources)
         for level in range(len(self.down)):
@@ -204,14 +204,14 @@ class FatTree(Topology):
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def _link(self, link: int) -> tuple[int, int, int, int, int]:
-        """Direction, level, subtree, its copy, and port of one link."""
+        """Return the direction, level, subtree, copy and port of one link."""
         side, rest = divmod(int(link), self.first[-1])
         level = max(i for i in range(len(self.down)) if self.first[i] <= rest)
         switch, port = divmod(rest - self.first[level], self.up[level])
         return side, level, *divmod(switch, self.copies[level]), port
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """A switch and one of its parents."""
+        """Return the switch and the parent that a link connects."""
         side, level, subtree, copy, port = self._link(link)
         child = TopologyPlace(level, subtree * self.copies[level] + copy)
         above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
@@ -219,7 +219,7 @@ class FatTree(Topology):
         return (parent, child) if side else (child, parent)
 
     def link_name(self, link: int) -> str:
-        """Words for one link: direction, level, subtree and port."""
+        """Name one link by its direction, level, subtree and port."""
         side, level, subtree, copy, port = self._link(link)
         where = f"subtree {subtree}" + (f" copy {copy}" if self.copies[level] > 1 else "")
         return f"{'down' if side else 'up'} level {level + 1}, {where}, port {port}"
@@ -258,11 +258,11 @@ class Dragonfly(Topology):
         self.capacity[self.globe :] = global_bandwidth or bandwidth
 
     def _gateway(self, group: Ints, other: Ints) -> Ints:
-        """The router of a group that holds the global link to another group."""
+        """Return the router of a group that has the global link to another group."""
         return (other - group - 1) % self.groups // self.per_router
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Host link, local link to the gateway, global link, local link, host link; unneeded ones left out."""
+        """Return the host link, local link, global link, local link and host link of each message that it needs."""
         per_group = self.routers * self.hosts
         a, b = sources // per_group, targets // per_group
         r, s = sources // self.hosts % self.routers, targets // self.hosts % self.routers
@@ -283,7 +283,7 @@ class Dragonfly(Topology):
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def link_name(self, link: int) -> str:
-        """Words for one link."""
+        """Name one link."""
         link = int(link)
         if link < self.local:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
@@ -294,7 +294,7 @@ class Dragonfly(Topology):
         return f"group {pair // self.groups} to group {pair % self.groups}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """A rank and its router, two routers of a group, or the routers that connect two groups."""
+        """Return the two ends of a link: a rank and its router, two routers, or the routers of two groups."""
         link = int(link)
         if link < self.local:
             rank = TopologyPlace(0, link % self.ranks)
@@ -314,7 +314,7 @@ HOP_SECONDS = 1e-7
 
 
 class Options(dict[str, str]):
-    """Values by name, as they were written; a topology takes out what it knows: the names that it looked for."""
+    """Values by name from the text of a topology, with a record of the names that were read."""
 
     def __init__(self, pairs: Iterable[Sequence[str]]) -> None:
         super().__init__((key.strip(), value.strip()) for key, value in pairs)
@@ -325,12 +325,12 @@ class Options(dict[str, str]):
         return super().__contains__(key)
 
     def take(self, key: str) -> str | None:
-        """The value of a name, which is known then; None if it was not written."""
+        """Return the value of a name as text, and mark the name as supported; None if the text lacks it."""
         return self.pop(key) if key in self else None
 
 
 def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
-    """The topology a text describes, with the bandwidth and latency of a machine.
+    """Build the topology that a text describes, with the bandwidth and latency of a machine.
 
     Args:
         text: see the table above.

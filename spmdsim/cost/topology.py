@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Routes:
-    """Which links each of ``count`` messages crosses: message ``messages[i]`` crosses link ``links[i]``, hop by hop."""
+    """The links of ``count`` messages: message ``messages[i]`` crosses link ``links[i]``, hop by hop."""
 
     messages: Ints
     links: Ints
@@ -33,12 +33,12 @@ class Routes:
 
     @property
     def hops(self) -> Ints:
-        """Links crossed by each message."""
+        """The number of links that each message crosses."""
         return np.bincount(self.messages, minlength=self.count)
 
 
 class TopologyPlace(NamedTuple):
-    """Where links begin and end: a rank (tier 0), or a switch or router above it, in a higher tier."""
+    """An end of a link: a rank (tier 0), or a switch or router in a higher tier."""
 
     tier: int
     number: int
@@ -73,34 +73,34 @@ class Topology(Pictured, ABC):
 
     @abstractmethod
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """The links of each message from ``sources[i]`` to ``targets[i]``; a message to oneself crosses none."""
+        """Return the links of each message from ``sources[i]`` to ``targets[i]``; none for a message to its own rank."""
 
     @abstractmethod
     def link_name(self, link: int) -> str:
-        """Words for one link."""
+        """Name one link."""
 
     @abstractmethod
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Where a link begins and ends: each message's links are a way from its sender to its receiver."""
+        """Return the two ends of a link. The links of a message form a path from its sender to its receiver."""
 
     def hops(self, sources: Ints, targets: Ints) -> Ints:
-        """Links crossed by each message."""
+        """Return the number of links that each message crosses."""
         return self.routes(sources, targets).hops
 
     def loads(self, sources: Ints, targets: Ints, weights: Floats) -> Floats:
-        """Sum of the weights of the messages on each link."""
+        """Sum the weights of the messages on each link."""
         routes = self.routes(sources, targets)
         sums = np.bincount(routes.links, weights[routes.messages], minlength=len(self.capacity))
         return sums.astype(np.float64)
 
     def latency(self, sources: Ints, targets: Ints) -> Floats:
-        """Seconds of each message besides its bytes: the software's share and the hops beyond the first."""
+        """Return the seconds of each message besides its bytes: the software's share and the hops beyond the first."""
         hops = self.hops(sources, targets)
         return np.asarray(self.alpha + np.maximum(hops - 1, 0) * self.hop_seconds, dtype=np.float64)
 
 
 class Flat(Topology):
-    """Every rank has its own link into and out of a network without bottlenecks."""
+    """A network without bottlenecks: every rank has its own link into it and out of it."""
 
     def __init__(self, ranks: int, bandwidth: float, alpha: float = 0.0) -> None:
         self.name = "flat"
@@ -108,27 +108,27 @@ class Flat(Topology):
         self.capacity = np.full(2 * ranks, float(bandwidth))
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Out of the sender, into the receiver."""
+        """Return the link out of the sender and the link into the receiver."""
         moving = np.flatnonzero(sources != targets)
         links = np.concatenate([sources[moving], self.ranks + targets[moving]])
         return Routes(np.concatenate([moving, moving]), links, len(sources))
 
     def link_name(self, link: int) -> str:
-        """Words for one link."""
+        """Name one link."""
         return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """A rank and the network, in the link's direction."""
+        """Return a rank and the network, in the link's direction."""
         return _up_or_down(link, self.ranks, TopologyPlace(1, 0))
 
 
 def _up_or_down(link: int, ranks: int, above: TopologyPlace) -> tuple[TopologyPlace, TopologyPlace]:
-    """The ends of a rank's own link: the first ones go up, the others down."""
+    """Return the ends of a rank's own link: the first links go up, the others down."""
     return (TopologyPlace(0, link), above) if link < ranks else (above, TopologyPlace(0, link - ranks))
 
 
 class Nodes(Topology):
-    """Nodes of several ranks: a fast link per rank inside, ``rails`` network ports per node shared by its ranks."""
+    """A network of nodes with several ranks: a fast link per rank inside, ``rails`` shared network ports per node."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Nodes(Topology):
         self.capacity = np.concatenate([inside, np.full(2 * self.nodes, float(bandwidth) * rails)])
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Inside a node two links; between nodes also the ports of both nodes."""
+        """Return two links inside a node; between nodes also the ports of both nodes."""
         moving = np.flatnonzero(sources != targets)
         s, t = sources[moving], targets[moving]
         a, b = s // self.per_node, t // self.per_node
@@ -158,19 +158,19 @@ class Nodes(Topology):
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def latency(self, sources: Ints, targets: Ints) -> Floats:
-        """Seconds of each message besides its bytes: less inside a node."""
+        """Return the seconds of each message besides its bytes; they are fewer inside a node."""
         inside = sources // self.per_node == targets // self.per_node
         return np.where(inside, self.inside_alpha, self.alpha)
 
     def link_name(self, link: int) -> str:
-        """Words for one link."""
+        """Name one link."""
         if link < 2 * self.ranks:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
         node = link - 2 * self.ranks
         return f"node {node} out" if node < self.nodes else f"node {node - self.nodes} in"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """A rank and its node, or a node and the network, in the link's direction."""
+        """Return a rank and its node, or a node and the network, in the link's direction."""
         if link < 2 * self.ranks:
             return _up_or_down(link, self.ranks, TopologyPlace(1, link % self.ranks // self.per_node))
         node, network = (link - 2 * self.ranks) % self.nodes, TopologyPlace(2, 0)
@@ -183,7 +183,7 @@ HOP_LIMIT = 2_000_000
 
 
 def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
-    """Bytes per second of each message when links are shared max-min fairly; infinite for one that crosses no link.
+    """Compute the bytes per second of each message under max-min fair sharing; infinite if it crosses no link.
 
     All rates grow together until a link is full; its messages keep their rate and the others grow on.
 
@@ -212,7 +212,7 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
 
 
 def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
-    """When each message has arrived, if all start at once and share links max-min fairly all the time.
+    """Compute the arrival time of each message if all start at once and always share links max-min fairly.
 
     Whenever a message is done the others share its links anew.
 
@@ -246,7 +246,7 @@ def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
 def round_seconds(
     topology: Topology, sources: Ints, targets: Ints, nbytes: Floats, receive_extra: Floats | float = 0.0
 ) -> float:
-    """Time of one round of messages on a topology.
+    """Return the time of one round of messages on a topology.
 
     Messages of equal size are priced by their busiest link, which is exact: the messages there get the smallest
     share of all and arrive last. Other rounds are simulated by :func:`drain_seconds`, unless they have more than

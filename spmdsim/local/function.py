@@ -54,7 +54,7 @@ def _to_read(arrays: Any) -> Any:
 
 
 class LocalFunction(Pictured):
-    """What :func:`local_map` makes of a function: called with tensors, it gives tensors.
+    """An operator made by :func:`local_map` from a function of a rank's arrays; takes and returns tensors.
 
     Args:
         function: numpy arrays in, an array out, or a tuple of several.
@@ -94,7 +94,7 @@ class LocalFunction(Pictured):
         return f"<local function {self.name}>"
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run the function on every rank's pieces of the operands."""
+        """Run the function on every rank's shards of the operands."""
         (tensors_given, arguments), (more, named) = joined(args), joined(options)
         structure = (tuple, 2, (arguments, named))
         tensors = operands(self.name, [*tensors_given, *more])
@@ -116,7 +116,7 @@ class LocalFunction(Pictured):
         return rebuilt(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
     def _places(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
-        """The layout of every operand: as given, or as it lies, pending sums added up."""
+        """Return the layout of every operand: the given one, or its own without pending reductions."""
         positional, options = structure[2]
         if isinstance(self._in_layouts, (tuple, list)) and len(self._in_layouts) != positional[1]:
             raise RuleError(
@@ -137,7 +137,7 @@ class LocalFunction(Pictured):
         return places
 
     def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
-        """The layouts of the results; that of the first operand if none are given."""
+        """Return the layouts of the results; that of the first operand if none are given."""
         leaves = tuple(places[0] if one is None else one for one in flat_layouts(self._out))
         if self._partial:
             leaves = tuple(one.with_partial(self._partial) for one in leaves)
@@ -239,7 +239,7 @@ class LocalFunction(Pictured):
         return tuple(zip(map(tuple, shapes), types)), first if world.has_data else None
 
     def _wanted(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
-        """The global shapes that were given, if any."""
+        """Return the global shapes that the caller gave, or None."""
         wanted = self._shape(*[x.shape for x in moved]) if callable(self._shape) else self._shape
         if wanted is None:
             return None
@@ -259,7 +259,7 @@ class LocalFunction(Pictured):
         return [tuple(int(n) for n in shape) for shape in shapes]
 
     def _whole(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
-        """The global shape of a result, from the pieces of the ranks along each dim."""
+        """Compute the global shape of a result from the shard shapes of the ranks along each dim."""
         mesh, first = leaf.mesh, leaf.mesh.rank_at(0)
         for rank, shapes in pieces.items():
             if len(shapes[k]) != leaf.ndim:
@@ -275,7 +275,7 @@ class LocalFunction(Pictured):
     def _check(
         self, leaves: Sequence[Layout], shapes: Sequence[Shape], pieces: Mapping[int, Sequence[Shape]]
     ) -> None:
-        """Refuse pieces that are not those of a tensor of a shape."""
+        """Raise an error if shards do not fit a tensor of a shape."""
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
             for rank, shapes_of in pieces.items():
                 wanted = leaf.local_shape(shape, rank)
@@ -288,7 +288,7 @@ class LocalFunction(Pictured):
     def _check_copies(
         self, k: int, leaf: Layout, shape: Shape, sums: Mapping[int, tuple[complex, float]]
     ) -> None:
-        """Refuse copies that are far from one another: what is equal up to rounding counts as the same."""
+        """Raise an error if replicas differ by more than rounding."""
         mesh = leaf.mesh
         first: dict[Any, tuple[int, complex, float]] = {}
         for rank, (total, size) in sums.items():
@@ -302,7 +302,7 @@ class LocalFunction(Pictured):
                 )
 
     def _type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
-        """The element type of a result, which is the same on all ranks."""
+        """Return the element type of a result, which must be equal on all ranks."""
         if self._dtype is not None:
             asked: np.dtype = np.dtype(self._dtype)
             return asked
@@ -317,7 +317,7 @@ class LocalFunction(Pictured):
 
 
 def _own(part: Any) -> np.ndarray:
-    """A result as an array that nobody else writes to."""
+    """Return a result as an array that shares no memory with others."""
     array = np.asarray(part)
     if not array.flags.writeable and array.size and 0 not in array.strides:
         array = array.copy()

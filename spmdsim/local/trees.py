@@ -40,7 +40,7 @@ def structure_of(value: Any) -> tuple[list[Any], Structure]:
 
 
 def joined(values: Any) -> tuple[list[Any], Structure]:
-    """What stands in each of several values, and how."""
+    """Return the leaves of several values and their structures."""
     named = isinstance(values, dict)
     parts = [structure_of(one) for one in (values.values() if named else values)]
     leaves = [leaf for leaves, _ in parts for leaf in leaves]
@@ -48,7 +48,7 @@ def joined(values: Any) -> tuple[list[Any], Structure]:
 
 
 def rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """A value from what stands in it."""
+    """Build a value of a structure from its leaves."""
     kind, names, parts = structure
     if structure == LEAF:
         return next(leaves)
@@ -119,7 +119,7 @@ def outcome_of(layouts: Layouts) -> Structure:
 
 
 def flat_layouts(layouts: Layouts) -> list[Layout | None]:
-    """The layouts, in order."""
+    """Return the layouts of a structure in order."""
     if layouts is None or isinstance(layouts, Layout):
         return [layouts]
     return [

@@ -42,7 +42,7 @@ Body = Callable[[], Any]
 
 @dataclass(frozen=True)
 class TurnCall:
-    """A collective that a rank's function has come to: its step is built on a mesh with the axes that it names.
+    """A collective call at which a rank's function waits; its step is built on a mesh with the axes that it names.
 
     The words are the same on ranks that call the same.
     """
@@ -57,7 +57,7 @@ class TurnCall:
 
 @dataclass(frozen=True)
 class TurnPlace:
-    """Where a local function runs: on behalf of which rank, and who runs its collectives."""
+    """The rank for which a local function runs, and the object that runs its collectives."""
 
     world: World
     mesh: Mesh
@@ -66,7 +66,7 @@ class TurnPlace:
     turns: Turns | None = None
 
     def run(self, call: TurnCall) -> Any:
-        """The rank's part of what a collective gives."""
+        """Run a collective and return the rank's shard of the result."""
         if self.turns is not None:
             return self.turns.meet(self.rank, call)
         # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
@@ -104,11 +104,11 @@ def nothing(like: Any) -> Any:
 
 
 class Stopped(BaseException):
-    """Ends the function of a rank that waits, since another one has failed."""
+    """An exception that ends a waiting rank's function after another function failed."""
 
 
 class Turns:
-    """Runs the functions of ranks whose world is in this process."""
+    """A runner for the functions of all ranks in one process: one function runs at a time."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name = world, name
@@ -124,7 +124,7 @@ class Turns:
         self._stopped = False
 
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
-        """The results of functions, by rank."""
+        """Run the function of every rank and return the results by rank."""
         self._bodies, self._unstarted = bodies, deque(bodies)
         self._gates = {rank: threading.Semaphore(0) for rank in bodies}
         self._work()
@@ -136,7 +136,7 @@ class Turns:
         return self._results
 
     def meet(self, rank: int, call: TurnCall) -> Any:
-        """Wait until all ranks have called, and take this one's part of the result."""
+        """Wait until all ranks have called, then return this rank's shard of the result."""
         self._calls[rank] = call
         self._pass_on(rank)
         self._gates[rank].acquire()
@@ -145,7 +145,7 @@ class Turns:
         return self._answers.pop(rank)
 
     def _work(self) -> None:
-        """Run ranks that nobody has begun, one after the other, in this thread."""
+        """Run the functions of ranks that have not started, one after the other, in this thread."""
         rank = -1
         try:
             while self._unstarted:
@@ -158,7 +158,7 @@ class Turns:
             self._fail(error)
 
     def _pass_on(self, rank: int) -> None:
-        """Let the next rank run: one not begun, one whose collective is done, else run the collective that all wait for."""
+        """Let the next rank run; if all ranks wait, run the collective for which they wait."""
         if self._unstarted:
             thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
             self._threads.append(thread)
@@ -172,7 +172,7 @@ class Turns:
             self._done.release()
 
     def _perform(self) -> None:
-        """Run what the ranks wait for, group by group as they have come together; the others wait on."""
+        """Run the complete collectives group by group; ranks of incomplete groups keep waiting."""
         batches: dict[str, list[int]] = {}
         for rank, call in sorted(self._calls.items()):
             members = call.mesh.group(rank, *call.axes)
@@ -204,7 +204,7 @@ class Turns:
             self._answers[rank] = result
 
     def _said(self) -> str:
-        """Who calls what, and who has returned."""
+        """Describe the call of every rank, for an error message."""
         called = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
         parts = [
             f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {words} ({source_line(self._calls[ranks[0]].frame)})"
@@ -216,7 +216,7 @@ class Turns:
         return ", ".join(parts)
 
     def _fail(self, error: BaseException) -> None:
-        """Remember the first failure, and end the functions that wait."""
+        """Record the first failure and end the functions that wait."""
         if self._stopped:
             return
         self._failure, self._stopped = error, True
@@ -270,7 +270,7 @@ def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) ->
 
 
 def current(what: str) -> TurnPlace:
-    """The place of the function that asks."""
+    """Return the place of the function that is running."""
     place = here.get()
     if place is None:
         raise RuleError(f"{what} is for functions that local_map runs, and none runs now")

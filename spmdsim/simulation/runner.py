@@ -121,7 +121,7 @@ def simulate(
 def _body(
     program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
-    """What each rank runs."""
+    """Return the function that each rank runs."""
     if callable(program):
         with_comm = _takes_comm(program, len(args))
         real = sys.modules.get("mpi4py.MPI")
@@ -159,7 +159,7 @@ def _read(path: str) -> bytes:
 
 
 def _draws_numbers(function: Callable[..., Any]) -> bool:
-    """Whether a function's file mentions random numbers, or cannot be read."""
+    """Return True if a function's file mentions random numbers or cannot be read."""
     try:
         return may_draw_numbers(inspect.getsourcefile(function))
     except TypeError:
@@ -174,7 +174,7 @@ def _compile(source: bytes, path: str) -> Any:
 
 
 def _takes_comm(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function has room for a communicator before the given arguments."""
+    """Return True if a function accepts a communicator before the given arguments."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -220,7 +220,7 @@ def _left(scheduler: Scheduler, task: Task, leaving: SystemExit) -> None:
 
 
 def _where(task: Task, error: BaseException, call: str) -> ProgramPlace:
-    """The innermost line of the user's that an exception passed."""
+    """Return the innermost line of the user's program that an exception passed."""
     place = ProgramPlace(task.rank, call, "?", 0)
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename

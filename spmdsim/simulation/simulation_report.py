@@ -56,7 +56,7 @@ class Report(ShortRepr):
 
     @property
     def ok(self) -> bool:
-        """Nothing wrong was found and every rank reached its end."""
+        """True if no error was found and every rank reached its end."""
         return self.completed and not self.errors
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Report(ShortRepr):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as JSON values, without results and trace."""
+        """Return the outcome as JSON values, without results and trace."""
         return {
             "ranks": self.size,
             "ok": self.ok,

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Handle:
-    """What a program has of a datatype, an operation, a request: equal to itself, and null to every null one of its kind.
+    """A handle of a datatype, an operation or a request: equal to itself, and to null handles of its kind when null.
 
     ``bool`` says whether it is not null.
     """
@@ -63,7 +63,7 @@ SUCCESS = 0
 
 
 class Exception(RuntimeError):
-    """An MPI call refused its arguments; it has an error class as in MPI.
+    """The error that an MPI call raises for wrong arguments; it has an error class as in MPI.
 
     Args:
         name: the error class, such as ``ERR_RANK``, or its number.
@@ -78,15 +78,15 @@ class Exception(RuntimeError):
         self.reason = reason
 
     def Get_error_code(self) -> int:
-        """Number of the error."""
+        """Return the number of the error."""
         return self.ob_ierr
 
     def Get_error_class(self) -> int:
-        """Number of the error class."""
+        """Return the number of the error class."""
         return self.ob_ierr
 
     def Get_error_string(self) -> str:
-        """The error class in words, and what was wrong."""
+        """Return the error class in words and the cause."""
         return str(self)
 
     error_code = property(Get_error_code)
@@ -117,7 +117,7 @@ class _InPlace(int):
     name: str
 
     def __new__(cls, number: int, name: str) -> _InPlace:
-        """Make the one value of that name."""
+        """Return the only value of that name."""
         value = super().__new__(cls, number)
         value.name = name
         return value

@@ -19,13 +19,13 @@ BYTE_DTYPE = np.dtype(np.uint8)
 
 
 def data_nbytes(dtype: np.dtype) -> int:
-    """Bytes of data in one basic value, without those that only align the parts of a pair."""
+    """Return the bytes of data in one basic value, without the padding of pairs."""
     fields = dtype.fields
     return dtype.itemsize if fields is None else sum(part[0].itemsize for part in fields.values())
 
 
 def data_bytes(dtype: np.dtype) -> Any:
-    """Where those are in the value."""
+    """Return the positions of the data bytes in one basic value."""
     parts = [(0, dtype.itemsize)]
     if dtype.fields is not None:
         parts = [(part[1], part[0].itemsize) for part in dtype.fields.values()]
@@ -69,19 +69,19 @@ class Datatype(Handle):
 
     @property
     def elements(self) -> int:
-        """Basic elements in one value."""
+        """The number of basic elements in one value."""
         return 1 if self.offsets is None else len(self.offsets)
 
     def Get_size(self) -> int:
-        """Bytes of data in one value, without those that only align the parts of a pair."""
+        """Return the bytes of data in one value, without padding."""
         return self.elements * data_nbytes(self.dtype)
 
     def Get_extent(self) -> tuple[int, int]:
-        """Lower bound and extent in bytes."""
+        """Return the lower bound and the extent in bytes."""
         return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
 
     def Get_true_extent(self) -> tuple[int, int]:
-        """First byte that holds data, and bytes from there to the last."""
+        """Return the first byte that holds data, and the number of bytes from there to the last one."""
         if self.offsets is None or not len(self.offsets):
             return 0, int(data_bytes(self.dtype)[-1]) + 1 if self.elements else 0
         low, high = int(self.offsets.min()) * self.dtype.itemsize, int(self.offsets.max())
@@ -101,22 +101,22 @@ class Datatype(Handle):
     is_predefined = is_named
 
     def tocode(self) -> str:
-        """The numpy character of a basic type."""
+        """Return the NumPy character of a basic type."""
         return self.dtype.char
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """The basic type of a numpy or struct character such as ``d`` or ``i8``."""
+        """Return the basic type of a NumPy or struct character such as ``d`` or ``i8``."""
         return of_dtype(np.dtype(code))
 
     def Get_name(self) -> str:
-        """Its name: MPI's, or the one that was set."""
+        """Return the name: MPI's, or the one that the program set."""
         if self.label is None:
             return f"MPI_{self.word}" if self.is_named else ""
         return self.label
 
     def Set_name(self, name: str) -> None:
-        """Give it a name."""
+        """Set the name."""
         self.label = name
 
     name = property(Get_name, Set_name)
@@ -127,53 +127,53 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Give a derived type back: the handle is null from now on."""
+        """Free a derived type: the handle is null from now on."""
         if self.is_predefined or not self:
             raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
         self.word, self.committed, self.label = "DATATYPE_NULL", False, None
 
     def free(self) -> None:
-        """Give a derived type back if it is not null."""
+        """Free a derived type if its handle is not null."""
         if self and not self.is_predefined:
             self.Free()
 
     def Dup(self) -> Datatype:
-        """A type of its own with the same contents."""
+        """Return a new type with equal contents."""
         duplicate = copy(self)
         duplicate.label = f"Dup {self.name}"
         duplicate.duplicated = True
         return duplicate
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:
-        """Copy the data of a buffer's values into another one, from a byte on; returns the byte after them."""
+        """Copy the data of a buffer's values into another buffer from a byte on; return the byte after them."""
         from spmdsim.simulation.data.packing import pack
 
         return pack(self, inbuf, outbuf, position)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
-        """Fill a buffer's values from packed data, from a byte on; returns the byte after them."""
+        """Fill a buffer's values from packed data from a byte on; return the byte after them."""
         from spmdsim.simulation.data.packing import unpack
 
         return unpack(self, inbuf, position, outbuf)
 
     def Pack_size(self, count: int, comm: Any) -> int:
-        """Bytes that so many packed values take."""
+        """Return the bytes that a number of packed values need."""
         return count * self.Get_size()
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
-        """Copy values as bytes that every machine reads (``"external32"``), from a byte on; returns the byte after them."""
+        """Copy values in the portable format ``"external32"`` from a byte on; return the byte after them."""
         from spmdsim.simulation.data.packing import external, pack
 
         return pack(external(self, datarep), inbuf, outbuf, position, swapped=True)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-        """Fill a buffer's values from such bytes, from one of them on; returns the byte after them."""
+        """Fill a buffer's values from data in ``"external32"`` from a byte on; return the byte after them."""
         from spmdsim.simulation.data.packing import external, unpack
 
         return unpack(external(self, datarep), inbuf, position, outbuf, swapped=True)
 
     def Pack_external_size(self, datarep: str, count: int) -> int:
-        """Bytes that so many values take there."""
+        """Return the bytes that a number of values need in ``"external32"``."""
         from spmdsim.simulation.data.packing import external
 
         return count * external(self, datarep).Get_size()
@@ -182,14 +182,14 @@ class Datatype(Handle):
         return np.zeros(1, np.int64) if self.offsets is None else self.offsets
 
     def _derived(self, name: str, starts: Any) -> Datatype:
-        """The type with one value of this type at each start, in elements."""
+        """Return the type with one value of this type at each start, in elements."""
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
         offsets = (starts[:, None] + self._picked()[None, :]).reshape(-1)
         derived = Datatype(name, self.dtype, offsets, committed=False)
         return derived._bounded([(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else [])
 
     def _bounded(self, parts: Sequence[tuple[int, Datatype]]) -> Datatype:
-        """This type with the bounds of types at places in its elements: those set by hand, or all of them, rounded up."""
+        """Return this type with the bounds of the given types at their positions: bounds set by hand, or all, rounded up."""
         size = self.dtype.itemsize
         self.resized = any(part.resized for _, part in parts)
         self.alignment = max((part.alignment for _, part in parts), default=1)
@@ -210,27 +210,27 @@ class Datatype(Handle):
         return nbytes // self.dtype.itemsize
 
     def Create_contiguous(self, count: int) -> Datatype:
-        """``count`` values after each other."""
+        """Return a type of ``count`` consecutive values."""
         return self._derived("contiguous", np.arange(count) * self.stride)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """``count`` blocks of ``blocklength`` values, their starts ``stride`` values apart."""
+        """Return a type of ``count`` blocks of ``blocklength`` values whose starts are ``stride`` values apart."""
         starts = np.arange(count)[:, None] * stride + np.arange(blocklength)[None, :]
         return self._derived("vector", starts * self.stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """As a vector, with the stride in bytes."""
+        """Like ``Create_vector``, with the stride in bytes."""
         step = self._in_elements(stride, "a stride")
         starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * self.stride
         return self._derived("hvector", starts)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Blocks of given lengths at given places, counted in values."""
+        """Return a type of blocks of given lengths at given positions, counted in values."""
         starts = [d + i for d, n in zip(displacements, blocklengths) for i in range(n)]
         return self._derived("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Blocks of given lengths at given places in bytes."""
+        """Return a type of blocks of given lengths at given positions in bytes."""
         starts = [
             self._in_elements(d, "a displacement") + i * self.stride
             for d, n in zip(displacements, blocklengths)
@@ -239,11 +239,11 @@ class Datatype(Handle):
         return self._derived("hindexed", starts)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        """Blocks of one length at given places in bytes."""
+        """Return a type of blocks of one length at given positions in bytes."""
         return self.Create_hindexed([blocklength] * len(displacements), displacements)
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        """Blocks of one length at given places, counted in values."""
+        """Return a type of blocks of one length at given positions, counted in values."""
         return self.Create_indexed([blocklength] * len(displacements), displacements)
 
     def Create_subarray(
@@ -253,7 +253,7 @@ class Datatype(Handle):
         starts: Sequence[int],
         order: int = ORDER_C,
     ) -> Datatype:
-        """A box of an array: its extent is the whole array."""
+        """Return the type of a box of an array; its extent is the whole array."""
         for size, subsize, start in zip(sizes, subsizes, starts):
             if start < 0 or start + subsize > size:
                 raise MPIError("ERR_ARG", f"[{start}, {start + subsize}) is not in [0, {size})")
@@ -266,7 +266,7 @@ class Datatype(Handle):
         return subarray
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """The same data with another lower bound and extent, in bytes."""
+        """Return a type of equal data with another lower bound and extent, in bytes."""
         resized = Datatype("resized", self.dtype, self._picked(), committed=False)
         resized.lower = self._in_elements(lb, "a lower bound")
         resized.stride = self._in_elements(extent, "an extent")
@@ -277,7 +277,7 @@ class Datatype(Handle):
     def Create_struct(
         cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Any]
     ) -> Datatype:
-        """Blocks of several types at places in bytes; kept as bytes."""
+        """Return a type of blocks of several types at positions in bytes; it is stored as bytes."""
         offsets: list[Any] = []
         for length, place, part in zip(blocklengths, displacements, datatypes):
             item = part.dtype.itemsize
@@ -343,7 +343,7 @@ BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED.split
 
 
 def of_dtype(dtype: Any) -> Datatype:
-    """The datatype of a numpy dtype; a structured one is made up on the spot."""
+    """Return the datatype of a NumPy dtype; create one for a structured dtype."""
     datatype = BY_DTYPE.get(dtype)
     if datatype is None:
         datatype = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)

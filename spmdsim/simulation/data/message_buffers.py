@@ -17,7 +17,7 @@ OBJECT = "object"  # the dtype of a pickled message
 
 
 class MessageBuffer:
-    """A piece of a rank's memory that a message is read from or written to.
+    """A region of a rank's memory that a message is read from or written to.
 
     Attributes:
         array: the memory: an array of any shape, in memory order, or 1-D elements when a datatype picks from it.
@@ -41,18 +41,18 @@ class MessageBuffer:
         self.order = NO_ORDER
 
     def read(self) -> Any:
-        """The elements as a 1-D array, a view where possible."""
+        """Return the elements as a 1-D array, a view where possible."""
         if self.index is not None:
             return self.array[self.index]
         return self.array.reshape(-1, order="A")
 
     def copy(self) -> Any:
-        """The elements as a 1-D array of their own."""
+        """Return the elements as a new 1-D array."""
         data = self.read()
         return data if self.index is not None else data.copy()
 
     def write(self, data: Any) -> None:
-        """Put 1-D elements of the same dtype at the start of this buffer."""
+        """Write 1-D elements of the buffer's dtype at its start."""
         count = len(data)
         if self.index is not None:
             self.array[self.index[:count]] = data
@@ -62,7 +62,7 @@ class MessageBuffer:
             self.read()[:count] = data
 
     def part(self, start: int, count: int) -> MessageBuffer:
-        """``count`` elements from ``start`` on."""
+        """Return the buffer of ``count`` elements from ``start`` on."""
         if self.index is not None:
             piece = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
         else:
@@ -72,7 +72,7 @@ class MessageBuffer:
 
 
 def simple(spec: Any) -> MessageBuffer:
-    """The buffer of a message to or from one rank.
+    """Return the buffer of a message to or from one rank.
 
     Raises:
         MPIError: counts that the memory does not hold, or a datatype that is not committed.
@@ -95,12 +95,12 @@ def simple(spec: Any) -> MessageBuffer:
 
 
 def outgoing(spec: Any, dest: int) -> MessageBuffer:
-    """The buffer of a message to a rank; to nobody it may be None."""
+    """Return the buffer of a message to a rank; None is accepted for PROC_NULL."""
     return simple([None, 0] if spec is None and dest == PROC_NULL else spec)
 
 
 def writable(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
-    """A buffer to receive into; from nobody it may be None."""
+    """Return a buffer to receive into; None is accepted for PROC_NULL."""
     buffer = outgoing(spec, source)
     if not buffer.array.flags.writeable:
         raise BufferError("the receive buffer is read-only")
@@ -108,7 +108,7 @@ def writable(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
 
 
 def blocks(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Equal buffers, one per rank, after each other in memory."""
+    """Return equal, consecutive buffers, one per rank."""
     memory, count, start, datatype = _unpack(spec)
     flat, datatype, order = _elements(memory, datatype)
     if count is None:
@@ -117,7 +117,7 @@ def blocks(spec: Any, parts: int) -> list[MessageBuffer]:
 
 
 def vector(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Buffers of given counts at given displacements, one per rank."""
+    """Return buffers of given counts at given displacements, one per rank."""
     memory, counts, places, datatype = _items(spec, "[data, counts, displs, datatype]", tuple)
     flat, datatype, order = _elements(memory, datatype)
     if counts is None:
@@ -137,7 +137,7 @@ def vector(spec: Any, parts: int) -> list[MessageBuffer]:
 
 
 def _whole(elements: int, datatype: Datatype) -> int:
-    """How many values of a type a buffer of so many elements is, where no count was written."""
+    """Return the number of values of a type in a buffer whose count was not written."""
     stride, size = max(datatype.stride, 1), datatype.dtype.itemsize
     if elements > 0 and elements % stride:
         raise ValueError(
@@ -148,7 +148,7 @@ def _whole(elements: int, datatype: Datatype) -> int:
 
 
 def _share(elements: int, datatype: Datatype, parts: int) -> int:
-    """Values that each of some ranks gets of a buffer."""
+    """Return the number of values of a buffer that each rank gets."""
     values = _whole(elements, datatype)
     if parts and values % parts:
         raise ValueError(
@@ -158,7 +158,7 @@ def _share(elements: int, datatype: Datatype, parts: int) -> int:
 
 
 def typed(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Buffers of given counts, displacements in bytes and datatypes, one per rank."""
+    """Return buffers of given counts, displacements in bytes and datatypes, one per rank."""
     memory, counts, places, types = _unpack_typed(spec, parts)
     if not (len(counts) == len(places) == len(types) == parts):
         raise ValueError(f"counts, displacements and datatypes must be {parts} each, one per rank")
@@ -184,14 +184,14 @@ def _as_type(value: Any) -> Datatype | None:
 
 
 def _unpack(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
-    """Memory, count, first element and datatype of a simple message."""
+    """Return memory, count, first element and datatype of a simple message."""
     memory, count, place, datatype = _items(spec, "[data, count, displacement, datatype]", (list, tuple))
     stride = datatype.stride if datatype is not None else 1
     return memory, None if count is None else int(count), int(place or 0) * stride, datatype
 
 
 def _items(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype | None]:
-    """Memory, count or counts, displacements and datatype: what is left out is None.
+    """Return memory, count or counts, displacements and datatype; omitted items are None.
 
     Args:
         spec: what a caller wrote.
@@ -217,7 +217,7 @@ def _items(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype
 
 
 def _unpack_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
-    """Memory, counts, byte displacements and datatypes of a w-variant."""
+    """Return memory, counts, byte displacements and datatypes of a w-variant."""
     if not isinstance(spec, list | tuple) or len(spec) not in (2, 3, 4):
         raise ValueError("a message with a datatype per rank is [data, counts, displs, datatypes]")
     memory, *rest = spec
@@ -230,7 +230,7 @@ def _unpack_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]
 
 
 def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
-    """The memory as 1-D elements of the datatype's basic dtype, in memory order, and which order that is."""
+    """Return the memory as 1-D elements of the datatype's basic dtype in memory order, and this order."""
     if memory is None or memory is IN_PLACE:
         return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
     array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
@@ -266,7 +266,7 @@ def _as_array(memory: Any) -> Any:
 
 
 def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
-    """``count`` values of a datatype, from element ``start`` on."""
+    """Return ``count`` values of a datatype from element ``start`` on."""
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count is {count}")
     if datatype.offsets is None and datatype.stride == 1:
@@ -297,7 +297,7 @@ _IMMUTABLE = frozenset((int, float, complex, bool, type(None), str, bytes))
 
 
 class ObjectPayload:
-    """One Python object on its way; every receiver gets a copy of its own.
+    """A Python object in a message; every receiver gets its own copy.
 
     Attributes:
         nbytes: bytes of the pickle, or of what it would hold for a simple value.
@@ -322,12 +322,12 @@ class ObjectPayload:
             self.nbytes = len(self._pickled)
 
     def load(self) -> Any:
-        """A copy of the object, for the rank that runs."""
+        """Return a copy of the object for the running rank."""
         return self._object if self._pickled is None else pickle.loads(self._pickled)
 
 
 class ObjectTarget:
-    """Where a lower-case receive puts its object: nowhere yet."""
+    """The target of a lower-case receive, which returns its object instead of filling a buffer."""
 
     __slots__ = ()
     dtype = OBJECT

@@ -16,7 +16,7 @@ OTHERWISE = "lLgG"
 
 
 def external(datatype: Datatype, datarep: str) -> Datatype:
-    """The type, if its values can be packed in a representation of data: that which MPI itself defines, of one basic type."""
+    """Return the type if MPI defines its values in a representation of data; raise an MPI error otherwise."""
     dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
     parts = [dtype] if dtype.fields is None else [part[0] for part in dtype.fields.values()]
     if datarep != "external32":
@@ -32,7 +32,7 @@ def external(datatype: Datatype, datarep: str) -> Datatype:
 
 
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
-    """Copy all whole values of ``inbuf`` to the bytes of ``outbuf`` from ``position`` on; returns where they end."""
+    """Copy all complete values of ``inbuf`` to the bytes of ``outbuf`` from ``position`` on; return their end."""
     source, target = _values(datatype, inbuf), writable([outbuf, BYTE])
     values = source.copy()
     data = (
@@ -45,7 +45,7 @@ def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bo
 
 
 def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: bool = False) -> int:
-    """Fill all whole values of ``outbuf`` from the bytes of ``inbuf`` from ``position`` on; returns where they end."""
+    """Fill all complete values of ``outbuf`` from the bytes of ``inbuf`` from ``position`` on; return their end."""
     writable([outbuf, BYTE])
     target, kept = _values(datatype, outbuf), data_bytes(datatype.dtype)
     nbytes = target.elements * len(kept)
@@ -57,12 +57,12 @@ def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: 
 
 
 def _big_endian(values: np.ndarray) -> np.ndarray:
-    """The values with their bytes in the other order where the machine's is not the network's: the same way back."""
+    """Return the values with bytes swapped if the machine is little-endian; the operation is its own inverse."""
     return values.byteswap() if sys.byteorder == "little" else values
 
 
 def _values(datatype: Datatype, memory: Any) -> MessageBuffer:
-    """As many values as a buffer has extents of the type."""
+    """Return the number of extents of the type that fit in a buffer."""
     nbytes = simple([memory, BYTE]).nbytes
     return simple([memory, nbytes // datatype.extent if datatype.extent else 0, datatype])
 

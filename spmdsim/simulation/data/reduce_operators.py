@@ -52,7 +52,7 @@ class Op(Handle):
         return self._objects(x, y)
 
     def identity(self) -> Any:
-        """What must agree on all ranks: the name, or the user's function (its code, as ranks may define it each)."""
+        """Return what must be equal on all ranks: the name, or the code of the user's function."""
         function = self._function or self._objects
         if NAMED.get(self.name) is self:
             return self.name
@@ -60,7 +60,7 @@ class Op(Handle):
         return (code.co_filename, code.co_firstlineno) if code is not None else function
 
     def check(self, dtype: Any) -> None:
-        """Refuse a dtype that the operation is not defined for.
+        """Raise an MPI error if the operation is not defined for a dtype.
 
         Raises:
             MPIError: such as SUM of bool or MAX of complex numbers.
@@ -83,30 +83,30 @@ class Op(Handle):
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
-        """An operation of the user's: ``function(inbuf, inoutbuf, datatype)`` sets inoutbuf = inbuf op inoutbuf."""
+        """Create an operation from ``function(inbuf, inoutbuf, datatype)``, which sets inoutbuf = inbuf op inoutbuf."""
         op = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
         op._function = function
         return op
 
     def Free(self) -> None:
-        """Give an operation of the user's back: the handle is null from now on, though calls under way go on."""
+        """Free a user's operation: the handle is null from now on; running calls continue."""
         if self._function is None or not self:
             raise MPIError("ERR_OP", f"{self!r} is an operation of MPI's own, which cannot be freed")
         self.name = "OP_NULL"
 
     def free(self) -> None:
-        """Give an operation of the user's back if it is not null."""
+        """Free a user's operation if its handle is not null."""
         if self and self._function is not None:
             self.Free()
 
     def Is_commutative(self) -> bool:
-        """Whether operands may change places."""
+        """Return True if operands may be exchanged."""
         return self._commutes
 
     is_commutative = property(Is_commutative)
 
     def Is_predefined(self) -> bool:
-        """Whether MPI names it."""
+        """Return True if MPI predefines the operation."""
         return self._function is None
 
     is_predefined = property(Is_predefined)
@@ -134,7 +134,7 @@ def _logical(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """MINLOC and MAXLOC on arrays of (value, index) pairs; of equal values the lower index wins."""
+    """Return the function of MINLOC or MAXLOC on arrays of (value, index) pairs; of equal values the lower index wins."""
 
     def choose(left: Any, right: Any) -> Any:
         value, index = left.dtype.names
@@ -179,7 +179,7 @@ SUM = NAMED["SUM"]
 
 
 def as_op(op: Any) -> Op:
-    """An operation, or a function of two Python objects taken as one."""
+    """Return an operation; a function of two Python objects is converted to one."""
     if isinstance(op, Op):
         return op
     if not callable(op):

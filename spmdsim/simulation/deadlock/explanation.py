@@ -35,7 +35,7 @@ from spmdsim.simulation.findings.problems import (
 
 
 class Relief:
-    """Operations of one cycle that a stall let go.
+    """The operations of one cycle that were released to resolve a stall.
 
     Attributes:
         cycle: ranks that waited for each other; empty if these only waited for somebody slow.
@@ -49,7 +49,7 @@ class Relief:
         self.alike = alike
 
     def confirm(self, scheduler: Scheduler, message: Message) -> None:
-        """A message let go was received: report it, and let its call buffer from now on."""
+        """Report a released message that was received, and let its call buffer messages from now on."""
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
         place = place_of(message.task.rank, message.name, message.site)
@@ -57,7 +57,7 @@ class Relief:
         self._report(scheduler, "needs_buffering", message, place, text)
 
     def confirm_early(self, scheduler: Scheduler, call: CollectiveCall) -> None:
-        """The collective that a rank left early has come together: report it."""
+        """Report the collective that a rank left early and that is complete now."""
         place = place_of(call.task.rank, call.name, call.site)
         text = (
             f"{place} only works because the library lets rank {place.rank} leave before the others "
@@ -87,7 +87,7 @@ class Relief:
 
 
 def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
-    """Let the standard sends of a stall return, or else its early leavers; those on a cycle first.
+    """Complete the standard sends of a stall, or else its early leavers; operations on a cycle come first.
 
     Returns:
         Whether a rank can go on now.
@@ -113,13 +113,13 @@ def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
 
 
 def _could_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
-    """Whether a rank may leave a collective early, and all it waits for can still come."""
+    """Return True if a rank may leave a collective early and everything it waits for can still happen."""
     missing = awaited_ranks(call)[0]
     return call.may_leave() and not any(scheduler.tasks[rank].finished for rank in missing)
 
 
 def _on_cycles(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, list[Any]]:
-    """The operations that wait for a rank of their own cycle, by cycle."""
+    """Return the operations that wait for a rank of their own cycle, by cycle."""
     by_rank: dict[int, list[Any]] = {}
     for operation in operations:
         component = on_cycle.get(operation.task.rank)
@@ -150,7 +150,7 @@ DETAILS = 64
 
 
 def on_stall(scheduler: Scheduler, attention: str) -> bool:
-    """Nobody can go on: help over a missing buffer, or end the run with its explanation.
+    """Resolve a stall by buffering a message, or end the run with an explanation.
 
     Args:
         scheduler: the simulation.
@@ -175,7 +175,7 @@ def on_stall(scheduler: Scheduler, attention: str) -> bool:
 
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
-    """Why the blocked ranks cannot go on, most specific reason first."""
+    """Explain why the blocked ranks cannot continue; the most specific reason comes first."""
     reason = _mismatched(scheduler) or _missing_rank(scheduler, graph)
     if reason is None:
         reason = _tag_or_communicator(scheduler, graph) or _cycle(scheduler, graph)
@@ -189,7 +189,7 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
 
 def _mismatched(scheduler: Scheduler) -> Problem | None:
-    """Ranks that wait in one collective call with arguments that do not fit."""
+    """Explain ranks that wait in one collective call with arguments that do not fit."""
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             problem = faults.compare(shared, meeting)
@@ -199,7 +199,7 @@ def _mismatched(scheduler: Scheduler) -> Problem | None:
 
 
 def _missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Somebody waits for a rank that has finished."""
+    """Explain a rank that waits for a rank that has finished."""
     best: Problem | None = None
     for task in graph.blocked:
         wait = wait_of(task)
@@ -248,7 +248,7 @@ def _never_answers(wait: Wait, operation: Any, gone: list[int], hint: str) -> Pr
 
 
 def _caught(operation: Any, gone: list[int]) -> str:
-    """A receive open to any source that took what a later one waits for."""
+    """Explain a receive from any source that took the message of a later receive."""
     caught = operation.task.caught
     taken = [rank for rank in gone if rank in caught]
     if isinstance(operation, Message) or not taken or operation.source == ANY_SOURCE:
@@ -258,7 +258,7 @@ def _caught(operation: Any, gone: list[int]) -> str:
 
 
 def _tag_or_communicator(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """A receive whose message is there under another tag or in another communicator."""
+    """Explain a receive whose message has another tag or is in another communicator."""
     for task in graph.blocked:
         for operation in open_operations(task.waiting):
             hint = _hint(scheduler, operation)
@@ -271,7 +271,7 @@ def _tag_or_communicator(scheduler: Scheduler, graph: WaitGraph) -> Problem | No
 
 
 def _hint(scheduler: Scheduler, operation: Any) -> str:
-    """A message that the program may have meant, in words."""
+    """Describe a message that the program may have meant."""
     if isinstance(operation, Message | CollectiveCall) or operation.dest < 0:
         return ""
     own = operation.task.rank
@@ -319,7 +319,7 @@ def _behind(task: Task) -> str:
 
 
 def _polling(graph: WaitGraph) -> Problem:
-    """Nothing moves, and the ranks that run only look again and again."""
+    """Explain running ranks that test repeatedly while nothing changes."""
     task = graph.blocked[0]
     wait = wait_of(task)
     text = (

@@ -24,7 +24,7 @@ from spmdsim.simulation.findings.problems import (
 
 @dataclass(frozen=True)
 class Wait:
-    """What one blocked rank waits for.
+    """The operation for which one blocked rank waits, and the ranks that it needs.
 
     Attributes:
         rank: the rank.
@@ -42,13 +42,13 @@ class Wait:
 
 
 def open_operations(waiting: Any) -> list[Any]:
-    """The operations a rank waits for that are not done."""
+    """Return the incomplete operations for which a rank waits."""
     operations = waiting.operations if isinstance(waiting, WaitsTogether) else [waiting]
     return [operation for operation in operations if not operation.done]
 
 
 def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
-    """Ranks that an operation needs, and whether it needs all of them."""
+    """Return the ranks that an operation needs, and whether it needs all of them."""
     shared = operation.comm
     if isinstance(operation, CollectiveCall):
         calls = operation.meeting.calls if operation.meeting is not None else []
@@ -62,7 +62,7 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
 
 
 def describe(operation: Any) -> str:
-    """An operation in words: ``Recv(source=1, tag=0)``."""
+    """Describe an operation: ``Recv(source=1, tag=0)``."""
     where = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
     if isinstance(operation, CollectiveCall):
         root = f"(root={operation.root}{where})" if operation.root >= 0 else ""
@@ -75,7 +75,7 @@ def describe(operation: Any) -> str:
 
 
 def wait_of(task: Task, toward: int | None = None) -> Wait:
-    """What a blocked rank waits for.
+    """Return the wait of a blocked rank.
 
     Args:
         task: the rank.
@@ -92,7 +92,7 @@ def wait_of(task: Task, toward: int | None = None) -> Wait:
 
 
 def _awaited(operations: list[Any]) -> tuple[int, ...]:
-    """Ranks that any of some operations needs."""
+    """Return the ranks that any of the given operations needs."""
     return tuple(dict.fromkeys(rank for operation in operations for rank in awaited_ranks(operation)[0]))
 
 
@@ -107,7 +107,7 @@ def _text(place: ProgramPlace, operations: list[Any]) -> str:
 
 
 class WaitGraph:
-    """The blocked ranks of a simulation and whom they wait for."""
+    """The graph of blocked ranks and the ranks for which they wait."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -115,7 +115,7 @@ class WaitGraph:
         self.edges = {task.rank: _awaited(open_operations(task.waiting)) for task in self.blocked}
 
     def components(self) -> dict[int, int]:
-        """Rank -> number of its strongly connected component, for ranks that are on some cycle.
+        """Return the number of the strongly connected component of each rank that is on a cycle.
 
         Kosaraju's way: who is reached last goes first through the edges turned round.
         """
@@ -137,7 +137,7 @@ class WaitGraph:
         return numbers
 
     def cycle_from(self, start: int) -> tuple[int, ...]:
-        """The shortest cycle through a rank, beginning with it; empty if there is none."""
+        """Return the shortest cycle through a rank, starting with it; empty if there is none."""
         came: dict[int, int] = {}
         queue = deque([start])
         while queue:
@@ -154,13 +154,13 @@ class WaitGraph:
         return ()
 
     def find_cycle(self) -> tuple[int, ...]:
-        """A shortest cycle through the lowest rank that is on one."""
+        """Return a shortest cycle through the lowest rank that is on a cycle."""
         on_cycle = self.components()
         return self.cycle_from(min(on_cycle)) if on_cycle else ()
 
 
 def _reached(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
-    """A rank and those that it leads to, but for those seen before; each after those that it leads to."""
+    """Return a rank and all ranks that it reaches, except visited ones, in post-order."""
     if root in before:
         return []
     done, seen, work = [], {root}, [(root, iter(edges[root]))]
@@ -176,7 +176,7 @@ def _reached(root: int, edges: Mapping[int, Sequence[int]], before: Container[in
 
 
 def arrows(cycle: Iterable[int]) -> str:
-    """A cycle in words: ``0 → 1 → 0``; long ones are cut in the middle.
+    """Write a cycle as text, ``0 → 1 → 0``; long cycles are cut in the middle.
 
     >>> arrows([0, 1])
     '0 → 1 → 0'
@@ -256,7 +256,7 @@ _SPELLED = 3
 
 
 def _calls(operations: list[Any]) -> str:
-    """The calls behind some requests, each once; where they differ, whose they are."""
+    """Return the distinct calls of some requests; if they differ, with their ranks."""
     ranks: dict[str, int] = {}
     for operation in operations:
         ranks.setdefault(describe(operation), operation.task.rank)

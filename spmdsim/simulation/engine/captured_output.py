@@ -16,7 +16,7 @@ from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 
 class RankOutput:
-    """A text stream that knows which rank writes, and passes whole lines on."""
+    """A text stream that knows which rank writes and forwards complete lines."""
 
     def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], real: TextIO) -> None:
         self._scheduler = scheduler
@@ -27,7 +27,7 @@ class RankOutput:
         self.errors = "replace"
 
     def write(self, text: str) -> int:
-        """Collect text of the running rank; a finished line is passed on."""
+        """Collect text of the running rank and forward completed lines."""
         if not text:
             return 0
         rank = self._scheduler.current.rank
@@ -47,29 +47,29 @@ class RankOutput:
             self.write(line)
 
     def flush(self) -> None:
-        """Lines are passed on when they are whole."""
+        """Do nothing: lines are forwarded when they are complete."""
 
     def close_lines(self) -> None:
-        """Pass on what was written without a line end."""
+        """Forward the text that has no line end."""
         for rank in sorted(self._partial):
             self._emit(rank, self._partial.pop(rank))
 
     def isatty(self) -> bool:
-        """Output of many ranks is no terminal."""
+        """Return False: the output of many ranks is no terminal."""
         return False
 
     def writable(self) -> bool:
-        """It can be written to."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """The process's own stream, for programs that ask."""
+        """Return the process's own stream, for programs that ask."""
         return self._real.fileno()
 
 
 @contextmanager
 def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Have a name of a module stand for something else."""
+    """Replace an attribute of a module inside a ``with`` block."""
     real = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -80,7 +80,7 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Let every rank's prints go through ``emit(rank, line)``."""
+    """Pass every rank's printed lines to ``emit(rank, line)``."""
     stream = RankOutput(scheduler, emit, sys.stdout)
     try:
         with _replaced(sys, "stdout", stream):
@@ -90,7 +90,7 @@ def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterat
 
 
 def virtual_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Sleeping takes modelled time, and lets the other ranks run."""
+    """Replace ``time.sleep``: it takes modelled time and lets the other ranks run."""
     real = time.sleep
 
     def sleep(seconds: Any) -> None:
@@ -109,7 +109,7 @@ def virtual_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
 
 
 def own_end(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """``os._exit`` ends a rank, which the others and the launcher would miss, and not the process that plays them all."""
+    """Replace ``os._exit``: it ends one rank instead of the process that simulates all ranks."""
     real, process = os._exit, os.getpid()
 
     def leave(status: int) -> NoReturn:

@@ -27,7 +27,7 @@ _no_site: Site = (_no_answer.__code__, 0)
 
 @dataclass(frozen=True)
 class CollectiveRule:
-    """What one collective does.
+    """The rule of one collective: its arguments, its result and its cost.
 
     Attributes:
         answer: gets all calls in rank order and sets each one's ``blocks``.
@@ -42,7 +42,7 @@ class CollectiveRule:
 
 @dataclass(slots=True, eq=False)
 class CollectiveCall:
-    """One rank's part in a collective call.
+    """One rank's call of a collective.
 
     Attributes:
         send: the buffers or objects it brings, one or one per rank.
@@ -74,19 +74,19 @@ class CollectiveCall:
     end: float = 0.0
 
     def nbytes(self) -> int:
-        """Bytes this rank brings or gets, whichever is more."""
+        """The bytes that this rank sends or receives, whichever is more."""
         brought = sum(part.nbytes for part in self.send)
         wanted = sum(part.nbytes for part in self.receive or ())
         number: int = max(brought, wanted)
         return number
 
     def may_leave(self) -> bool:
-        """Whether a library may let this rank go on before the others have come."""
+        """Return True if a library may let this rank continue before the others have called."""
         flow = self.rule.flow
         return flow == "down" if self.rank == self.root else flow == "up"
 
     def leave(self) -> None:
-        """Keep what this rank brings, so that it can go on before the others come."""
+        """Store the operands of this rank, so that it can continue before the others have called."""
         self.send = [_private(part) for part in self.send]
         self.end = self.entered
         if self.rule.answer is _scatter:
@@ -108,7 +108,7 @@ class CollectiveCall:
 
 
 class Meeting:
-    """One collective call of a communicator, while its ranks come together."""
+    """One collective call of a communicator while its ranks arrive."""
 
     __slots__ = ("calls", "index", "missing")
 
@@ -118,11 +118,11 @@ class Meeting:
         self.missing = size
 
     def present(self) -> list[CollectiveCall]:
-        """The calls that have come, in rank order."""
+        """The calls of the ranks that have arrived, in rank order."""
         return [call for call in self.calls if call is not None]
 
     def complete(self, scheduler: Any, shared: Any) -> None:
-        """All have come: compare, answer, set the times, let everybody go."""
+        """Compare the calls of all ranks, compute the results, set the times, and let all ranks continue."""
         calls = self.present()
         problem = faults.compare(shared, self)
         if problem is not None:
@@ -148,7 +148,7 @@ class Meeting:
 
 
 def join(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
-    """Bring a rank's call to the meeting it belongs to: its k-th call meets everybody's k-th."""
+    """Add a rank's k-th call to the k-th meeting of its communicator."""
     shared, task, rank = end.shared, end.running(), end.rank
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
@@ -187,19 +187,19 @@ def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None
 
 
 def _kept(part: Any) -> Any:
-    """A block that stays as it is when its sender goes on: a copy of the elements, or the pickled object."""
+    """Return a copy of a block that stays unchanged when its sender continues."""
     return part if isinstance(part, ObjectPayload) else part.copy()
 
 
 def _private(part: Any) -> Any:
-    """What a rank brings, safe from its own later changes."""
+    """Return a rank's operands, protected from its own later changes."""
     if isinstance(part, ObjectPayload):
         return part
     return MessageBuffer(part.copy(), part.dtype, part.elements)
 
 
 def _nothing(calls: list[CollectiveCall]) -> None:
-    """Nobody gets anything."""
+    """Return no result for any rank."""
 
 
 def _broadcast(calls: list[CollectiveCall]) -> None:
@@ -233,7 +233,7 @@ def _all_to_all(calls: list[CollectiveCall]) -> None:
 
 
 def _prefixes(calls: list[CollectiveCall]) -> Iterator[Any]:
-    """The reductions of the operands up to each rank's, in rank order; none is memory of a rank's own."""
+    """Return the reductions of the operands up to each rank, in rank order, in new memory."""
     first, *others = calls
     if first.receive is None:
         return accumulate((call.send[0].load() for call in calls), first.op)
@@ -246,7 +246,7 @@ def _result(call: CollectiveCall, value: Any) -> Any:
 
 
 def _total(calls: list[CollectiveCall]) -> Any:
-    """The reduction of all ranks' operands in rank order."""
+    """Return the reduction of all ranks' operands in rank order."""
     return deque(_prefixes(calls), maxlen=1).pop()
 
 
@@ -286,7 +286,7 @@ def _exscan(calls: list[CollectiveCall]) -> None:
 
 
 def _neighbours(calls: list[CollectiveCall]) -> None:
-    """Each rank gets the blocks of its sources; ``value`` lists them as (rank, which of its parts)."""
+    """Return the blocks of each rank's sources; ``value`` lists them as (rank, number of its block)."""
     kept = [[_kept(part) for part in call.send] for call in calls]
     for call in calls:
         call.blocks = [kept[rank][part] if rank >= 0 else None for rank, part in call.value]

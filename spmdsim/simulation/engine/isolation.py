@@ -24,7 +24,7 @@ _Ending = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class _RunningRanks(MutableMapping[Any, Any]):
-    """The environment variables of the rank that runs, looked up when asked for: ranks change at every message."""
+    """The environment variables of the running rank, found at each access because ranks change at every message."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -49,7 +49,7 @@ class _RunningRanks(MutableMapping[Any, Any]):
 
 
 class Process:
-    """Each rank's own, in a process that plays them all.
+    """The process state of each rank: folder, environment, exit functions.
 
     Args:
         size: number of ranks.
@@ -67,11 +67,11 @@ class Process:
         self.rank = 0
 
     def move(self) -> None:
-        """Go where the running rank has gone to."""
+        """Change to the working folder of the running rank."""
         self._chdir(self._folders[self.rank])
 
     def end(self) -> None:
-        """Do what the running rank registered for its end, the last first."""
+        """Call the exit functions of the running rank, the last one first."""
         endings = self._endings[self.rank]
         while endings:
             function, args, kwargs = endings.pop()
@@ -79,7 +79,7 @@ class Process:
 
     @contextmanager
     def installed(self, own: Callable[[str], bool]) -> Iterator[None]:
-        """Be what the program finds in ``os`` and ``atexit``, and leave the process as it was.
+        """Replace functions of ``os`` and ``atexit`` inside a ``with`` block, and restore the process afterwards.
 
         Args:
             own: whether a module is every rank's own; what shared ones do at the end is the process's.
@@ -131,7 +131,7 @@ _Step = Callable[[Any], object]
 
 
 class RankWorld:
-    """What one rank sees where others see something else."""
+    """The modules, arguments and random numbers of one rank."""
 
     def __init__(self, rank: int, arguments: list[str], seed: int) -> None:
         self.arguments = list(arguments)
@@ -142,7 +142,7 @@ class RankWorld:
 
 
 class Isolation:
-    """Switches the process from one rank's world to the next.
+    """A switch from one rank's process state to the next one's.
 
     Args:
         scheduler: the simulation.
@@ -282,7 +282,7 @@ class Isolation:
                 numpy_random.set_bit_generator(bits or numpy_random.MT19937())
 
     def _has(self, name: str) -> bool:
-        """Whether a module is one rank's, among them the program itself."""
+        """Return True if every rank has its own copy of a module, such as the program itself."""
         return name == self._home or name in self._names
 
     def _take_out(self) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class Isolation:
         return {name: sys.modules.pop(name) for name in {*out, *_OWN_STANDARD} if name in sys.modules}
 
     def _shadowed(self) -> set[str]:
-        """Loaded modules in whose stead the script finds one in its folder."""
+        """Return the loaded modules whose names the script finds in its own folder."""
         folder = os.path.join(str(self._folder), "")
         beside = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys()
         specs = {name: self._ownership.look_again(name) for name in beside}
@@ -310,7 +310,7 @@ class Isolation:
 
 
 class _Loader:
-    """A loader that does something before or after; everything else is as the loader it stands for has it."""
+    """A module loader that does something before or after another loader, and is otherwise equal to it."""
 
     def __init__(self, loader: Any, before: _Step | None = None, after: _Step | None = None) -> None:
         self._loader, self._before, self._after = loader, before, after
@@ -319,7 +319,7 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> Any:
-        """The module that the loader makes."""
+        """Return the module that the loader creates."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
@@ -332,7 +332,7 @@ class _Loader:
 
 
 def may_draw_numbers(origin: str | None) -> bool:
-    """Whether a source file mentions random numbers, or cannot be read."""
+    """Return True if a source file mentions random numbers or cannot be read."""
     try:
         with open(str(origin), "rb") as stream:
             return b"random" in stream.read()

@@ -30,7 +30,7 @@ STANDARD, SYNCHRONOUS, BUFFERED, READY = "standard", "synchronous", "buffered", 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One send.
+    """One sent message.
 
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
@@ -70,7 +70,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Receive:
-    """One receive.
+    """One posted receive.
 
     Attributes:
         target: the buffer it writes to, or what stands for an object.
@@ -98,13 +98,13 @@ class Receive:
     waiter: Any = None
 
     def fits(self, source: int, tag: int) -> bool:
-        """Whether a message with this source and tag is one it takes."""
+        """Return True if the receive accepts a message with this source and tag."""
         return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
 
 
 @dataclass(slots=True, eq=False)
 class Probing:
-    """A blocking probe: it waits for a message without taking it."""
+    """A blocking probe: it waits for a message and leaves it in the mailbox."""
 
     comm: Any
     task: Task
@@ -118,7 +118,7 @@ class Probing:
 
 
 class WaitsTogether:
-    """A rank waiting for several operations: for all of them, or for any one."""
+    """A rank that waits for several operations: for all of them, or for any one."""
 
     __slots__ = ("every", "left", "operations", "scheduler", "task")
 
@@ -134,7 +134,7 @@ class WaitsTogether:
                 self.left += 1
 
     def completed(self) -> None:
-        """One operation is done."""
+        """Count one completed operation."""
         self.left -= 1
         if (self.left == 0) if self.every else (self.left >= 0):
             if not self.every:
@@ -142,7 +142,7 @@ class WaitsTogether:
             self.scheduler.wake(self.task)
 
     def release(self) -> None:
-        """Stop listening to the operations that are still open."""
+        """Stop observing the operations that are still open."""
         self.left = 0
         for operation in self.operations:
             if operation.waiter is self:
@@ -150,7 +150,7 @@ class WaitsTogether:
 
 
 def finish(scheduler: Scheduler, operation: Any) -> None:
-    """Mark an operation done and let whoever waits for it go on."""
+    """Mark an operation complete and let the ranks that wait for it continue."""
     operation.done = True
     waiter = operation.waiter
     if waiter is not None:
@@ -162,14 +162,14 @@ def finish(scheduler: Scheduler, operation: Any) -> None:
 
 
 def wait_for(scheduler: Scheduler, operation: Any) -> None:
-    """Block the running rank until one operation is done."""
+    """Block the running rank until one operation is complete."""
     if not operation.done:
         operation.waiter = operation.task
         scheduler.block(operation)
 
 
 class Mailbox:
-    """What has arrived at one rank and is not received, and what it has posted and not got.
+    """The messages that arrived at one rank and were not received, and its posted receives without a message.
 
     Attributes:
         arrived: by source the first message, which leads to those after it.
@@ -203,7 +203,7 @@ class Mailbox:
             self.posted.setdefault((receive.source, receive.tag), deque()).append(receive)
 
     def first_fit(self, source: int, tag: int) -> Receive | None:
-        """The receive that a message of this source and tag satisfies; it stays here. None if nobody waits for it."""
+        """Return the first posted receive that accepts a source and tag, without removing it; None if there is none."""
         exact = self.posted.get((source, tag)) if self.posted else None
         for receive in self.wild:
             if receive.fits(source, tag):
@@ -254,7 +254,7 @@ class Mailbox:
             first.tail = message
 
     def find(self, source: int, tag: int, random: Any = None) -> Message | None:
-        """The message a receive would get now; it stays here.
+        """Return the message that a receive would get now, without removing it.
 
         Args:
             source: rank or ANY_SOURCE.
@@ -272,7 +272,7 @@ class Mailbox:
         return min(candidates, key=lambda message: message.number)
 
     def take(self, source: int, tag: int, random: Any = None) -> Message | None:
-        """As find, but the message is taken out."""
+        """Like ``find``, but remove the message."""
         message = self.find(source, tag, random)
         if message is not None:
             self.remove(message)
@@ -305,20 +305,20 @@ class Mailbox:
         self.arrived[message.source] = message
 
     def waiting_messages(self) -> list[Message]:
-        """Everything that has arrived and is not received, in the order sent."""
+        """Return all messages that arrived and were not received, in sending order."""
         messages = [message for first in self.arrived.values() for message in _chain(first)]
         return sorted(messages, key=lambda message: message.number)
 
 
 def _chain(message: Message | None) -> Iterator[Message]:
-    """A message and those that its source sent after it."""
+    """Yield a message and the messages that its source sent after it."""
     while message is not None:
         yield message
         message = message.next
 
 
 def _first(message: Message | None, tag: int) -> Message | None:
-    """The first message of a chain that has a tag."""
+    """Return the first message of a chain that has a tag."""
     while message is not None and tag not in (message.tag, ANY_TAG):
         message = message.next
     return message
@@ -333,7 +333,7 @@ else:
 
 
 class Endpoint:
-    """What a rank has of a communicator.
+    """A rank's end of a communicator.
 
     Attributes:
         shared: what all ranks of the communicator share.
@@ -352,7 +352,7 @@ class Endpoint:
         self.box = shared.boxes[rank]
 
     def running(self) -> Task:
-        """The rank, which must be the one that runs, in the thread that plays all ranks."""
+        """Return the task of the rank. Raise an error if another rank or another thread runs."""
         task = self.task
         if task.greenlet is not getcurrent():
             self._check()

@@ -63,7 +63,7 @@ _loaded: dict[str, tuple[ModuleSpec | None, bool, bool]] = {}  # of a loaded pac
 
 
 def find(name: str, path: Any, but: Any) -> ModuleSpec | None:
-    """Where a module would be loaded from, asked of every finder but one, and not of setuptools' for distutils.
+    """Find the spec of a module with all finders but one, and without setuptools' finder for distutils.
 
     That one loads setuptools to answer.
     """
@@ -77,7 +77,7 @@ def find(name: str, path: Any, but: Any) -> ModuleSpec | None:
 
 
 class Ownership:
-    """Tells the ranks' own modules from shared ones; remembers what it found for one simulation.
+    """Decides which modules every rank has for itself and which ones are shared; remembers it for one simulation.
 
     Args:
         finder: the finder that asks, which is not asked itself.
@@ -90,7 +90,7 @@ class Ownership:
         self._clean: set[str] = set()  # what never comes to MPI
 
     def own(self, name: str) -> bool:
-        """Whether every rank has a module for itself, wherever it is installed."""
+        """Return True if every rank has its own copy of a module."""
         top = name.partition(".")[0]
         if name in _SIMULATOR or name.startswith(_SIMULATORS):
             return False
@@ -99,13 +99,13 @@ class Ownership:
         return self._own[top]
 
     def look_again(self, top: str) -> ModuleSpec | None:
-        """Where a package would be loaded from now, whatever is loaded under its name."""
+        """Find the location of a package anew, whatever is loaded under its name."""
         self._own.pop(top, None)
         self._specs.pop(top, None)
         return self._spec(top)
 
     def loaded(self, reaching: bool) -> list[str]:
-        """Loaded modules that are the ranks' own; or of these only what can reach MPI, or is in a package that can."""
+        """Return the loaded modules that every rank has for itself, or only those whose package can reach MPI."""
         modules = list(sys.modules)
         tops = {top for name in modules if self._loaded(top := name.partition(".")[0])[reaching]}
         return [name for name in modules if name.partition(".")[0] in tops and self.own(name)]
@@ -120,7 +120,7 @@ class Ownership:
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Whether a package, or anything that it imports, names mpi4py."""
+        """Return True if a package, or anything that it imports, names mpi4py."""
         seen, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
@@ -146,7 +146,7 @@ class Ownership:
         return self._specs[top]
 
     def _python(self, top: str) -> bool:
-        """Whether a name is Python's own, one of the shared packages, or nothing that can be found."""
+        """Return True if a name belongs to Python, to a shared package, or to no module."""
         if top in _SHARED or top in sys.builtin_module_names:
             return True
         spec = self._spec(top)
@@ -158,14 +158,14 @@ class Ownership:
         )
 
     def _users(self, top: str) -> bool:
-        """Whether a package is the user's own: found, and in no folder that packages are installed into."""
+        """Return True if a package is the user's own: not in a folder of installed packages."""
         if self._python(top):
             return False
         return not all(_is_installed(place) for place in _places(self._spec(top)))
 
 
 def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
-    """Folders of a package, or the file of a module."""
+    """Return the folders of a package, or the file of a module."""
     if spec is None:
         return ()
     if spec.submodule_search_locations is not None:
@@ -174,7 +174,7 @@ def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
 
 
 def _is_installed(place: str) -> bool:
-    """Whether something stands in site-packages, or beside the notes that ``pip --target`` leaves."""
+    """Return True for files in site-packages or beside the metadata that ``pip --target`` writes."""
     folder = os.path.dirname(place)
     if _INSTALLED.search(folder):
         return True
@@ -185,7 +185,7 @@ def _is_installed(place: str) -> bool:
 
 
 def _scan(places: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
-    """Whether a package's files name mpi4py, and the top-level names that they import."""
+    """Return whether a package's files name mpi4py, and the top-level names that they import."""
     scanned = _scanned.get(places)
     if scanned is not None:
         return scanned
@@ -197,7 +197,7 @@ def _scan(places: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
 
 
 def _facts(place: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """What is in the Python files of a package or module, in folders and archives."""
+    """Return the facts about the Python files of a package or module, in folders and archives."""
     if os.path.isdir(place):
         for folder, _, files in os.walk(place):
             if not folder.endswith("__pycache__"):  # says again what the sources beside it say
@@ -234,7 +234,7 @@ def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:
 
 
 def _archived(place: str) -> Iterator[bytes]:
-    """The Python files of a package or module inside a zip archive."""
+    """Return the facts about a package or module inside a zip archive."""
     archive = os.path.dirname(place)
     while not os.path.isfile(archive):
         archive, last = os.path.split(archive)
@@ -250,7 +250,7 @@ def _archived(place: str) -> Iterator[bytes]:
 
 
 def _names_mpi(source: bytes) -> bool:
-    """Whether a file imports mpi4py anywhere, also by name or in code that it runs; texts about it do not count."""
+    """Return True if a file imports mpi4py anywhere, also by name or in executed code."""
     if b"mpi4py" not in source:
         return False
     try:
@@ -274,7 +274,7 @@ def _is_mpi_import(node: ast.AST) -> bool:
 
 
 class Variables:
-    """Global variables, closure and default arguments of a function.
+    """The global variables, closure and default arguments of a function.
 
     Args:
         program: the function.
@@ -291,7 +291,7 @@ class Variables:
         self.differ = False  # some rank's are others than those of the process
 
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
-        """Call the function as the rank that runs.
+        """Call the function with the values of the running rank.
 
         Raises:
             InputError: the function uses a communicator of the real MPI.
@@ -334,7 +334,7 @@ class Variables:
                 self.program.__closure__[i].cell_contents = contents[i]  # type: ignore[index]
 
     def _own(self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None) -> dict[Any, Any]:
-        """The values that are others on this rank. Only variables that the function names have to have one."""
+        """Return the values that differ on this rank. Variables that the function does not name may be missing."""
         used = self.program.__code__.co_names
         own = {
             key: self._value(task, value, names[key] if names else key, names is not None or key in used)
@@ -343,7 +343,7 @@ class Variables:
         return {key: value for key, value in own.items() if value is not None}
 
     def _value(self, task: Task, value: Any, name: str, used: bool) -> Any:
-        """What a value is on this rank, or None if it is no rank's own."""
+        """Return a value's counterpart on this rank, or None if ranks share the value."""
         real = self._real
         if real is not None and value is real:
             return self._virtual
@@ -359,7 +359,7 @@ class Variables:
         return None
 
     def _of_module(self, value: Any) -> Any:
-        """This rank's own module, or function or class of such a module."""
+        """Return this rank's own copy of a module, or of a function or class of such a module."""
         if isinstance(value, types.ModuleType):
             name: str = value.__name__
             return import_module(name) if value is self.replaced.get(name) else None

@@ -39,7 +39,7 @@ _stubborn: list[Any] = []  # kept, because collecting such a greenlet would tell
 
 
 def load_greenlet() -> Any:
-    """The greenlet library, or one line that says how to get it."""
+    """Import the greenlet library, or raise an error that says how to install it."""
     try:
         import greenlet
     except ImportError:
@@ -49,7 +49,7 @@ def load_greenlet() -> Any:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One virtual rank: its greenlet, its clock, and what it waits for."""
+    """One virtual rank: its greenlet, its clock and its wait."""
 
     rank: int
     scheduler: Scheduler
@@ -84,7 +84,7 @@ class Task:
     caught: dict[int, tuple[str, Site]] = field(default_factory=dict)
 
     def attach(self, buffer: Any) -> None:
-        """Memory for buffered sends: as much as they need, if it is None."""
+        """Attach memory for buffered sends; None means as much as they need."""
         self.attached = memoryview(buffer).nbytes if buffer is not None else 2**62
         self.attached_buffer = buffer
 
@@ -94,7 +94,7 @@ class Task:
         return self.attached_buffer
 
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message | None = None) -> None:
-        """One more message to a mailbox since the rank last waited; the message is needed when it is one too many.
+        """Count one more message to a mailbox since the rank last waited; record the message that exceeds the limit.
 
         Most programs send once or to one rank and then wait: only a rank that sends to several in a row has a table.
         """
@@ -109,7 +109,7 @@ class Task:
             self.flood = message
 
     def settle(self) -> None:
-        """The rank has waited for somebody: what it sent before can no longer pile up without bound."""
+        """Reset the counts after the rank waited for another rank."""
         if self.flood is not None:
             self.note_flood()
         self.to, self.count = None, 0
@@ -117,7 +117,7 @@ class Task:
             self.ahead.clear()
 
     def note_flood(self) -> None:
-        """Report that the rank has sent one rank too much, if it has."""
+        """Report a rank that sent too many messages to one rank, if any."""
         message, self.flood = self.flood, None
         if message is not None:
             box = message.comm.boxes[message.dest]
@@ -126,7 +126,7 @@ class Task:
 
 
 class Scheduler:
-    """The run queue of one simulation, and everything its ranks share.
+    """The run queue of one simulation and everything its ranks share.
 
     Attributes:
         ready: ranks that can go on.
@@ -170,7 +170,7 @@ class Scheduler:
         self.ranks_per_node = size
 
     def link(self, ranks: Sequence[int], nbytes: int) -> Link:
-        """Latency and inverse bandwidth of messages of a size between ranks of the whole program."""
+        """Return the latency and inverse bandwidth of messages of a size between ranks of the whole program."""
         return self.plain or message_link(self.machine, ranks, nbytes)
 
     def start(self, body: Callable[[Task], None]) -> None:
@@ -206,7 +206,7 @@ class Scheduler:
         self.through_hub = self.random is not None or self.unstarted > 0
 
     def close(self) -> None:
-        """End the ranks that still stand somewhere in the program; their ``finally`` blocks run."""
+        """End the ranks that are still inside the program; their ``finally`` blocks run."""
         self.closing = self.through_hub = True
         for task in self.tasks:
             if task.greenlet is not None and not task.greenlet.dead:
@@ -215,7 +215,7 @@ class Scheduler:
                 task.greenlet.throw(self.exit)
 
     def block(self, waiting: Any) -> None:
-        """Stop the running rank until somebody wakes it."""
+        """Stop the running rank until another rank wakes it."""
         task = self.current
         task.waiting = waiting
         ready = self.ready
@@ -259,20 +259,20 @@ class Scheduler:
         self.pass_on(task)
 
     def record_failure(self, problem: Problem) -> None:
-        """Note the finding that ends the run; the first one counts."""
+        """Record the finding that ends the run; only the first one counts."""
         if self.failure is None and not self.closing:
             self.failure = problem
             self.problems.append(problem)
 
     def fail(self, problem: Problem) -> NoReturn:
-        """Note a finding that ends the run, and leave the running rank for good."""
+        """Record a finding that ends the run, and leave the running rank for good."""
         self.record_failure(problem)
         if not self.closing:
             self.hub.switch()
         raise self.exit
 
     def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
-        """End the run: a thread of the program's own calls MPI, and only the one that plays the ranks can wait."""
+        """End the run, because a thread of the program calls MPI and only the main thread can wait."""
         name, rank, place = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
             f"rank {rank} calls {place} in a thread of its own ({name}): all virtual ranks share one thread, so only "
@@ -326,10 +326,10 @@ def active(scheduler: Scheduler) -> Iterator[None]:
 
 
 def current_task() -> Task | None:
-    """The rank that runs now, or None outside a simulation."""
+    """Return the task of the running rank, or None outside a simulation."""
     return _active[-1].current if _active else None
 
 
 def current_scheduler() -> Scheduler | None:
-    """The simulation that runs now, or None."""
+    """Return the scheduler of the running simulation, or None."""
     return _active[-1] if _active else None

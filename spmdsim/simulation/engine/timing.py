@@ -49,13 +49,13 @@ def as_machine(machine: MachineLike) -> Machine:
 
 
 def share_a_node(machine: Machine, ranks: Sequence[int]) -> bool:
-    """Whether ranks of the whole program are in one node of a machine that has nodes."""
+    """Return True if ranks of the whole program are in one node of a machine that has nodes."""
     node = machine.ranks_per_node
     return bool(node) and min(ranks) // node == max(ranks) // node
 
 
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
-    """Seconds per message, and per byte, of messages of a size between these ranks of the whole program.
+    """Return the seconds per message, and per byte, between ranks of the whole program for a message size.
 
     >>> message_link(_PLAIN, (0, 1), 8)
     Link(alpha=1e-06, beta=1e-10)
@@ -65,7 +65,7 @@ def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
 
 
 def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, machine: Machine) -> float:
-    """Seconds of one collective, from the moment the last rank it needs has come: the price that plans count.
+    """Return the seconds of one collective after the last rank arrived, by the price that plans use.
 
     Args:
         collective: its name in ``spmdsim.cost.closed_forms``.
@@ -85,7 +85,7 @@ _MICRO = 1e6
 
 
 class Timeline:
-    """Collects what happens when; times are modelled seconds."""
+    """A recorder of the calls of all ranks; times are modelled seconds."""
 
     def __init__(self, size: int) -> None:
         self._events: list[dict[str, Any]] = []
@@ -99,14 +99,14 @@ class Timeline:
         self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": said})
 
     def call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
-        """One call of a rank, from ``begin`` to the rank's clock."""
+        """Record one call of a rank, from ``begin`` to the rank's clock."""
         _, user = user_call(frame)
         if user is not None:
             facts["line"] = in_words(user.f_code.co_filename, user.f_lineno, folder=True)
         self._slice(name, task.rank, begin, task.clock, facts)
 
     def blocked(self, task: Any, name: str, where: str, ranks: str, last: float) -> None:
-        """The call in which a rank is when nobody can go on: it waits until beyond the last rank's clock."""
+        """Record the call in which a rank stands in a deadlock: it lasts beyond the clock of the last rank."""
         self._slice(name, task.rank, task.clock, 1.25 * last or 1e-6, {"line": where, "for": ranks}, "wait")
 
     def _slice(
@@ -117,19 +117,19 @@ class Timeline:
         self._events.append(event | times | {"args": facts})
 
     def arrow(self, message: Message, receive: Receive) -> None:
-        """A message from its sender to its receiver."""
+        """Record a message from its sender to its receiver."""
         name = f"tag {message.tag}, {many(message.payload.nbytes, 'byte')}"
         self._arrow("message", name, message, message.start, receive)
 
     def meeting(self, shared: Any, calls: list[Any]) -> None:
-        """A collective: an arrow from the last rank that came to every other one."""
+        """Record a collective: an arrow from the last rank that arrived to every other rank."""
         last = max(calls, key=lambda call: call.entered)
         for call in calls:
             if call is not last and calls[0].rule.flow == "all":
                 self._arrow("collective", call.name, last, last.entered, call)
 
     def _arrow(self, category: str, name: str, source: Any, begin: float, target: Any) -> None:
-        """From an operation of one rank at a time to the end of another's."""
+        """Record an arrow from an operation of one rank at a time to the end of another rank's operation."""
         self._arrows += 1
         common = {"cat": category, "name": name, "id": self._arrows, "tid": 0}
         start = {"ph": "s", "pid": source.task.rank, "ts": begin * _MICRO}
@@ -137,5 +137,5 @@ class Timeline:
         self._events += [common | start, common | end]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON values of a trace file."""
+        """Return the JSON values of a trace file."""
         return {"traceEvents": self._events, "displayTimeUnit": "ns"}

@@ -82,7 +82,7 @@ def put(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
 def start_receive(
     here: Endpoint, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
 ) -> Receive:
-    """Ask for a message: it is there already, or the receive waits in the own mailbox.
+    """Start a receive: match it with a message that arrived, or post it in the rank's own mailbox.
 
     Raises:
         MPIError: no such rank, or a tag out of range.
@@ -104,7 +104,7 @@ def start_receive(
 
 
 def check_source(size: int, source: int, tag: int) -> bool:
-    """Refuse a source or tag that cannot exist; False for PROC_NULL, from which nothing comes."""
+    """Raise an MPI error for an impossible source or tag; return False for PROC_NULL."""
     if not 0 <= source < size and source != ANY_SOURCE:
         if source == PROC_NULL:
             return False
@@ -115,7 +115,7 @@ def check_source(size: int, source: int, tag: int) -> bool:
 
 
 def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """A message meets its receive."""
+    """Match a message with its receive: check them, copy the data and set the times."""
     payload, target = message.payload, receive.target
     if payload.dtype is not target.dtype:
         _check_types(scheduler, message, receive)
@@ -151,7 +151,7 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
 
 
 def arrive(receiver: Task, posted: float, end: float, seconds: float) -> float:
-    """When a message is there: it has left the sender, its receive is posted, and the port in was free.
+    """Return the arrival time of a message: sent, its receive posted, and the receiving port free.
 
     Args:
         receiver: the rank that gets it.
@@ -188,7 +188,7 @@ def deliver(message: Message, target: Any) -> None:
 
 
 def received(receive: Receive, status: Status | None) -> Any:
-    """The rank takes what its receive got: the clock advances, the status is filled, an object is returned."""
+    """Complete a receive on its rank: advance the clock, fill the status, return an object."""
     task, message = receive.task, receive.message
     if receive.end > task.clock:
         task.clock = receive.end
@@ -208,7 +208,7 @@ def received(receive: Receive, status: Status | None) -> Any:
 
 
 def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
-    """A send to PROC_NULL is done at once; any other rank outside the communicator is refused."""
+    """Return True for PROC_NULL, to which a send completes at once; raise an MPI error for ranks outside the communicator."""
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
     clock = task.clock

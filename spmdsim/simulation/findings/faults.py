@@ -23,17 +23,17 @@ _ORDERS = {1: "row by row", 2: "column by column"}
 
 
 def send_place(message: Message) -> ProgramPlace:
-    """Where a message was sent."""
+    """Return the source line of a send."""
     return place_of(message.task.rank, message.name, message.site)
 
 
 def receive_place(receive: Receive) -> ProgramPlace:
-    """Where a receive was posted."""
+    """Return the source line of a receive."""
     return place_of(receive.task.rank, receive.name, receive.site)
 
 
 def contents(payload: Any) -> str:
-    """What travels, in words: ``10 × int32`` or ``a pickled object``."""
+    """Describe the contents of a message: ``10 × int32`` or ``a pickled object``."""
     if payload.dtype == "object":
         return "a pickled object"
     return f"{payload.elements} × {payload.dtype}"
@@ -44,7 +44,7 @@ def _error(kind: str, text: str, *places: ProgramPlace) -> Problem:
 
 
 def truncated(message: Message, receive: Receive) -> Problem:
-    """More was sent than the receive has room for."""
+    """Report a message that is longer than the receive buffer."""
     sent, received = send_place(message), receive_place(receive)
     text = (
         f"rank {sent.rank} sends {contents(message.payload)} to rank {received.rank} in {sent}, "
@@ -54,7 +54,7 @@ def truncated(message: Message, receive: Receive) -> Problem:
 
 
 def wrong_type(message: Message, receive: Receive) -> Problem:
-    """The two ends name different types."""
+    """Report a message whose two ends name different types."""
     sent, received = send_place(message), receive_place(receive)
     wanted = receive.target
     as_what = "a pickled object" if wanted.dtype == "object" else str(wanted.dtype)
@@ -66,7 +66,7 @@ def wrong_type(message: Message, receive: Receive) -> Problem:
 
 
 def not_ready(message: Message) -> Problem:
-    """A ready-mode send without its receive."""
+    """Report a ready-mode send without its receive."""
     sent, dest = send_place(message), message.comm.ranks[message.dest]
     text = (
         f"rank {sent.rank} sends to rank {dest} in {sent}, but {sent.call} is allowed only when the "
@@ -76,14 +76,14 @@ def not_ready(message: Message) -> Problem:
 
 
 def is_new(scheduler: Scheduler, *key: Any) -> bool:
-    """Whether nothing was said of this yet: it is worth one sentence."""
+    """Return True if this was not reported yet, and remember it."""
     new = key not in scheduler.suspects
     scheduler.suspects.add(key)
     return new
 
 
 def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Rows on one side and columns on the other: the data arrives transposed."""
+    """Report rows on one side and columns on the other: the data arrives transposed."""
     if not is_new(scheduler, "order", message.site, receive.site):
         return
     sent, received = send_place(message), receive_place(receive)
@@ -98,7 +98,7 @@ def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) 
 
 
 def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
-    """Rows and columns in one collective: some of its data arrives transposed."""
+    """Report rows and columns in one collective: some of its data arrives transposed."""
     if not is_new(scheduler, "order", calls[0].site):
         return
     orders: dict[int, tuple[Any, str]] = {}
@@ -118,7 +118,7 @@ def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
 
 
 def note_flood(message: Message, count: int, nbytes: int) -> None:
-    """Hundreds of messages to one rank without waiting for anybody: only memory limits them."""
+    """Report hundreds of messages to one rank without waiting for any rank."""
     if not is_new(message.task.scheduler, "flood", message.site):
         return
     sent, dest = send_place(message), message.comm.ranks[message.dest]
@@ -132,7 +132,7 @@ def note_flood(message: Message, count: int, nbytes: int) -> None:
 
 
 def note_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
-    """A buffer was changed while a nonblocking call still used it."""
+    """Report a buffer that changed while a nonblocking call still used it."""
     if not is_new(scheduler, "changed", operation.site):
         return
     start = place_of(operation.task.rank, operation.name, operation.site)
@@ -159,7 +159,7 @@ _PHRASES = {
 
 
 def compare(shared: Any, meeting: Meeting) -> Problem | None:
-    """The first difference between the calls that have come, or None if they fit together."""
+    """Return the first difference between the calls that arrived, or None if they fit together."""
     calls = meeting.present()
     first = calls[0]
     if all(call.name == first.name and call.facts == first.facts for call in calls):
@@ -175,7 +175,7 @@ def compare(shared: Any, meeting: Meeting) -> Problem | None:
 
 
 def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
-    """One sentence: the smaller groups differ from the largest one."""
+    """Describe how the smaller groups of ranks differ from the largest one."""
     groups: dict[Any, list[int]] = {}
     for rank, value in values.items():
         groups.setdefault(str(value), []).append(rank)
@@ -205,7 +205,7 @@ def _place(shared: Any, meeting: Meeting, rank: int) -> Any:
 
 
 def _at_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
-    """All ranks make the call at the same line: say what each passes."""
+    """Describe what each rank passes, if all ranks make the call at one line."""
     place = _place(shared, meeting, groups[0][0])
     shown = sorted(groups[:5], key=lambda ranks: ranks[0])
     each = [
@@ -232,7 +232,7 @@ def _differs(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> 
 
 
 def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
-    """The first block whose sender and receiver disagree on its size or type."""
+    """Return the first block whose sender and receiver disagree on its size or type."""
     for sender, receiver, part, room in _pairs(calls):
         if part.nbytes == room.nbytes == 0:
             continue
@@ -254,7 +254,7 @@ def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
 
 
 def _pairs(calls: list[CollectiveCall]) -> Any:
-    """(sender, receiver, what is sent, room for it) for every block of a collective that moves blocks."""
+    """Yield (sender, receiver, sent block, receive buffer) for every block of a collective that moves blocks."""
     rule = calls[0].rule.answer.__name__
     root = calls[0].root
     if rule == "_gather":
@@ -271,7 +271,7 @@ def _pairs(calls: list[CollectiveCall]) -> Any:
 
 
 def lag(shared: Any, meeting: Meeting) -> str:
-    """Whether a rank has skipped a call before and is one behind since then, in words.
+    """Describe a rank that skipped a call and is one call behind since then.
 
     A rank that skipped a collective stands, at every later one, at the line where the others stand
     one meeting later.

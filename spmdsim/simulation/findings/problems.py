@@ -41,16 +41,16 @@ class ProgramPlace:
 
     @property
     def where(self) -> str:
-        """File name and line, without the folder; for a notebook, cell and line."""
+        """The file name and line, without the folder; for a notebook, cell and line."""
         return in_words(self.file, self.line)
 
     def to_dict(self) -> dict[str, Any]:
-        """The place as JSON values."""
+        """Return the place as JSON values."""
         return {"rank": self.rank, "call": self.call, "file": self.file, "line": self.line}
 
 
 def line_of(code: CodeType, offset: int) -> int:
-    """The source line of one instruction."""
+    """Return the source line of one byte-code position."""
     for start, end, line in code.co_lines():
         if start <= offset < end and line is not None:
             return line
@@ -58,24 +58,24 @@ def line_of(code: CodeType, offset: int) -> int:
 
 
 def site_key(site: Site) -> tuple[str, int, int]:
-    """A site as a value: hashing a code object would look at all of its contents."""
+    """Return a call site as a hashable value, because hashing a code object visits all of its contents."""
     code, offset = site
     return code.co_filename, code.co_firstlineno, offset
 
 
 def place_of(rank: int, call: str, site: Site) -> ProgramPlace:
-    """The place of a call that kept its site."""
+    """Return the place of a call that recorded its site."""
     code, offset = site
     return ProgramPlace(rank, call, code.co_filename, line_of(code, offset))
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether a frame belongs to the simulator and not to the user's program."""
+    """Return True if a frame belongs to the simulator instead of the user's program."""
     return frame.f_code.co_filename.startswith(HERE)
 
 
 def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
-    """The simulated MPI call a stack is in, and the user's frame that made it."""
+    """Return the simulated MPI call of a stack, and the user's frame that made it."""
     call = ""
     while frame is not None and is_ours(frame):
         call = frame.f_code.co_name
@@ -84,7 +84,7 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
 
 
 def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
-    """Where a suspended rank stands: the outermost simulator call and the user's line that made it."""
+    """Return the place of a suspended rank: its outermost simulator call and the user's line that made it."""
     call, user = user_call(frame)
     if user is None:
         return ProgramPlace(rank, call or "start", "?", 0)
@@ -92,7 +92,7 @@ def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
 
 
 def ranks_text(ranks: Any, limit: int = 12) -> str:
-    """Ranks in words, runs as ranges.
+    """Write ranks as text, with runs as ranges.
 
     >>> ranks_text([3])
     'rank 3'
@@ -147,7 +147,7 @@ class Problem(ShortRepr):
         return f"{self.severity}: {self.kind.replace('_', ' ')}: {self.message}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as JSON values."""
+        """Return the finding as JSON values."""
         return {
             "kind": self.kind,
             "severity": self.severity,
@@ -160,7 +160,7 @@ class Problem(ShortRepr):
 
 
 class SimulationError(WorldError):
-    """The simulated program is wrong; ``report`` has every finding and what each rank did until then."""
+    """The error for a wrong simulated program; ``report`` has every finding and what each rank did before it."""
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)

@@ -28,24 +28,24 @@ from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
 
 def checked_root(comm: Any, root: int) -> int:
-    """Refuse a root that does not exist."""
+    """Return the root. Raise an MPI error if it is outside the communicator."""
     if not 0 <= root < comm.size:
         raise MPIError("ERR_ROOT", f"root {root} is not in 0 to {comm.size - 1}")
     return int(root)
 
 
 def in_place(spec: Any) -> bool:
-    """Whether a buffer stands for the other one; mpi4py takes None for MPI.IN_PLACE."""
+    """Return True if a buffer stands for the other one; mpi4py accepts None for MPI.IN_PLACE."""
     return spec is None or spec is IN_PLACE
 
 
 def _same(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
-    """What all ranks must agree on: the given facts, then dtype and count."""
+    """Return the facts that must be equal on all ranks: the given ones, then dtype and count."""
     return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
 
 
 def _apart(send: Any, receive: Any) -> None:
-    """Refuse one array as both buffers, which MPI forbids."""
+    """Raise an MPI error for one array as both buffers, which MPI forbids."""
     if send is receive and not in_place(send) and simple(send).elements:
         raise MPIError("ERR_BUFFER", "the send buffer is the receive buffer: pass MPI.IN_PLACE")
 
@@ -59,7 +59,7 @@ def Barrier(self: Any) -> CollectiveCall:
 
 
 def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
-    """The root's data to everybody."""
+    """Send the root's buffer to all ranks."""
     root = checked_root(self, root)
     buffer = simple(buf)
     receive = [] if self._rank == root else [buffer]
@@ -67,7 +67,7 @@ def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
 
 
 def _gathering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
-    """Blocks to the root, which ``share`` cuts out of its buffer; even ones must be alike on all ranks."""
+    """Describe a gather of blocks to the root, which ``share`` cuts out of its buffer."""
     root = checked_root(self, root)
     receive = share(recvbuf, self.size) if self._rank == root else []
     mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
@@ -76,19 +76,19 @@ def _gathering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, eve
 
 
 def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Equal blocks of all ranks to the root, in rank order."""
+    """Gather equal blocks of all ranks to the root, in rank order."""
     checked_root(self, root)
     _apart(sendbuf, recvbuf)
     return _gathering(self, sendbuf, recvbuf, root, blocks, True)
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Blocks of any size to the root."""
+    """Gather blocks of any size to the root."""
     return _gathering(self, sendbuf, recvbuf, root, vector, False)
 
 
 def _scattering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
-    """Blocks that ``share`` cuts out of the root's buffer, one to each rank."""
+    """Describe a scatter of blocks that ``share`` cuts out of the root's buffer, one per rank."""
     root = checked_root(self, root)
     parts = share(sendbuf, self.size) if self._rank == root else []
     kept = in_place(recvbuf) and self._rank == root
@@ -98,17 +98,17 @@ def _scattering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, ev
 
 
 def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Equal blocks of the root's data, one to each rank."""
+    """Scatter equal blocks of the root's buffer, one per rank."""
     return _scattering(self, sendbuf, recvbuf, root, blocks, True)
 
 
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
-    """Blocks of any size of the root's data, one to each rank."""
+    """Scatter blocks of any size of the root's buffer, one per rank."""
     return _scattering(self, sendbuf, recvbuf, root, vector, False)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Equal blocks of all ranks to everybody."""
+    """Gather equal blocks of all ranks to all ranks."""
     _apart(sendbuf, recvbuf)
     receive = blocks(recvbuf, self.size)
     mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
@@ -116,7 +116,7 @@ def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
 
 
 def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """Blocks of any size of all ranks to everybody."""
+    """Gather blocks of any size to all ranks."""
     receive = vector(recvbuf, self.size)
     mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
     return CollectiveCall(RULES["all_gather"], [mine], receive, {})
@@ -129,7 +129,7 @@ def _exchanging(self: Any, sendbuf: Any, recvbuf: Any, share: Any) -> Collective
 
 
 def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """An equal block from everybody to everybody."""
+    """Exchange equal blocks between all ranks."""
     _apart(sendbuf, recvbuf)
     call = _exchanging(self, sendbuf, recvbuf, blocks)
     call.facts = _same(call.send[0])
@@ -137,12 +137,12 @@ def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """A block of any size from everybody to everybody."""
+    """Exchange blocks of any size between all ranks."""
     return _exchanging(self, sendbuf, recvbuf, vector)
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
-    """A block of any size and type from everybody to everybody."""
+    """Exchange blocks of any size and type between all ranks."""
     return _exchanging(self, sendbuf, recvbuf, typed)
 
 
@@ -155,7 +155,7 @@ def _reducing(
     whole: MessageBuffer,
     **facts: Any,
 ) -> CollectiveCall:
-    """A reduction: all ranks bring one vector each and name the same operation."""
+    """Describe a reduction: all ranks pass one vector each and name one operation."""
     op = as_op(op)
     mine = whole if in_place(sendbuf) else simple(sendbuf)
     op.check(mine.dtype)
@@ -164,7 +164,7 @@ def _reducing(
 
 
 def _fitting(sent: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
-    """The receive buffer, as long as what is sent."""
+    """Return the receive buffer, as long as the send buffer."""
     if in_place(sent):
         return [buffer]
     mine = simple(sent)
@@ -176,7 +176,7 @@ def _fitting(sent: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
 
 
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
-    """The reduction of all ranks' vectors, on the root."""
+    """Reduce all ranks' vectors to the root."""
     root = checked_root(self, root)
     _apart(sendbuf, recvbuf)
     if self._rank != root:
@@ -188,29 +188,29 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
 
 
 def _everywhere(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op) -> CollectiveCall:
-    """A reduction that fills every rank's buffer."""
+    """Describe a reduction that fills every rank's buffer."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
     return _reducing(self, rule, sendbuf, _fitting(sendbuf, whole), op, whole)
 
 
 def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """The reduction of all ranks' vectors, on everybody."""
+    """Reduce all ranks' vectors to all ranks."""
     return _everywhere(self, "all_reduce", sendbuf, recvbuf, op)
 
 
 def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """The reduction of the ranks up to and including this one."""
+    """Reduce the vectors of the ranks up to and including this one."""
     return _everywhere(self, "scan", sendbuf, recvbuf, op)
 
 
 def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """The reduction of the ranks before this one; rank 0's buffer stays as it is."""
+    """Reduce the vectors of the ranks before this one; rank 0's buffer stays unchanged."""
     return _everywhere(self, "exscan", sendbuf, recvbuf, op)
 
 
 def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """The reduction of all ranks' vectors, one equal block on each rank."""
+    """Reduce all ranks' vectors; each rank gets one equal block."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
     mine = whole if in_place(sendbuf) else simple(sendbuf)
@@ -227,7 +227,7 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
 def Reduce_scatter(
     self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
 ) -> CollectiveCall:
-    """The reduction of all ranks' vectors, a block of given size on each rank."""
+    """Reduce all ranks' vectors; each rank gets a block of given size."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
     mine = whole if in_place(sendbuf) else simple(sendbuf)
@@ -265,7 +265,7 @@ def barrier(self: Any) -> CollectiveCall:
 
 
 def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
-    """The root's object to everybody."""
+    """Send the root's object to all ranks."""
     root = checked_root(self, root)
     send = [ObjectPayload(obj)] if self._rank == root else []
     call = CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
@@ -274,26 +274,26 @@ def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
 
 
 def gather(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
-    """Everybody's object to the root, as a list."""
+    """Gather all ranks' objects to the root, as a list."""
     root = checked_root(self, root)
     send = [ObjectPayload(sendobj)]
     return CollectiveCall(RULES["gather"], send, None, {"root": root}, root, listed=True)
 
 
 def scatter(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
-    """One object of the root's list to each rank."""
+    """Scatter the root's list, one object per rank."""
     root = checked_root(self, root)
     send = _listed(self, sendobj) if self._rank == root else []
     return CollectiveCall(RULES["scatter"], list(send), None, {"root": root}, root)
 
 
 def allgather(self: Any, sendobj: Any) -> CollectiveCall:
-    """Everybody's object to everybody, as a list."""
+    """Gather all ranks' objects to all ranks, as a list."""
     return CollectiveCall(RULES["all_gather"], [ObjectPayload(sendobj)], None, {}, listed=True)
 
 
 def alltoall(self: Any, sendobj: Any) -> CollectiveCall:
-    """The i-th object of everybody's list to rank i."""
+    """Exchange objects: rank i gets the i-th object of every rank's list."""
     return CollectiveCall(RULES["all_to_all"], list(_listed(self, sendobj)), None, {}, listed=True)
 
 
@@ -304,22 +304,22 @@ def _folding(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall
 
 
 def reduce(self: Any, sendobj: Any, op: Any = SUM, root: int = 0) -> CollectiveCall:
-    """The reduction of all ranks' objects, on the root."""
+    """Reduce all ranks' objects to the root."""
     return _folding("reduce", sendobj, op, checked_root(self, root))
 
 
 def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """The reduction of all ranks' objects, on everybody."""
+    """Reduce all ranks' objects to all ranks."""
     return _folding("all_reduce", sendobj, op)
 
 
 def scan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """The reduction of the objects of the ranks up to and including this one."""
+    """Reduce the objects of the ranks up to and including this one."""
     return _folding("scan", sendobj, op)
 
 
 def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
-    """The reduction of the objects of the ranks before this one; None on rank 0."""
+    """Reduce the objects of the ranks before this one; None on rank 0."""
     return _folding("exscan", sendobj, op)
 
 
@@ -375,7 +375,7 @@ def _persistent(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[.
 
 
 class CollectiveMethods:
-    """Everything a communicator's ranks do together, apart from making new communicators."""
+    """The collective methods of a communicator, except those that create communicators."""
 
 
 def _install() -> None:

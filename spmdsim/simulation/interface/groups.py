@@ -22,7 +22,7 @@ class Group:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks of the whole program in it; an MPI error of a group that is null, or was freed."""
+        """Return the group's ranks of the whole program. Raise an MPI error if the group is null or was freed."""
         if self._null:
             raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
         return self._members
@@ -39,11 +39,11 @@ class Group:
         return not self._null
 
     def Get_size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return len(self.members)
 
     def Get_rank(self) -> int:
-        """The caller's place in the group, or UNDEFINED."""
+        """Return the caller's position in the group, or UNDEFINED."""
         members, task = self.members, current_task()
         if task is None or task.rank not in members:
             return UNDEFINED
@@ -53,7 +53,7 @@ class Group:
     rank = property(Get_rank)
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
-        """Places of these members in another group (the caller's world order by default)."""
+        """Return the positions of these members in another group (by default in the caller's world order)."""
         places = range(self.size) if ranks is None else ranks
         members = [place if place == PROC_NULL else self.members[place] for place in places]
         if group is None:
@@ -62,47 +62,47 @@ class Group:
         return [place_of.get(member, UNDEFINED) for member in members]
 
     def Compare(self, group: Group) -> int:
-        """IDENT, SIMILAR (same ranks, other order) or UNEQUAL."""
+        """Return IDENT, SIMILAR (equal ranks in another order) or UNEQUAL."""
         if self.members == group.members:
             return IDENT
         return SIMILAR if set(self.members) == set(group.members) else UNEQUAL
 
     def Dup(self) -> Group:
-        """The same group."""
+        """Return an equal group."""
         return Group(self.members)
 
     @classmethod
     def Union(cls, group1: Group, group2: Group) -> Group:
-        """All of the first, then those of the second that are not in it."""
+        """Return all ranks of the first group, then the ranks of the second one that are not in the first."""
         return cls([*group1.members, *(m for m in group2.members if m not in group1.members)])
 
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
-        """Those of the first that are in the second."""
+        """Return the ranks of the first group that are in the second one."""
         return cls(m for m in group1.members if m in group2.members)
 
     Intersect = Intersection
 
     @classmethod
     def Difference(cls, group1: Group, group2: Group) -> Group:
-        """Those of the first that are not in the second."""
+        """Return the ranks of the first group that are not in the second one."""
         return cls(m for m in group1.members if m not in group2.members)
 
     def Incl(self, ranks: Sequence[int]) -> Group:
-        """The members at these places, in this order."""
+        """Return the members at these positions, in this order."""
         return Group(self.members[self._place(rank)] for rank in ranks)
 
     def Excl(self, ranks: Sequence[int]) -> Group:
-        """The members at all other places."""
+        """Return the members at all other positions."""
         left_out = {self._place(rank) for rank in ranks}
         return Group(m for place, m in enumerate(self.members) if place not in left_out)
 
     def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
-        """The members at places given as (first, last, stride)."""
+        """Return the members at positions given as (first, last, stride)."""
         return self.Incl(_places(ranks))
 
     def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
-        """The members at all places but those given as (first, last, stride)."""
+        """Return the members at all positions but those given as (first, last, stride)."""
         return self.Excl(_places(ranks))
 
     def Free(self) -> None:

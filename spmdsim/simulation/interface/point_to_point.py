@@ -34,7 +34,7 @@ _frame = sys._getframe
 
 
 class PointToPoint:
-    """Sending and receiving."""
+    """The methods of a communicator that send and receive."""
 
     _scheduler: Any
     _shared: Any
@@ -161,17 +161,17 @@ class PointToPoint:
         return receive
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Begin to send a buffer, which must stay as it is until the request is waited for."""
+        """Start to send a buffer, which must stay unchanged until the request is complete."""
         return Request(operation=self._start(outgoing(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
+        """Start to receive into a buffer, which belongs to MPI until the request is complete."""
         return Request(operation=self._post(writable(buf, source), source, tag, "Irecv", _frame(1)))
 
     # ------------------------------------------------------------------ persistent
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
-        """A receive to be started again and again."""
+        """Return a receive that can be started repeatedly."""
         frame, target = _frame(1), writable(buf, source)
         return Prequest(lambda: self._post(target, source, tag, "Recv_init", frame))
 
@@ -215,11 +215,11 @@ class PointToPoint:
         return self._exchange(ObjectPayload(sendobj), dest, sendtag, *ends, "sendrecv", _frame(1))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Begin to send a Python object."""
+        """Start to send a Python object."""
         return Request(operation=self._start(ObjectPayload(obj), dest, tag, STANDARD, "isend", _frame(1)))
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begin to receive a Python object, which the request's ``wait`` returns."""
+        """Start to receive a Python object, which the request's ``wait`` returns."""
         return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
 
 

@@ -21,7 +21,7 @@ _NOBODYS = object()
 
 
 class ProbeMethods:
-    """Looking at what has arrived."""
+    """The methods of a communicator that inspect arrived messages."""
 
     _scheduler: Any
     _shared: Any
@@ -38,7 +38,7 @@ class ProbeMethods:
     probe = Probe
 
     def _look(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
-        """The message that a receive would get, which is waited for, or else looked for once more after all others."""
+        """Return the message that a receive would get; wait for it, or look once more after all other ranks ran."""
         if not check_source(self.size, source, tag):
             if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
@@ -58,7 +58,7 @@ class ProbeMethods:
         return message
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Whether a message is there."""
+        """Return True if a message has arrived."""
         return self._look(source, tag, status, "Iprobe", False) is not None
 
     iprobe = Iprobe
@@ -80,7 +80,7 @@ class ProbeMethods:
 
 
 class Matched:
-    """A message that a matching probe took hold of: only its holder can receive it (``MPI.Message``)."""
+    """A message that a matching probe took: only its holder can receive it (``MPI.Message``)."""
 
     lasting = False  # the constant MESSAGE_NO_PROC can be received again and again
 
@@ -94,7 +94,7 @@ class Matched:
 
     @classmethod
     def from_nobody(cls) -> Matched:
-        """The message that PROC_NULL sends."""
+        """Return the message that PROC_NULL sends."""
         return cls(None, _NOBODYS)
 
     def __bool__(self) -> bool:
@@ -149,11 +149,11 @@ class Matched:
         return self._home()._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def Irecv(self, buf: Any) -> Request:
-        """Begin to receive the message into a buffer."""
+        """Start to receive the message into a buffer."""
         source, tag = self._put_back()
         return Request(operation=self._home()._post(writable(buf), source, tag, "Irecv", _frame(1)))
 
     def irecv(self) -> Request:
-        """Begin to receive the message as a Python object."""
+        """Start to receive the message as a Python object."""
         source, tag = self._put_back()
         return Request(operation=self._home()._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))

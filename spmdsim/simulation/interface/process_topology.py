@@ -21,10 +21,10 @@ _frame = sys._getframe
 
 
 class Topocomm(Intracomm):
-    """A communicator whose ranks have neighbours: before and after them in each dimension."""
+    """A communicator whose ranks have neighbours: the previous and the next rank in each dimension."""
 
     def _neighbours(self) -> list[tuple[int, int]]:
-        """Per slot, the neighbour and which of its slots points back: its +1 slot for our -1 slot."""
+        """Return, per slot, the neighbour and the slot of the neighbour that points back."""
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
             before, after = shift(self._shared.grid, self._rank, dim, 1)
@@ -33,12 +33,12 @@ class Topocomm(Intracomm):
 
     @property
     def inedges(self) -> list[int]:
-        """Ranks that send to this one in neighbour exchanges."""
+        """The ranks that send to this rank in neighbour exchanges."""
         return [rank for rank, _ in self._neighbours()]
 
     @property
     def outedges(self) -> list[int]:
-        """Ranks this one sends to in neighbour exchanges."""
+        """The ranks to which this rank sends in neighbour exchanges."""
         return self.inedges
 
     indegree = property(lambda self: len(self.inedges))
@@ -52,36 +52,36 @@ class Topocomm(Intracomm):
         return meet(self, call, name, frame)
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """One block to all neighbours, one from each."""
+        """Send one block to all neighbours and receive one from each."""
         receive = blocks(recvbuf, self.indegree)
         self._meet([simple(sendbuf)], receive, True, "Neighbor_allgather", _frame(1))
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """One block to all neighbours, one of any size from each."""
+        """Send one block to all neighbours and receive a block of any size from each."""
         receive = vector(recvbuf, self.indegree)
         self._meet([simple(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """An equal block to each neighbour, one from each."""
+        """Send an equal block to each neighbour and receive one from each."""
         send, receive = blocks(sendbuf, self.outdegree), blocks(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoall", _frame(1))
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block of any size to each neighbour, one from each."""
+        """Send a block of any size to each neighbour and receive one from each."""
         send, receive = vector(sendbuf, self.outdegree), vector(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallv", _frame(1))
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block of any size and type to each neighbour, one from each."""
+        """Send a block of any size and type to each neighbour and receive one from each."""
         send, receive = typed(sendbuf, self.outdegree), typed(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallw", _frame(1))
 
     def neighbor_allgather(self, sendobj: Any) -> Any:
-        """One object to all neighbours; the list of theirs."""
+        """Send one object to all neighbours; return the list of theirs."""
         return self._meet([ObjectPayload(sendobj)], None, True, "neighbor_allgather", _frame(1))
 
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> Any:
-        """One object to each neighbour; the list of theirs."""
+        """Send one object to each neighbour; return the list of theirs."""
         if len(sendobj) != self.outdegree:
             raise ValueError(f"expecting {self.outdegree} items, got {len(sendobj)}")
         send = [ObjectPayload(one) for one in sendobj]
@@ -89,17 +89,17 @@ class Topocomm(Intracomm):
 
 
 class Cartcomm(Topocomm):
-    """A communicator whose ranks sit on a grid, the last dimension varying fastest."""
+    """A communicator whose ranks form a grid; the last dimension varies fastest."""
 
     def Get_dim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self._shared.grid[0])
 
     dim = property(Get_dim)
     ndim = property(Get_dim)
 
     def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
-        """Dims, periods and the caller's coordinates."""
+        """Return dims, periods and the caller's coordinates."""
         dims, periods = self._shared.grid
         return list(dims), [int(p) for p in periods], self.Get_coords(self._rank)
 
@@ -109,13 +109,13 @@ class Cartcomm(Topocomm):
     coords = property(lambda self: self.Get_topo()[2])
 
     def Get_coords(self, rank: int) -> list[int]:
-        """Coordinates of a rank."""
+        """Return the coordinates of a rank."""
         if not 0 <= rank < self.size:
             raise MPIError("ERR_RANK", f"rank {rank} is not in 0 to {self.size - 1}")
         return coords_of(self._shared.grid[0], rank)
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
-        """The rank at some coordinates; periodic dimensions wrap around."""
+        """Return the rank at some coordinates; periodic dimensions wrap around."""
         dims, periods = self._shared.grid
         inside = []
         for at, extent, periodic in zip(coords, dims, periods):
@@ -125,13 +125,13 @@ class Cartcomm(Topocomm):
         return rank_at(dims, inside)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
-        """Where data comes from and goes to when all move ``disp`` steps; PROC_NULL beyond an edge."""
+        """Return the source and destination if all ranks move ``disp`` steps; PROC_NULL beyond an edge."""
         if not 0 <= direction < self.Get_dim():
             raise MPIError("ERR_DIMS", f"direction {direction} is not in 0 to {self.Get_dim() - 1}")
         return shift(self._shared.grid, self._rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
-        """The communicators along the dimensions that remain."""
+        """Create communicators along the dimensions that remain."""
         dims, periods = self._shared.grid
         if len(remain_dims) != len(dims):
             raise MPIError("ERR_DIMS", f"{many(len(remain_dims), 'flag')} for {many(len(dims), 'dimension')}")
@@ -154,17 +154,17 @@ def _masked(coords: list[int], keep: list[bool], kept: bool) -> list[int]:
 
 
 def coords_of(dims: Sequence[int], rank: int) -> list[int]:
-    """Coordinates of a rank, the last dimension varying fastest."""
+    """Return the coordinates of a rank; the last dimension varies fastest."""
     return [int(at) for at in np.unravel_index(rank, tuple(dims))]
 
 
 def rank_at(dims: Sequence[int], coords: Sequence[int]) -> int:
-    """Rank at some coordinates."""
+    """Return the rank at some coordinates."""
     return int(np.ravel_multi_index(tuple(coords), tuple(dims)))
 
 
 def shift(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
-    """The ranks ``disp`` steps before and after a rank in one dimension."""
+    """Return the ranks ``disp`` steps before and after a rank in one dimension."""
     dims, periods = grid
     here = coords_of(dims, rank)
 
@@ -178,7 +178,7 @@ def shift(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
 
 
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
-    """Arrange the first ranks of a communicator on a grid; the others get COMM_NULL."""
+    """Arrange the first ranks of a communicator on a grid; other ranks get COMM_NULL."""
     extents = [int(dims)] if isinstance(dims, int) else [int(extent) for extent in dims]
     if periods is None:
         periods = [False] * len(extents)
@@ -203,7 +203,7 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
 
 
 def Compute_dims(nnodes: int, dims: Any) -> list[int]:
-    """Share ranks out to dimensions as evenly as possible; zeros are chosen, other entries kept.
+    """Distribute ranks over dimensions as evenly as possible; only entries of 0 are chosen.
 
     >>> Compute_dims(12, 2), Compute_dims(12, [0, 2])
     ([4, 3], [6, 2])
@@ -218,7 +218,7 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
 
 
 def _balanced(total: int, parts: int) -> list[int]:
-    """The factors of a number that are closest to each other, largest first."""
+    """Return the factors of a number that are closest to each other, largest first."""
     divisors = [d for d in range(1, total + 1) if total % d == 0]
     heads = (head for head in product(divisors, repeat=parts - 1) if total % prod(head) == 0)
     every = (sorted([*head, total // prod(head)], reverse=True) for head in heads)

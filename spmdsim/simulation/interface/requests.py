@@ -16,7 +16,7 @@ from spmdsim.simulation.findings.problems import place_in_stack
 
 
 class Request(Handle):
-    """One started operation; null once it has been waited for.
+    """One started operation; null after a completed wait.
 
     Attributes:
         operation: the send, receive or collective; None for a null request.
@@ -38,7 +38,7 @@ class Request(Handle):
         return True
 
     def wait(self, status: Status | None = None) -> Any:
-        """Block until the operation is complete; returns the object of a lower-case receive."""
+        """Block until the operation is complete; return the object of a lower-case receive."""
         operation = self.operation
         if operation is None:
             return _nothing(status)
@@ -53,11 +53,11 @@ class Request(Handle):
         return result
 
     def Test(self, status: Status | None = None) -> bool:
-        """Whether the operation is complete; it then is as if waited for."""
+        """Return True if the operation is complete; a complete request becomes null, as after a wait."""
         return self.test(status)[0]
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
-        """Whether the operation is complete, and the object of a lower-case receive."""
+        """Return whether the operation is complete, and the object of a lower-case receive."""
         operation = self.operation
         if operation is None:
             return True, _nothing(status)
@@ -68,7 +68,7 @@ class Request(Handle):
         return True, self._take(status)
 
     def Get_status(self, status: Status | None = None) -> bool:
-        """Whether the operation is complete; the request stays as it is."""
+        """Return True if the operation is complete; the request does not change."""
         operation = self.operation
         if operation is None:
             _nothing(status)
@@ -95,7 +95,7 @@ class Request(Handle):
     cancel = Cancel
 
     def Free(self) -> None:
-        """Forget the request; the operation goes on."""
+        """Free the request; the operation continues."""
         if self.operation is not None:
             self.operation.task.active.pop(id(self), None)
             self.operation = None
@@ -103,7 +103,7 @@ class Request(Handle):
     free = Free
 
     def _take(self, status: Status | None) -> Any:
-        """Hand over what a complete operation brought."""
+        """Return the result of a complete operation."""
         operation, self.operation = self.operation, None
         operation.task.active.pop(id(self), None)
         return take_result(operation, status)
@@ -112,13 +112,13 @@ class Request(Handle):
 
     @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
-        """Block until all are complete."""
+        """Block until all operations are complete."""
         cls.waitall(requests, statuses)
         return True
 
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
-        """Block until all are complete; returns the objects received."""
+        """Block until all operations are complete; return the received objects."""
         operations = [one.operation for one in requests if one.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
         _wait_together(operations, every=True)
@@ -137,12 +137,12 @@ class Request(Handle):
 
     @classmethod
     def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
-        """Block until one is complete; returns its place in the list."""
+        """Block until one operation is complete; return its position in the list."""
         return cls.waitany(requests, status)[0]
 
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
-        """Block until one is complete; returns its place and the object received."""
+        """Block until one operation is complete; return its position and the received object."""
         operations = [one.operation for one in requests if one.operation is not None]
         if not operations:
             return UNDEFINED, _nothing(status)
@@ -152,14 +152,14 @@ class Request(Handle):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Block until at least one is complete; returns the places of all that are."""
+        """Block until at least one operation is complete; return the positions of all complete ones."""
         return cls.waitsome(requests, statuses)[0]
 
     @classmethod
     def waitsome(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Block until at least one is complete; returns the places and objects of all that are."""
+        """Block until at least one operation is complete; return positions and objects of all complete ones."""
         operations = [one.operation for one in requests if one.operation is not None]
         if not operations:
             return None, None
@@ -168,26 +168,26 @@ class Request(Handle):
 
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
-        """Whether all are complete; they then are as if waited for."""
+        """Return True if all operations are complete; the requests become null then."""
         return cls.testall(requests, statuses)[0]
 
     @classmethod
     def testall(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
-        """Whether all are complete, and the objects received."""
+        """Return whether all operations are complete, and the received objects."""
         if not _look(requests, every=True):
             return False, None
         return True, cls.waitall(requests, statuses)
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """Place of a complete request, and whether there is one."""
+        """Return the position of a complete request, and whether there is one."""
         return cls.testany(requests, status)[:2]
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
-        """Place of a complete request, whether there is one, and the object received."""
+        """Return the position of a complete request, whether there is one, and the received object."""
         if all(one.operation is None for one in requests):
             return UNDEFINED, True, _nothing(status)
         if not _look(requests, every=False):
@@ -197,14 +197,14 @@ class Request(Handle):
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Places of all complete requests, perhaps none."""
+        """Return the positions of all complete requests, possibly none."""
         return cls.testsome(requests, statuses)[0]
 
     @classmethod
     def testsome(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Places and objects of all complete requests, perhaps none."""
+        """Return the positions and objects of all complete requests, possibly none."""
         if all(one.operation is None for one in requests):
             return None, None
         if not _look(requests, every=False):
@@ -216,7 +216,7 @@ class Request(Handle):
 
 
 class Prequest(Request):
-    """A persistent request: inactive until started, and again after each completion.
+    """A persistent request: inactive until it is started, and again after each completion.
 
     Args:
         begin: starts the operation and returns it.
@@ -243,13 +243,13 @@ class Prequest(Request):
             request.Start()
 
     def Free(self) -> None:
-        """Forget the request."""
+        """Free the request."""
         super().Free()
         self._begin = None
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
-    """What a complete operation brought: data written, status filled, the object of a lower-case call."""
+    """Write received data, fill the status, and return the object of a complete lower-case operation."""
     task = operation.task
     if isinstance(operation, Message):
         if operation.end > task.clock:
@@ -281,12 +281,12 @@ def _notice_change(operation: Any, array: Any, before: Any) -> None:
 
 
 def _content(array: Any) -> list[bytes]:
-    """The bytes that are data: what only aligns the parts of a structured value is not copied either."""
+    """Return the bytes that are data, without the padding of structured values."""
     return [array[part].tobytes() for part in array.dtype.names or ()] or [array.tobytes()]
 
 
 def _nothing(status: Status | None) -> Any:
-    """What a null request brings."""
+    """Fill the status of a null request."""
     if status is not None:
         status.__dict__.update(vars(Status()))
     return None
@@ -313,7 +313,7 @@ def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tu
 
 
 def _look(requests: Sequence[Request], every: bool) -> bool:
-    """Whether all, or any, are complete; if not, others run first and it looks once more."""
+    """Return whether all, or any, are complete; if not, let other ranks run first and test once more."""
     operations = [one.operation for one in requests if one.operation is not None]
     check = all if every else any
     if not check(operation.done for operation in operations):

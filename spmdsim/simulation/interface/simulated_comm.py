@@ -25,7 +25,7 @@ _frame = sys._getframe
 
 
 class CommunicatorState:
-    """What all ranks of a communicator have in common.
+    """The state that all ranks of a communicator share.
 
     Attributes:
         ranks: its ranks as ranks of the whole program, in order.
@@ -50,7 +50,7 @@ class CommunicatorState:
         scheduler.shared.append(self)
 
     def of_ranks(self, ranks: Any, call: str, grid: Any = None) -> CommunicatorState:
-        """A new one, made by a call of this one's ranks."""
+        """Create a communicator in a call of this one's ranks."""
         return CommunicatorState(self.scheduler, ranks, f"{self.name}.{call}", grid)
 
 
@@ -93,7 +93,7 @@ NOT_SIMULATED = frozenset(
 
 
 class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
-    """One rank's handle on a communicator."""
+    """One rank's handle of a communicator."""
 
     size: int
     _shared: CommunicatorState
@@ -103,7 +103,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     _attributes: dict[int, Any]
 
     def __new__(cls, comm: Comm | None = None) -> Any:
-        """Another handle on the same communicator, as a copy constructor makes it."""
+        """Return another handle of a communicator, as a copy constructor."""
         self = super().__new__(cls)
         if comm is not None:
             self.__dict__.update(comm.__dict__)
@@ -111,7 +111,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
-        """The handle of one rank."""
+        """Create the handle of one rank."""
         comm = cls.__new__(cls)
         comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler
         comm._end = Endpoint(shared, rank, task)
@@ -121,7 +121,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @property
     def _task(self) -> Task:
-        """The rank whose handle this is, which must be the one that runs."""
+        """The task of the handle's rank. Raises an error if another rank runs."""
         return self._end.running()
 
     def __eq__(self, other: object) -> bool:
@@ -137,7 +137,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return True
 
     def __getattr__(self, name: str) -> NoReturn:
-        """A name that is not there: one of mpi4py's that is not simulated, or no name of it."""
+        """Raise AttributeError: mpi4py's name is not simulated, or mpi4py has no such name."""
         from spmdsim.errors import nearest
 
         if name in NOT_SIMULATED:
@@ -146,53 +146,53 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         raise AttributeError(f"a communicator has no {name!r}" + f"; did you mean {near!r}?" * bool(near))
 
     def Get_rank(self) -> int:
-        """The caller's rank."""
+        """Return the caller's rank."""
         self._end.running()
         return self._rank
 
     rank = property(Get_rank)
 
     def Get_size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return int(self.size)
 
     def Get_group(self) -> Group:
-        """The ranks, in order."""
+        """Return the group of the ranks, in order."""
         return Group(self._shared.ranks)
 
     group = property(Get_group)
 
     def Get_name(self) -> str:
-        """Its name in MPI; those that a program made have the one shown in diagnoses."""
+        """Return the name in MPI; a communicator that a program created has the name shown in diagnoses."""
         name = str(self._shared.name)
         return f"MPI_{name}" if name in ("COMM_WORLD", "COMM_SELF") else name
 
     def Set_name(self, name: str) -> None:
-        """Change the name."""
+        """Set the name."""
         self._shared.name = name
 
     name = property(Get_name, Set_name)
 
     def Compare(self, comm: Comm) -> int:
-        """IDENT, CONGRUENT (same ranks in the same order), SIMILAR (other order) or UNEQUAL."""
+        """Return IDENT, CONGRUENT (equal ranks in equal order), SIMILAR (other order) or UNEQUAL."""
         if comm._shared is self._shared:
             return c.IDENT
         alike = self.Get_group().Compare(comm.Get_group())
         return c.CONGRUENT if alike == c.IDENT else alike
 
     def Is_inter(self) -> bool:
-        """Intercommunicators are not simulated."""
+        """Return False: intercommunicators are not simulated."""
         return False
 
     def Is_intra(self) -> bool:
-        """Always, here."""
+        """Return True."""
         return True
 
     is_inter = property(Is_inter)
     is_intra = property(Is_intra)
 
     def Get_topology(self) -> int:
-        """CART, or UNDEFINED."""
+        """Return CART, or UNDEFINED."""
         return c.UNDEFINED if self._shared.grid is None else c.CART
 
     topology = property(Get_topology)
@@ -212,13 +212,13 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return COMM_NULL if state is None else Intracomm.make(state[0], state[1], self._task)
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
-        """A communicator of the ranks with the same color, ordered by key."""
+        """Create a communicator of the ranks with equal color, ordered by key."""
         if color < 0 and color != c.UNDEFINED:
             raise MPIError("ERR_ARG", f"the color is {color}, but must be 0 or more, or UNDEFINED")
         return self._split(color, key, "Split", _frame(1))
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
-        """A communicator of the ranks that share a node."""
+        """Create a communicator of the ranks that share a node."""
         node = self._task.rank // self._scheduler.ranks_per_node
         color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
         return self._split(color, key, "Split_type", _frame(1))
@@ -227,19 +227,19 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
 
     def Dup(self, info: Any = None) -> Any:
-        """A communicator of the same ranks whose messages are apart."""
+        """Create a communicator of the caller's ranks with separate messages."""
         return self._copy("Dup", _frame(1))
 
     def Clone(self) -> Any:
-        """As Dup."""
+        """Like ``Dup``."""
         return self._copy("Clone", _frame(1))
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
-        """Begin to duplicate; the new communicator is usable at once."""
+        """Start to duplicate; the new communicator is usable at once."""
         return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
-        """A communicator of a group's ranks, made by all ranks together."""
+        """Create a communicator of a group's ranks in a call of all ranks."""
         group.Get_size()  # an error of a null group is this rank's, before it waits
         state = self._agree("Create", group, _select, _frame(1))
         if state is None:
@@ -248,7 +248,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def Get_parent(cls) -> Any:
-        """No rank was spawned by another program."""
+        """Return COMM_NULL: no rank was spawned by another program."""
         return COMM_NULL
 
     def Free(self) -> None:
@@ -276,7 +276,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         raise self._scheduler.fail(problem)
 
     def Get_attr(self, keyval: int) -> Any:
-        """A predefined or own attribute, None if not set."""
+        """Return a predefined or a user's attribute, None if it is not set."""
         world = {c.TAG_UB: c.TAG_UB_VALUE, c.WTIME_IS_GLOBAL: True, c.UNIVERSE_SIZE: self.size}
         return self._attributes.get(keyval, world.get(keyval))
 
@@ -285,18 +285,18 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         self._attributes[keyval] = attrval
 
     def Delete_attr(self, keyval: int) -> None:
-        """Forget a value."""
+        """Delete an attribute."""
         self._attributes.pop(keyval, None)
 
     def Get_errhandler(self) -> int:
-        """Errors are always exceptions here."""
+        """Return the error handler, which always raises exceptions."""
         return 0
 
     def Set_errhandler(self, errhandler: Any) -> None:
-        """Errors are always exceptions here."""
+        """Do nothing: errors are always exceptions."""
 
     def Attach_buffer(self, buf: Any) -> None:
-        """Memory for buffered sends."""
+        """Attach memory for buffered sends."""
         self._task.attach(buf)
 
     def Detach_buffer(self) -> Any:
@@ -308,7 +308,7 @@ class Intracomm(Comm):
     """A communicator of one group of ranks."""
 
     def Create_group(self, group: Group, tag: int = 0) -> Any:
-        """A communicator of a group's ranks, made by these ranks alone."""
+        """Create a communicator of a group's ranks in a call of these ranks alone."""
         shared, key = self._shared, (group.members, tag)
         forming = shared.forming.get(key)
         if forming is None:
@@ -321,7 +321,7 @@ class Intracomm(Comm):
         return comm
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
-        """A communicator whose ranks sit on a grid, the last dimension varying fastest."""
+        """Create a communicator whose ranks form a grid; the last dimension varies fastest."""
         from spmdsim.simulation.interface.process_topology import create_cart
 
         result: Cartcomm = create_cart(self, dims, periods, _frame(1))
@@ -362,7 +362,7 @@ COMM_NULL: Any = Unusable.__new__(Unusable)
 
 
 def _partition(calls: list[CollectiveCall]) -> None:
-    """Split: groups by color, ordered by key, then by old rank."""
+    """Return the groups of a split: by color, ordered by key, then by old rank."""
     shared = calls[0].comm
     colors: dict[int, list[tuple[int, int]]] = {}
     for call in calls:

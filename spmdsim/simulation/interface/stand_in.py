@@ -48,7 +48,7 @@ def _task() -> Task:
 
 
 def _users_of(mpi: Any) -> dict[str, Any]:
-    """The modules of an mpi4py, and every loaded module that holds its MPI."""
+    """Return the modules of an mpi4py, and every loaded module that has its MPI as an attribute."""
 
     def holds(name: str, module: Any) -> bool:
         if name.partition(".")[0] == "mpi4py":
@@ -60,7 +60,7 @@ def _users_of(mpi: Any) -> dict[str, Any]:
 
 
 class StandIn:
-    """``mpi4py`` and ``mpi4py.MPI`` for one simulation."""
+    """The modules ``mpi4py`` and ``mpi4py.MPI`` of one simulation."""
 
     def __init__(self) -> None:
         self.rc = types.SimpleNamespace(
@@ -92,13 +92,13 @@ class StandIn:
         vars(self.MPI)["__getattr__"] = self._lookup
 
     def modules(self) -> dict[str, Any]:
-        """What belongs into ``sys.modules``."""
+        """Return the entries for ``sys.modules``."""
         parts = (self.package, self.MPI, self.rc_module, self.util, self.dtlib)
         return {part.__name__: part for part in parts}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Be what ``import mpi4py`` finds, also for libraries that have imported the real one before."""
+        """Replace ``mpi4py`` inside a ``with`` block, also in libraries that imported the real one before."""
         kept = _users_of(sys.modules.get("mpi4py.MPI"))
         for name in kept:
             del sys.modules[name]
@@ -117,7 +117,7 @@ class StandIn:
                     setattr(sys.modules[parent], child, module)
 
     def _lookup(self, name: str) -> Any:
-        """What differs from rank to rank."""
+        """Return an attribute of ``MPI`` that differs from rank to rank."""
         if name == "COMM_WORLD":
             task = _task()
             self._check_initialized(task)
@@ -136,7 +136,7 @@ class StandIn:
     # ------------------------------------------------------------------ functions of the module
 
     def Init(self) -> None:
-        """Begin, for programs that switched the automatic start off."""
+        """Start MPI, in programs that disabled the automatic start."""
         task = _task()
         self._check_initialized(task)
         frame = sys._getframe(1)
@@ -144,36 +144,36 @@ class StandIn:
         revive(task.world)
 
     def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:
-        """As Init; every thread level is granted."""
+        """Like ``Init``; every thread level is granted."""
         self.Init()
         return required
 
     def Finalize(self) -> None:
-        """End: communicators cannot be used afterwards."""
+        """Finalise MPI: communicators cannot be used afterwards."""
         task = _task()
         task.finalized = True
         task.world._unusable("MPI.Finalize() has been called", fatal=True)
 
     def Is_initialized(self) -> bool:
-        """Whether MPI has begun."""
+        """Return True if MPI has started."""
         task = _task()
         self._check_initialized(task)
         return task.initialized is not False
 
     def Is_finalized(self) -> bool:
-        """Whether MPI has ended."""
+        """Return True if MPI is finalised."""
         return _task().finalized
 
     def Query_thread(self) -> int:
-        """The thread level."""
+        """Return the thread level."""
         return constants.THREAD_MULTIPLE
 
     def Is_thread_main(self) -> bool:
-        """Each rank has one thread."""
+        """Return True: each rank has one thread."""
         return True
 
     def Wtime(self) -> float:
-        """Modelled seconds; looking again without communicating in between takes a little time too.
+        """Return modelled seconds; repeated calls without communication advance the clock a little, too.
 
         The steps grow, so that a loop that waits for a moment to come ends soon.
         """
@@ -187,28 +187,28 @@ class StandIn:
         return task.clock
 
     def Wtick(self) -> float:
-        """Resolution of the clock."""
+        """Return the resolution of the clock."""
         return _TICK
 
     def Get_processor_name(self) -> str:
-        """Name of the rank's node."""
+        """Return the name of the rank's node."""
         task = _task()
         return f"node{task.rank // task.scheduler.ranks_per_node}"
 
     def Get_version(self) -> tuple[int, int]:
-        """Version of the MPI standard."""
+        """Return the version of the MPI standard."""
         return (4, 0)
 
     def Get_library_version(self) -> str:
-        """What runs the program."""
+        """Return the name of the simulator."""
         return "spmdsim simulated MPI"
 
     def get_vendor(self) -> tuple[str, tuple[int, int, int]]:
-        """What runs the program."""
+        """Return the name and version of the simulator."""
         return ("spmdsim", (0, 0, 0))
 
     def Attach_buffer(self, buf: Any) -> None:
-        """Memory for buffered sends."""
+        """Attach memory for buffered sends."""
         _task().attach(buf)
 
     def Detach_buffer(self) -> Any:
@@ -216,21 +216,21 @@ class StandIn:
         return _task().detach()
 
     def Pcontrol(self, level: int) -> None:
-        """Profiling is not simulated."""
+        """Do nothing: profiling is not simulated."""
 
     def Alloc_mem(self, size: int, info: Any = None) -> bytearray:
-        """Memory for messages."""
+        """Allocate memory for messages."""
         return bytearray(size)
 
     def Free_mem(self, mem: Any) -> None:
-        """Python frees it."""
+        """Do nothing: Python frees the memory."""
 
     def Get_error_string(self, errorcode: int) -> str:
-        """An error class in words."""
+        """Return the text of an error class."""
         return str(MPIError(errorcode))
 
     def Get_error_class(self, errorcode: int) -> int:
-        """An error's class."""
+        """Return the class of an error."""
         return errorcode
 
 
@@ -238,7 +238,7 @@ _FUNCTIONS = [name for name in vars(StandIn) if name[0].isupper() or name == "ge
 
 
 class Info(dict[str, str]):
-    """Hints; none has an effect."""
+    """A set of hints; none has an effect."""
 
     null = False
 
@@ -256,7 +256,7 @@ class Info(dict[str, str]):
 
     @classmethod
     def Create(cls, items: Any = None) -> Info:
-        """New hints."""
+        """Create an empty set of hints."""
         return cls(items or {})
 
     def Set(self, key: str, value: str) -> None:
@@ -264,7 +264,7 @@ class Info(dict[str, str]):
         self[key] = value
 
     def Get(self, key: str) -> str | None:
-        """A hint, or None."""
+        """Return a hint, or None."""
         return self.get(key)
 
     def Delete(self, key: str) -> None:
@@ -272,7 +272,7 @@ class Info(dict[str, str]):
         del self[key]
 
     def Dup(self) -> Info:
-        """The same hints."""
+        """Return a copy of the hints."""
         return Info(self)
 
     def Free(self) -> None:
@@ -286,13 +286,13 @@ class Info(dict[str, str]):
             self.Free()
 
     def Get_nthkey(self, n: int) -> str:
-        """The name of a hint, counted from 0."""
+        """Return the name of a hint by its number, from 0."""
         if not 0 <= n < len(self):
             raise MPIError("ERR_ARG", f"there is no hint {n} of {len(self)}")
         return str([*self][n])
 
     def Get_nkeys(self) -> int:
-        """Number of hints."""
+        """Return the number of hints."""
         return len(self)
 
 
@@ -309,7 +309,7 @@ def _null_info() -> Info:
 
 
 def _names() -> dict[str, Any]:
-    """Everything in ``MPI`` that is the same for all ranks."""
+    """Return all names of ``MPI`` that are equal for all ranks."""
     names: dict[str, Any] = {
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
     }
