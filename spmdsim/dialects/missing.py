@@ -5,7 +5,6 @@ Nothing is loaded before it is asked for. A module that has no file of its own i
 
 from __future__ import annotations
 
-import dis
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -29,18 +28,14 @@ class NotCovered(SpmdError, AttributeError):
     """A name of the original that has no counterpart here."""
 
 
-class NotCoveredModule(SpmdError, ModuleNotFoundError):
-    """A module of the original that is not here, met where it is imported."""
-
-
-class NotCoveredImport(SpmdError, ImportError):
-    """The same, met in ``from ... import name``: Python itself would drop what an AttributeError says."""
+class NotCoveredImport(SpmdError, ModuleNotFoundError):
+    """An imported module, or name of a module, of the original that has no counterpart here."""
 
 
 def not_covered(
     module: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None = None
-) -> Exception:
-    """The error for a name that a dialect's module does not have, among those that are there or have something near.
+) -> AttributeError:
+    """Return the error for a name that a dialect's module does not have, with the nearest one.
 
     >>> print(not_covered("spmdsim.dialects.mindspore.nn", "Dence", ["Dense", "ReLU"]))
     mindspore.nn.Dence is not covered by this dialect; nearest: Dense
@@ -48,8 +43,7 @@ def not_covered(
     where = module.removeprefix(PREFIX)
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    text = hinted(where, name, there, nearest)
-    return NotCoveredImport(text) if _asked_by_import() else NotCovered(text)
+    return NotCovered(hinted(where, name, there, nearest))
 
 
 def hinted(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
@@ -162,16 +156,6 @@ def public(kind: type) -> list[str]:
     return [word for word in dir(kind) if not word.startswith("_") and not word.isupper()]
 
 
-def _asked_by_import() -> bool:
-    """Whether the module's ``__getattr__`` runs for ``from module import name``."""
-    frame = sys._getframe(2)  # not_covered, __getattr__
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(PREFIX[:-1]):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or frame.f_lasti < 0:
-        return False
-    return frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]
-
-
 class Words:
     """The words of a module.
 
@@ -260,27 +244,32 @@ def find_words(module: str) -> Callable[[str], Any]:
 
 
 class _WordFinder(Loader):
-    """The last of the finders: gives modules of a table; a dialect's module that nobody has is refused as a name is."""
+    """The last finder of modules: it creates modules of a table and refuses modules that a dialect does not have."""
 
     @staticmethod
     def find_spec(fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Refuse it, if it is about to be imported; who only asks whether it is there is told that it is not."""
+        """Return the spec of a table's module, or None for a module outside of the dialects.
+
+        Raises:
+            NotCoveredImport: If a dialect has no such module. ``from module import name`` imports ``module.name`` if the
+                module lacks the name, so this error appears for names, too.
+        """
         if fullname in _SPOKEN:
             return spec_from_loader(fullname, _WordFinder(), is_package=True)
         parent, _, name = fullname.rpartition(".")
-        importing = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
-        if not importing or name.startswith("_") or not parent.startswith(PREFIX):
+        if name.startswith("_") or not f"{parent}.".startswith(PREFIX):
             return None
         around = sys.modules[parent]
         there = [module.name for module in iter_modules(path or ()) if not module.name.startswith("_")]
         there += dir(around) if parent in _SPOKEN else getattr(around, "__all__", dir(around))
         nearest = getattr(around, "NEAREST", None)
-        error = NotCoveredModule(hinted(parent.removeprefix(PREFIX), name, there, nearest))
-        error.name = fullname
+        error = NotCoveredImport(hinted(parent.removeprefix(PREFIX), name, there, nearest))
+        # Python replaces an error with the full name by "cannot import name", which has no suggestion.
+        error.name = parent
         raise error
 
     def exec_module(self, module: ModuleType) -> None:
-        """Have it find its words."""
+        """Add the words of the table to a module."""
         find_words(module.__name__)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,12 +63,8 @@ def _part(there: Any, name: str) -> Any:
     if isinstance(there, type) and not hasattr(there, name) and hasattr(there, "__getattr__"):
         instance = np.empty(0).view(there) if issubclass(there, np.ndarray) else object.__new__(there)
         return getattr(instance, name)
-    path = getattr(there, "__path__", None)
-    if path is not None and name not in vars(there) and find_spec(f"{there.__name__}.{name}"):
-        try:
-            return getattr(there, name)
-        except AttributeError:
-            return import_module(f"{there.__name__}.{name}")
+    if isinstance(there, ModuleType) and not hasattr(there, name):
+        return import_module(f"{there.__name__}.{name}")
     return getattr(there, name)
 
 
