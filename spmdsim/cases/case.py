@@ -28,7 +28,7 @@ Block = Callable[[tuple[slice, ...]], Any]
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """A case ready to run in a world."""
+    """A case that is ready to run in a world."""
 
     operands: tuple[Tensor, ...]
     run: Callable[..., Tensor]
@@ -39,7 +39,7 @@ class PreparedCase:
 
 @dataclass(frozen=True)
 class Case:
-    """What to run."""
+    """A declared case: its operator, operands and reference."""
 
     op: str
     mesh: Mesh
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out; the same on all ranks but for ``slices``."""
+    """The outcome of a case; equal on all ranks except for ``slices``."""
 
     case: Case
     inputs: tuple[Layout, ...]
@@ -69,29 +69,29 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the data; if that holds and the one on whole numbers does not, that one."""
+        """The verdict on the data, or the verdict on whole numbers if only that one fails."""
         return self.on_data if self.on_whole_numbers.ok or not self.on_data.ok else self.on_whole_numbers
 
     @property
     def noticed(self) -> list[str]:
-        """Which comparisons do not hold."""
+        """The names of the comparisons that fail."""
         both = {"data": self.on_data, "whole numbers": self.on_whole_numbers}
         return [name for name, verdict in both.items() if not verdict.ok]
 
     @property
     def word(self) -> str:
-        """The verdict's word; of a fault that was put in, ``"no effect"`` where it has none, ``"MISSED"`` if not noticed."""
+        """The verdict's word; for an injected fault ``"no effect"`` or ``"MISSED"`` where they apply."""
         if self.injection is not None and not self.noticed:
             return "no effect" if self.injection.place is None else "MISSED"
         return self.verdict.word if self.as_due or not self.verdict.ok else "BYTES DIFFER"
 
     @property
     def ok(self) -> bool:
-        """The result is right and every rank received exactly what was predicted, where its steps went that way."""
+        """True if the result is right and every rank received the predicted bytes."""
         return self.verdict.ok and self.as_due
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON."""
+        """Return the outcome as plain values for JSON."""
         return {
             "op": self.case.op,
             "mesh": dict(zip(self.case.mesh.axes, self.case.mesh.shape)),
@@ -182,7 +182,7 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
 
 
 def _on_whole_numbers(case: Case, runner: Runner) -> Verdict:
-    """The case once more on numbers that are exact in every order: any difference is wrong."""
+    """Run the case again on numbers whose sums are exact in every order, so that any difference is an error."""
     program, result = runner.run(case, ExactInputs(case.inputs))
     verdict = check(result, lambda index: exact_block(program.reference(index), result.dtype), depth=0)
     why = "whole numbers, exact in any order" if verdict.index is not None else verdict.why
@@ -190,7 +190,7 @@ def _on_whole_numbers(case: Case, runner: Runner) -> Verdict:
 
 
 def _lost(operand: Tensor) -> Verdict | None:
-    """The verdict on an operand whose pieces are not where they belong."""
+    """Return the verdict on an operand whose shards are misplaced."""
     problem = misplaced(operand.layout, operand.shape, range(operand.world.size))
     return (
         None if problem is None else Verdict("WRONG", math.inf, 0.0, f"an operand is not covered: {problem}")
@@ -198,7 +198,7 @@ def _lost(operand: Tensor) -> Verdict | None:
 
 
 def predict(case: Case, size: int) -> tuple[int, ...]:
-    """Bytes each rank will receive: the program followed by shapes only, without data (but ids) or messages."""
+    """Predict the bytes that each rank receives, by running the program with shapes only."""
     with record() as trace:
         program = case.build(ShapeOnly(size), case.inputs)
         program.run(*program.operands)

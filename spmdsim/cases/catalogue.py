@@ -32,7 +32,7 @@ KINDS: dict[int, tuple[str, ...]] = {
 
 
 def matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """The kinds of strategies for a mesh of this many axes."""
+    """Return the kinds of strategies for a mesh with this number of axes."""
     for kind in KINDS[len(mesh.axes)]:
         words = kind.split()
         scatter = words[-1] == ">m"
@@ -40,7 +40,7 @@ def matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 
 
 def all_matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Every assignment of axes to factors, with all_reduce and with reduce_scatter."""
+    """Return every assignment of axes to factors, with all_reduce and with reduce_scatter."""
     for words in itertools.product((*FACTORS, "-"), repeat=len(mesh.axes)):
         yield matmul_case(mesh, words, False, inputs)
         if "k" in words:
@@ -48,7 +48,7 @@ def all_matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
 
 
 def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs) -> Case:
-    """The case in which axis i of the mesh does ``words[i]``."""
+    """Return the case in which axis i of the mesh has the role ``words[i]``."""
     axes = {f: tuple(a for a, w in zip(mesh.axes, words) if w == f) for f in FACTORS}
     rows = (*axes["m"], *axes["k"]) if scatter else axes["m"]
     layouts = (mesh(axes["m"], axes["k"]), mesh(axes["k"], axes["n"]), mesh(rows, axes["n"]))
@@ -58,7 +58,7 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
 def layout_case(
     x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs, op: str = "matmul"
 ) -> Case:
-    """MatMul of operands laid out like this; the result as computed if ``out`` is None."""
+    """Return the MatMul of operands in given layouts; the result stays as computed if ``out`` is None."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
         def run(left: Tensor, right: Tensor) -> Tensor:
@@ -86,17 +86,17 @@ def _label(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
 
 
 class Product:
-    """``x @ w`` block by block, by plain numpy: the rows and columns that a block needs, nothing else."""
+    """A reference for blocks of ``x @ w``, computed by plain NumPy from the rows and columns of the block."""
 
     def __init__(self, x: Source, w: Source) -> None:
         self.x, self.w = x, w
 
     def operands(self, index: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of x and columns of w."""
+        """Return the rows of x and the columns of w of a block."""
         return self.x[index[0], slice(0, self.x.shape[1])], self.w[slice(0, self.w.shape[0]), index[1]]
 
     def __call__(self, index: tuple[slice, ...]) -> tuple[Callable[..., np.ndarray], tuple[np.ndarray, ...]]:
-        """The function that gives the block, and its operands."""
+        """Return the function that computes the block, and its operands."""
         return np.matmul, self.operands(index)
 
 
@@ -125,7 +125,7 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
 
 
 def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """The table split by rows (zeros and a reduction, owned rows, padding rows), by columns, and ids beside it."""
+    """Return cases with a table split by rows (zeros and a reduction, owned rows, padding rows) or columns, and split ids."""
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     ids = mesh(others or None)
     out = mesh(others or None, None)
@@ -158,7 +158,7 @@ def _lookup(
 
 
 def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
-    """Every rank's part of the table ends in a zero row, where the ids of other ranks are looked up."""
+    """Return the case in which every rank's shard ends in a zero row, which other ranks' ids select."""
     parts = mesh.axis_size(mesh.axes[-1])
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -194,7 +194,7 @@ def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
 
 
 def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Column- and row-parallel Linear with bias, with and without ``gather_out``, and the chain of both."""
+    """Return column- and row-parallel Linear with bias, with and without ``gather_out``, and the chain of both."""
     axis, others = mesh.axes[-1], mesh.axes[:-1]
     batch = others or None
     whole, split = mesh(batch, None), mesh(batch, axis)
@@ -230,7 +230,7 @@ def _linear(
 
 
 def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
-    """Column-parallel, ReLU, row-parallel: what is split in between is never gathered."""
+    """Return the chain column-parallel, ReLU, row-parallel, whose split intermediate value is never gathered."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
         operands = _placed(world, (inputs.x, x), (inputs.w, column), (inputs.bias, bias), (inputs.w2, row))
@@ -268,7 +268,7 @@ AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}
 
 
 def meshes(size: int) -> list[Mesh]:
-    """One mesh with one axis, all with two, and the most cubic one with three, as far as the number factors.
+    """Return one mesh with one axis, all with two axes, and the most cubic one with three, if the number has factors.
 
     >>> [mesh.shape for mesh in meshes(8)]
     [(8,), (2, 4), (4, 2), (2, 2, 2)]
@@ -288,7 +288,7 @@ def meshes(size: int) -> list[Mesh]:
 def catalogue(
     meshes: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
 ) -> Iterator[Case]:
-    """The cases of the main job, of some operators or all; for matmul every assignment of axes or one of each kind."""
+    """Return the cases of the main job for some operators or all; for matmul every assignment of axes or one of each kind."""
     makers = {
         "matmul": all_matmul_cases if every else matmul_cases,
         "embedding": embedding_cases,

@@ -38,7 +38,7 @@ Hook = Callable[[str, Step, list[Any]], list[Any]]
 
 
 class Intercepted(World):
-    """Another world, each of whose steps passes its arrays through a function before it runs and after.
+    """A world that passes the arrays of each step of another world through a function before and after it.
 
     Args:
         inner: the world that runs the steps.
@@ -81,15 +81,15 @@ class Intercepted(World):
         return self.inner._run_rows(step, ids, values)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have arrived."""
         self.inner.barrier()
 
     def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
-        """All ranks' values on every process."""
+        """Return all ranks' values on every process."""
         return self.inner.gather_objects(values, what)
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        """An uninitialised array of the other world."""
+        """Return an uninitialised array of the other world."""
         return self.inner.empty(shape, dtype)
 
 
@@ -114,7 +114,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class InjectionPlace:
-    """Where a run can be broken."""
+    """A point of a run at which a fault can be injected."""
 
     site: str  # "before" or "after" a collective, an "operand", or the "result"
     number: int
@@ -123,7 +123,7 @@ class InjectionPlace:
 
 @dataclass(frozen=True)
 class Injection:
-    """A fault at a place of a run, on these ranks; or a fault that has no effect in this case."""
+    """A fault at a point of a run on some ranks, or a fault without effect in this case."""
 
     fault: Fault
     place: InjectionPlace | None = None  # None if it changes the result nowhere
@@ -131,7 +131,7 @@ class Injection:
 
     @property
     def text(self) -> str:
-        """What was broken, in words."""
+        """The description of the fault."""
         if self.place is None or self.ranks is None:
             return "nothing: the result is the same wherever it happens"
         rank, other = self.ranks
@@ -143,7 +143,7 @@ def _like(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _off(mine: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The element in the middle moved by :data:`ULPS` units in the last place of the type."""
+    """Return the array with its middle element changed by :data:`ULPS` units in the last place."""
     if not mine.size:
         return mine
     array = np.array(mine.astype(dtype), order="C")
@@ -195,7 +195,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def fault(name: str) -> Fault:
-    """A kind of fault by its name."""
+    """Find a kind of fault by its name."""
     if name not in FAULTS:
         raise unknown(f"no fault is called {name!r}", name, FAULTS)
     return FAULTS[name]
@@ -211,16 +211,16 @@ class Runner:
         self.places: list[InjectionPlace] = []
 
     def run(self, case: Case, inputs: Inputs) -> tuple[PreparedCase, Tensor]:
-        """The case's program on these inputs, and its result."""
+        """Run the case's program on these inputs and return its result."""
         program = case.build(self.world, inputs)
         return program, self.result(program.run(*self.operands(program)))
 
     def operands(self, program: PreparedCase) -> tuple[Tensor, ...]:
-        """The operands, one of which may be broken."""
+        """Return the operands; one of them may have the fault."""
         return tuple(self._tensor("operand", k, operand) for k, operand in enumerate(program.operands))
 
     def result(self, result: Tensor) -> Tensor:
-        """The result, its pending reductions done; it may be broken."""
+        """Return the result without pending reductions; it may have the fault."""
         return self._tensor("result", 0, result.detach().to(result.layout.reduced))
 
     def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class Runner:
 
 
 def find(case: Case, world: World, name: str) -> Injection:
-    """Where a kind of fault changes the result of a case. All ranks must call it; all return the same."""
+    """Find where a kind of fault changes the result of a case. All ranks must call it; all return equal values."""
     kind, inputs = fault(name), ExactInputs(case.inputs)
     whole = Runner(world, Injection(kind))
     _, right = whole.run(case, inputs)
@@ -274,7 +274,7 @@ def find(case: Case, world: World, name: str) -> Injection:
 
 
 def _hit(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
-    """The first two neighbours, from the middle on, where the fault changes anything."""
+    """Return the first two neighbouring elements, from the middle on, that the fault changes."""
     size = len(everybody)
     pairs = [(rank % size, (rank + 1) % size) for rank in range(size // 2, size // 2 + size)]
     for one, other in pairs:

@@ -28,7 +28,7 @@ VOCABULARY = 256
 
 @dataclass(frozen=True)
 class Source:
-    """An array that is read block by block: ``read`` gives the block at an index."""
+    """An array that is read block by block: ``read`` returns the block at an index."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,18 +39,18 @@ class Source:
         return self.read(index)
 
     def cropped(self, shape: tuple[int, ...]) -> Source:
-        """Its leading block of this shape."""
+        """Return the leading block of a shape."""
         if len(shape) != len(self.shape) or any(n > m for n, m in zip(shape, self.shape)):
             raise InputError(f"{self.name} has shape {self.shape}, which does not hold a block of {shape}")
         return Source(self.name, shape, self.dtype, self.read)
 
     def astype(self, dtype: np.dtype) -> Source:
-        """The same values in another element type."""
+        """Return the values in another element type."""
         return Source(self.name, self.shape, dtype, lambda index: np.asarray(self.read(index), dtype))
 
 
 def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
-    """The array in a file, which must be a matrix once its trailing dims are joined (images: one row each)."""
+    """Return the array in a file as a matrix; trailing dims of images are joined to one row each."""
     array = open_array(path, dtype=dtype)
     if len(array.shape) < 2:
         raise InputError(f"{what} needs a matrix, but {path!r} holds an array of shape {array.shape}")
@@ -83,12 +83,12 @@ def digit_records() -> FileArray:
 
 
 def project_text() -> Path:
-    """The text that the project ships."""
+    """Return the path of the text that the package contains."""
     return Path(__file__).resolve().parent.parent / "documents" / "primer.md"
 
 
 def _transposed(source: Source, columns: int) -> Source:
-    """The first ``columns`` rows as the columns of a weight."""
+    """Return the first ``columns`` rows as the columns of a weight."""
 
     def read(index: Index) -> np.ndarray:
         return np.ascontiguousarray(source.read((index[1], index[0])).T)
@@ -98,7 +98,7 @@ def _transposed(source: Source, columns: int) -> Source:
 
 
 def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
-    """Numbers that are the same for every layout; small integers for exact types."""
+    """Return random numbers that do not depend on the layout; small integers for exact types."""
 
     def read(index: Index) -> np.ndarray:
         if dtype.kind in "iu":
@@ -112,7 +112,7 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> S
 
 
 class Inputs:
-    """The data of one run, opened when a case first asks for it: cropped to ``(m, k, n)``, in the files' own type or another."""
+    """The data of one run, opened on first use: cropped to ``(m, k, n)``, in the files' element type or another."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Inputs:
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """The element type the operators compute in."""
+        """The element type in which operators compute."""
         if self._dtype is not None:
             return self._dtype
         own = self._raw_x.dtype
@@ -167,17 +167,17 @@ class Inputs:
 
     @cached_property
     def bias(self) -> Source:
-        """One number per column of w."""
+        """The bias: one number per column of w."""
         return _numbers("random numbers", (self.w.shape[1],), self.dtype, 3)
 
     @cached_property
     def w2(self) -> Source:
-        """The second weight of a chain, back to the width of x."""
+        """The second weight of a chain, whose columns are as many as those of x."""
         return _numbers("random numbers", (self.w.shape[1], self.x.shape[1]), self.dtype, 4)
 
     @cached_property
     def ids(self) -> Source:
-        """Token ids: the bytes of a text."""
+        """The token ids: the bytes of a text."""
         path = self._text or str(project_text())
         tokens: FileArray = open_tokens(path)
         count = min(tokens.shape[0], DEFAULT_TOKENS if self._text is None else MOST_TOKENS)
@@ -186,19 +186,19 @@ class Inputs:
 
     @property
     def text_note(self) -> str:
-        """Says so where a file's text is longer than what is looked up."""
+        """A note if a file's text is longer than the tokens in use, else an empty text."""
         if self._text is None or self.ids.shape[0] == (size := open_tokens(self._text).shape[0]):
             return ""
         return f"embedding looks up the first {self.ids.shape[0]:,} of the {size:,} bytes of {self.ids.name}"
 
     @cached_property
     def table(self) -> Source:
-        """One row per byte value."""
+        """The embedding table: one row per byte value."""
         return _numbers("random numbers", (VOCABULARY, DEFAULT_WIDTH), self.dtype, 5)
 
 
 def parse_dtype(name: str) -> np.dtype:
-    """An element type by its name."""
+    """Parse the name of an element type."""
     dtype = element_type(name)
     if dtype.kind not in "fciu" and dtype.name != "bfloat16":
         raise InputError(f"operators compute in numbers, not in {name!r}")
@@ -215,7 +215,7 @@ MOST_HALF = 126
 
 
 def _like(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
-    """Whole numbers in the place of one of the sources."""
+    """Return whole numbers instead of the values of one source."""
 
     def source(self: ExactInputs) -> Source:
         data: Source = getattr(self.data, name)
@@ -225,7 +225,7 @@ def _like(name: str, seed: int, most: int, sparse: bool = False) -> cached_prope
 
 
 class ExactInputs(Inputs):
-    """The shapes and types of other inputs, with small whole numbers, of which every sum is exact in whatever order it is taken.
+    """Inputs with the shapes and types of others, filled with small whole numbers whose sums are exact in any order.
 
     Rounding hides small faults: an element may be off by as much as an honest sum of such terms could be. So each case is
     run a second time on whole numbers so small that every product, every sum of some of the products and every result is
@@ -252,7 +252,7 @@ class ExactInputs(Inputs):
 
     @cached_property
     def ids(self) -> Source:
-        """Every row of the table, in no order."""
+        """The ids of all rows of the table, in random order."""
         data = self.data.ids
 
         def read(index: Index) -> np.ndarray:
@@ -284,7 +284,7 @@ def _whole(normal: np.ndarray, most: int) -> np.ndarray:
 
 
 def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
-    """A reference's block, or function and operands, worked out in a type in which it is exact, then in its own."""
+    """Return a reference's block, computed in a type in which it is exact, then converted to its own type."""
     if not isinstance(block, tuple):
         return np.asarray(block)
     function, operands = block

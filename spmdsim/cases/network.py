@@ -43,12 +43,12 @@ class Images:
 
     @property
     def count(self) -> int:
-        """Number of images."""
+        """The number of images."""
         return self.pixels.shape[0]
 
 
 def load(path: str | None) -> Images:
-    """The images in a folder with MNIST's files (``DATA_PATH`` if None), or handwritten digits if there is none."""
+    """Load the images of a folder with MNIST's files (``DATA_PATH`` if None), or handwritten digits if there is none."""
     folder = path or os.environ.get("DATA_PATH")
     if not folder:
         return enlarged_digits()
@@ -60,7 +60,7 @@ def load(path: str | None) -> Images:
 
 
 def mnist(folder: Path) -> Images:
-    """``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not, in a folder or in ``train/``."""
+    """Load ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not, from a folder or its ``train/``."""
     images = open_array(find(folder, "train-images", "idx3-ubyte"))
     labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
     if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
@@ -76,7 +76,7 @@ def mnist(folder: Path) -> Images:
 
 
 def find(folder: Path, name: str, kind: str) -> Path:
-    """One of MNIST's files, gzipped or not, in a folder or its ``train/``."""
+    """Find one of MNIST's files, gzipped or not, in a folder or its ``train/``."""
     for place, separator, suffix in itertools.product((folder, folder / "train"), "-.", ("", ".gz")):
         if (path := place / f"{name}{separator}{kind}{suffix}").is_file():
             return path
@@ -87,7 +87,7 @@ Rows = Callable[[slice], np.ndarray]
 
 
 def _pixels(name: str, count: int, images: Rows) -> Source:
-    """Images of bytes as rows of normalised numbers."""
+    """Return images of bytes as rows of normalised numbers."""
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         rows, columns = index
@@ -106,7 +106,7 @@ def enlarged_digits() -> Images:
 
 
 def small_digits() -> tuple[Rows, Rows, int]:
-    """The enlarged digits as bytes ``[rows, 28, 28, 1]``, their labels, and how many there are."""
+    """Return the enlarged digits as bytes ``[rows, 28, 28, 1]``, their labels and their number."""
     small = digits()
 
     def images(rows: slice) -> np.ndarray:
@@ -129,7 +129,7 @@ WIDTHS = (784, 512, 512, 10)
 
 
 def like_eight(ranks: int, count: int) -> tuple[int, ...]:
-    """A number of ranks in so many factors, the least primes first: as the tutorial has 8 of them.
+    """Factor a number of ranks into several axes, the smallest primes first, as the tutorial's 8 ranks are.
 
     >>> like_eight(8, 2), like_eight(8, 3), like_eight(12, 2), like_eight(7, 2), like_eight(1, 3)
     ((2, 4), (2, 2, 2), (2, 6), (1, 7), (1, 1, 1))
@@ -146,14 +146,14 @@ def like_eight(ranks: int, count: int) -> tuple[int, ...]:
 
 
 def simple(ranks: int) -> list[Any]:
-    """Cuts per operator, in the order matmul1, relu1, matmul2, relu2, matmul3; the last is data parallel."""
+    """Return the cuts per operator in the order matmul1, relu1, matmul2, relu2, matmul3; the last is data parallel."""
     rows, inner = like_eight(ranks, 2)
     first = ((rows, inner), (inner, 1))
     return [first, ((inner, 1),), ((1, ranks), (ranks, 1)), ((ranks, 1),), ((ranks, 1), (1, 1))]
 
 
 def advanced(ranks: int) -> list[Any]:
-    """Layouts on two device matrices, (2, 2, 2) and (8,) on 8 ranks, with a dim cut by two axes."""
+    """Return layouts on two device matrices, (2, 2, 2) and (8,) on 8 ranks, with one dim split over two axes."""
     cube, line = Mesh(like_eight(ranks, 3), ("dp", "sp", "mp")), Mesh((ranks,), ("tp",))
     return [
         (cube("mp", ("sp", "dp")), cube(("sp", "dp"), None)),
@@ -165,7 +165,7 @@ def advanced(ranks: int) -> list[Any]:
 
 
 def data_parallel(ranks: int) -> list[Any]:
-    """Every operator split over the batch."""
+    """Return strategies that split every operator over the batch."""
     product, each = ((ranks, 1), (1, 1)), ((ranks, 1),)
     return [product, each, product, each, product]
 
@@ -188,7 +188,7 @@ def _adapted(strategies: str, ranks: int, batch: int) -> str:
 
 
 class Network(Module):
-    """Flatten, three products with a ReLU in between, every operator with its own strategy by a name in :data:`STRATEGIES`."""
+    """The tutorial's network: flatten, three products with ReLU, each operator with a strategy of :data:`STRATEGIES`."""
 
     def __init__(self, strategies: str, ranks: int, batch: int, dtype: Any = np.float32) -> None:
         if batch < ranks:
@@ -215,7 +215,7 @@ class Network(Module):
         return bind(bound.rule, (x, w)).input_layouts(product.strategy(bound, ranks))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[batch, 784] -> [batch, 10]``."""
+        """Compute ``[batch, 784] -> [batch, 10]``."""
         x = self.products[0](x, self.fc1.value)
         x = self.activations[0](x)
         x = self.products[1](x, self.fc2.value)
@@ -227,14 +227,14 @@ class Network(Module):
 
 
 class Reference:
-    """Three products with ReLU, softmax cross entropy, gradient descent, in plain numpy: no code of what it judges."""
+    """The reference network in plain NumPy: three products with ReLU, softmax cross entropy, gradient descent."""
 
     def __init__(self, weights: list[np.ndarray], rate: float) -> None:
         self.weights = [weight.copy() for weight in weights]
         self.rate = weights[0].dtype.type(rate)
 
     def step(self, x: np.ndarray, labels: np.ndarray) -> float:
-        """One step on a batch; returns the loss before it."""
+        """Train one step on a batch; return the loss before it."""
         w1, w2, w3 = self.weights
         a1 = x @ w1
         h1 = np.maximum(a1, 0)
@@ -260,7 +260,7 @@ class Reference:
 
 
 class Beside:
-    """One process beside a distributed training: it takes every step from the weights that the ranks had before it.
+    """A reference training in one process that takes each step from the ranks' weights before it.
 
     Two right trainings part: once rounding has put a unit on the other side of ReLU's kink, weights differ by a gradient,
     and more kinks are met. So each step begins with the weights that the ranks have, is taken in float64 and again and
@@ -276,7 +276,7 @@ class Beside:
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
-        """One step from these weights; the true loss before it, on all ranks."""
+        """Train one step from these weights; return the true loss before it on all ranks."""
         for number, losses in self.losses.items():
             salt = 4 * len(losses)
             before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
@@ -288,7 +288,7 @@ class Beside:
         return float(self.world.gather_objects(told[:1] * len(self.world.ranks))[0])
 
     def measured(self) -> tuple[Measured, list[Measured]]:
-        """All losses and the last weights, as they truly are and how far rounding takes them. All ranks call it."""
+        """Return all losses and the last weights, their true values, and the rounding allowed. All ranks call it."""
         parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
         (losses, changes), *own = together(self.world, parts)
         weights = [

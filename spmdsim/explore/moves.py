@@ -30,7 +30,7 @@ from spmdsim.worlds import LockStep
 
 
 def layout_key(layout: Layout) -> str:
-    """How page and tests name a layout: axes per dim, joined by ``;``, then the pending ones behind ``+``.
+    """Return the name of a layout on the page: axes per dim joined by ``;``, then pending axes after ``+``.
 
     >>> layout_key(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None, partial="c"))
     'b,a;+c'
@@ -40,7 +40,7 @@ def layout_key(layout: Layout) -> str:
 
 
 def mesh_facts(mesh: Mesh) -> dict[str, Any]:
-    """A mesh: its name, axes, and every rank's coordinate."""
+    """Return the name, axes and rank coordinates of a mesh."""
     return {
         "name": str(mesh),
         "axes": list(mesh.axes),
@@ -51,7 +51,7 @@ def mesh_facts(mesh: Mesh) -> dict[str, Any]:
 
 
 def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[str, dict[str, Any]]:
-    """The derivation of every layout on offer, and of further ones, by its key."""
+    """Return the derivation of every offered layout, and of further layouts, by key."""
     return {layout_key(layout): derivation_facts(layout) for layout in (*layouts_of(mesh, ndim), *further)}
 
 
@@ -89,12 +89,12 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
 
 
 def boxes(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
-    """``(start, stop)`` per dim of every rank, in mesh order."""
+    """Return ``(start, stop)`` per dim of every rank, in mesh order."""
     return [list(layout.bounds(shape, rank)) for rank in layout.mesh.rank_list]
 
 
 def sent_boxes(step: Step) -> list[SentBox]:
-    """Who sends which box of the global tensor to whom in a step, by receiver.
+    """Return the boxes of the global tensor that ranks send to each other in a step, by receiver.
 
     In an all_reduce every member's whole box is one, as it takes part: how many bytes travel says ``Step.nbytes``.
 
@@ -126,12 +126,12 @@ def sent_boxes(step: Step) -> list[SentBox]:
 
 @lru_cache(maxsize=512)
 def _pieces(layout: Layout, shape: Shape) -> dict[int, Bounds]:
-    """Every rank's box: a page's few layouts meet in thousands of steps."""
+    """Return every rank's box; cached, because a few layouts occur in thousands of steps."""
     return {rank: layout.bounds(shape, rank) for rank in layout.mesh.rank_list}
 
 
 class MoveTable:
-    """The plans between layouts of a mesh and shape, each step and box once; further layouts are only shown."""
+    """The plans between layouts of a mesh and shape; each step and box is stored once."""
 
     def __init__(self, mesh: Mesh, shape: Shape, dtype: str, further: Sequence[Layout] = ()) -> None:
         self.mesh, self.shape, self.dtype, self.further = mesh, shape, dtype, further
@@ -142,7 +142,7 @@ class MoveTable:
         self._received: list[list[int]] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """The table as plain data; the page looks plans up by the keys of two layouts."""
+        """Return the table as plain data; the page finds plans by the keys of two layouts."""
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
             self._layout(layout)
@@ -193,7 +193,7 @@ W = _NUMBERS.integers(-2, 3, (K, N))
 
 
 def product(mesh: Mesh) -> dict[str, Any]:
-    """``x @ w`` under every strategy on a mesh, by key."""
+    """Return ``x @ w`` under every strategy on a mesh, by key."""
     bound = matmul.op.bind((X.shape, W.shape), {})
     every = [one for one in bound.strategies(mesh, partial=False) if _is_busy(one, mesh)]
     strategies = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in every}
@@ -201,12 +201,12 @@ def product(mesh: Mesh) -> dict[str, Any]:
 
 
 def operands() -> dict[str, Any]:
-    """The global matrices, alike in all products."""
+    """Return the global matrices, which are equal in all products."""
     return {"x": X.tolist(), "w": W.tolist(), "y": (X @ W).tolist()}
 
 
 def strategy_key(strategy: Strategy) -> str:
-    """One factor per busy axis, in mesh order.
+    """Return the key of a strategy: one factor per axis in use, in mesh order.
 
     >>> strategy_key(Strategy.of(Mesh((2, 1, 2), ("a", "b", "c")), {"k": "c"}))
     '-,k'
@@ -217,7 +217,7 @@ def strategy_key(strategy: Strategy) -> str:
 
 
 def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
-    """One strategy: layouts and boxes of the operands, what every rank computes, and the rounds that reduce it.
+    """Return the layouts and boxes of the operands, the results of every rank, and the rounds of the reduction.
 
     ``local``: per rank the local product; ``rounds``: per round of the ring the messages ``[from, to, elements]`` and
     every rank's numbers afterwards, row-major like ``local``; ``result``: those in the end, as the library has them.
@@ -244,7 +244,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
 
 
 def _received(layout: Layout, itemsize: int) -> list[int]:
-    """Bytes that every rank receives in the all_reduce."""
+    """Return the bytes that every rank receives in the all_reduce."""
     if not layout.partial:
         return [0] * layout.mesh.size
     step = Step("all_reduce", layout.partial_axes, layout, layout.reduced, (M, N), "sum")
@@ -252,7 +252,7 @@ def _received(layout: Layout, itemsize: int) -> list[int]:
 
 
 def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
-    """The partial sums of every group on their way around a ring."""
+    """Return the partial sums of every group after each round of the ring."""
     if not layout.partial:
         return []
     groups = layout.mesh.groups(*layout.partial_axes)
@@ -274,7 +274,7 @@ def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]
 
 
 def _spans(story: History, count: int) -> list[tuple[int, int]]:
-    """First and last element of each chunk."""
+    """Return the first and last element of each chunk."""
     ends = np.cumsum([0, *story.schedule.chunk_elements(count)]).tolist()
     return list(pairwise(ends))
 
@@ -282,7 +282,7 @@ def _spans(story: History, count: int) -> list[tuple[int, int]]:
 def _numbers(
     story: History, state: int, place: int, parts: list[np.ndarray], spans: list[tuple[int, int]]
 ) -> list[int]:
-    """What a rank holds: per chunk the sum of those whose input is in it."""
+    """Return the values of a rank: per chunk the sum over the ranks whose input is in it."""
     numbers: list[int] = []
     for chunk, span in enumerate(spans):
         inside = story.contributors(story.states[state].holds[place][chunk])
@@ -291,5 +291,5 @@ def _numbers(
 
 
 def _is_busy(strategy: Strategy, mesh: Mesh) -> bool:
-    """Whether it splits nothing over axes of size 1."""
+    """Return True if a strategy splits nothing over axes of size 1."""
     return all(mesh.axis_size(axis) > 1 for _, axes in strategy.splits for axis in axes)

@@ -28,7 +28,7 @@ MOST_PAIRS = 7000
 
 @dataclass(frozen=True)
 class Offer(Pictured):
-    """What a page offers.
+    """The choices that a page offers.
 
     Attributes:
         meshes: the meshes, of at most eight ranks and three axes longer than 1.
@@ -73,13 +73,13 @@ class Offer(Pictured):
 
     @property
     def start(self) -> Mesh:
-        """The mesh that is shown first: that of the first further layout, else one with two axes, of the most ranks."""
+        """The mesh shown first: that of the first further layout, else the one with two axes and the most ranks."""
         if self.layouts:
             return self.layouts[0].mesh
         return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))
 
     def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
-        """The shapes that are offered on a mesh: with three axes, one of each number of dims, the first."""
+        """Return the shapes offered on a mesh; with three axes the first shape of each number of dims."""
         if sum(size > 1 for size in mesh.shape) < 3:
             return self.shapes
         first = {len(shape): shape for shape in reversed(self.shapes)}
@@ -104,13 +104,13 @@ def _in_order(layout: Layout) -> bool:
 
 
 def default_meshes() -> tuple[Mesh, ...]:
-    """All device matrices of 2, 4, 6 and 8 ranks whose axes are longer than 1."""
+    """Return all meshes of 2, 4, 6 and 8 ranks whose axes are longer than 1."""
     names = {1: ("x",), 2: ("dp", "tp"), 3: ("dp", "sp", "mp")}
     return tuple(Mesh(shape, names[len(shape)]) for size in (2, 4, 6, 8) for shape in _products(size))
 
 
 def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, ...]:
-    """The layouts that are offered, those with nothing partial first.
+    """Return the offered layouts; layouts without pending reductions come first.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> len(layouts_of(mesh, 2, partial=False)), len(layouts_of(mesh, 2))

@@ -38,7 +38,7 @@ MOST_BYTES = 1_500_000
 
 
 def page(offer: Offer | None = None) -> str:
-    """A page to play with: layouts, redistributions, collective algorithms, a product, a search.
+    """Build the interactive page: layouts, redistributions, collective algorithms, a product, a search.
 
     It needs no server and no network: open it in a browser from disk. The same offer gives the same text.
 
@@ -77,7 +77,7 @@ def page(offer: Offer | None = None) -> str:
 
 
 def page_data(offer: Offer) -> dict[str, Any]:
-    """What the page looks up, as plain data."""
+    """Return the data of the page as plain values."""
     dtype = element_type(offer.dtype)
     meshes, cases = [], []
     for mesh in offer.meshes:
@@ -111,7 +111,7 @@ _EXPORT = re.compile(r"^export (?=(?:const|async function|function) (\w+))", re.
 
 
 def _module(text: str) -> str:
-    r"""One module without imports and exports.
+    r"""Return one module without imports and exports.
 
     >>> print(_module("import { b } from './b.js';\nexport const a = b;\n"))
     const { a } = (() => {

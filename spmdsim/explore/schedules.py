@@ -16,7 +16,7 @@ from spmdsim.explore.offer import Offer
 
 
 def schedules(offer: Offer) -> list[dict[str, Any]]:
-    """Every algorithm of the package, the offer's own ones and the wrong ones, on every rank count that fits."""
+    """Return every algorithm of the package, the offer's own and the wrong ones, on every rank count that fits."""
     own = [(one, "own") for one in offer.algorithms]
     wrong = [(one, "wrong") for one in mistakes()]
     return [
@@ -35,7 +35,7 @@ def schedules(offer: Offer) -> list[dict[str, Any]]:
 
 
 def _told(one: Algorithm, size: int) -> dict[str, Any]:
-    """The facts of an algorithm, or why there is no schedule of it on so many ranks."""
+    """Return the facts of an algorithm, or the reason why it has no schedule on a rank count."""
     try:
         return schedule_facts(make_schedule(one, size))
     except ScheduleError as error:
@@ -45,7 +45,7 @@ def _told(one: Algorithm, size: int) -> dict[str, Any]:
 
 
 def schedule_facts(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as the page steps through it.
+    """Return a schedule as the page steps through it.
 
     ``rounds``: per round the messages ``[from, to, chunks, reduced]``; ``states``: before the first round and after
     each, per rank ``{chunk: [value, new]}``; ``values``: what the values are called, and the share of the ranks
@@ -82,7 +82,7 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
 
 
 def _start(schedule: Schedule) -> dict[str, Any]:
-    """Of a schedule that nobody can follow: what ranks have in the beginning, and what they want to do."""
+    """Return the initial values and instructions of a schedule that cannot be executed."""
     ranks, table = range(schedule.size), RoundTable(schedule)
     inputs = [list(schedule.starts_with(rank)) for rank in ranks]
     return {
@@ -94,7 +94,7 @@ def _start(schedule: Schedule) -> dict[str, Any]:
 
 
 def _facts(story: History) -> list[list[str]]:
-    """Name, value and lower bound of what is counted."""
+    """Return name, value and lower bound of each count."""
     facts = facts_of(story.schedule)
     rows = [
         ["rounds", str(facts.steps), str(facts.bound.steps)],
@@ -111,7 +111,7 @@ def _facts(story: History) -> list[list[str]]:
 
 
 def mistakes() -> list[Algorithm]:
-    """Rings with one typical mistake each: the page shows where they fail.
+    """Return rings with one typical mistake each; the page shows where they fail.
 
     >>> [str(unroll(make_schedule(one, 4)).findings[0]) for one in mistakes()][2]
     'round 3: rank 0 adds rank 0 twice to chunk 0'

@@ -24,7 +24,7 @@ KINDS = ("compute", "forward", "backward", "gradient")
 
 
 def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The search of every program on 2, 4 and 8 ranks, as far as these are on offer."""
+    """Return the search of every program on the offered rank counts among 2, 4 and 8."""
     chosen = [size for size in RANKS if size in ranks]
     return [
         search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen
@@ -32,7 +32,7 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
 
 
 def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
-    """One search: a row per operator, the layouts of all tensors, moves, a comparison, and every "why not?"."""
+    """Return one search: a row per operator, all layouts, redistributions, a comparison, and the reasons against others."""
     result = search(graph, ranks)
     reasoned = len(graph.operators) <= MOST_REASONED
     return {
@@ -67,7 +67,7 @@ def _moves(result: SearchResult) -> list[list[Any]]:
 
 
 def _reasons(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
-    """What the step takes with each strategy of an operator, the cheapest first."""
+    """Return the step time with each strategy of an operator, the cheapest first."""
     settings = result.settings
     others = mesh_strategies(
         operator.bound, result.mesh, even=settings.even is not False, nested=settings.nested
@@ -91,7 +91,7 @@ def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dic
 
 
 def _changes(answer: WhyNot) -> list[list[Any]]:
-    """Operators that cost something else: name, strategy before and after, and the seconds more of each kind."""
+    """Return the operators whose cost changes: strategy before and after, and the additional seconds of each kind."""
     rows = []
     best, other = answer.best, answer.other
     for operator, old, new in zip(

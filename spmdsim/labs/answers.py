@@ -32,7 +32,7 @@ UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError,
 
 
 class Answer:
-    """A student's function that runs in a process of its own; called like a function."""
+    """A student's function that runs in its own process; it is called like a function."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
@@ -62,7 +62,7 @@ class Answer:
 
     @cached_property
     def rounds(self) -> Callable[..., Iterator[Any]]:
-        """The function as one of rank and size that generates rounds of a collective."""
+        """Return the function as a generator function of rank and size for a collective."""
         return foreign(self._ask)
 
 

@@ -37,7 +37,7 @@ TASK = re.compile(r"(?P<name>\w+) \((?P<points>\d+) points?\): (?P<title>.+)")
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """An answer that is typical and wrong.
+    """A typical wrong answer.
 
     Attributes:
         sentence: what whoever gives it is told.
@@ -81,13 +81,13 @@ class LabTask:
 
     @property
     def starter(self) -> str:
-        """The code that is there before the student begins."""
+        """The code that the student starts from."""
         return next(text for kind, text in self.parts if kind == "code")
 
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab: what students get, and what teachers have besides, where that was read.
+    """One lab: the student's material, and the teacher's material where it was read.
 
     Attributes:
         number: from 1 on.
@@ -115,16 +115,16 @@ class Lab:
 
     @property
     def setup(self) -> str:
-        """The code that every program of the lab starts with."""
+        """The code with which every program of the lab starts."""
         return "".join(text for kind, text in self.parts if kind == "code")
 
     @property
     def points(self) -> int:
-        """The most that can be earned."""
+        """The largest number of points."""
         return sum(task.points for task in self.tasks)
 
     def task(self, name: str) -> LabTask:
-        """The task whose function is called so.
+        """Find the task of a function by its name.
 
         Raises:
             InputError: there is none.
@@ -136,17 +136,17 @@ class Lab:
         raise unknown(f"lab {self.number} has no task {name!r}", name, names, listed="its tasks are")
 
     def checker(self, task: LabTask) -> Checker:
-        """What judges a task."""
+        """Return the checker of a task."""
         checker: Checker = getattr(import_module(f"spmdsim.labs.checks.lab{self.number}"), task.name)
         return checker
 
     def program(self, answers: dict[str, str]) -> str:
-        """The lab's program with some tasks answered by code, the others as students find them."""
+        """Return the lab's program with some tasks answered by code, and the starter code of the others."""
         return "\n\n".join([self.setup, *(answers.get(task.name, task.starter) for task in self.tasks)])
 
 
 def lab_numbers() -> list[int]:
-    """The labs that there are.
+    """Return the numbers of all labs.
 
     >>> lab_numbers()[:1]
     [1]

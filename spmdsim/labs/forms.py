@@ -32,7 +32,7 @@ def _goals(of: Lab) -> str:
 
 
 def notebook(of: Lab, nbgrader: bool = False) -> str:
-    """A notebook (nbformat 4) without outputs; for nbgrader with its solutions and grades in the cells' metadata."""
+    """Build a notebook (nbformat 4) without outputs; for nbgrader with solutions and grades in the cells' metadata."""
     cells = list(_cells(of, nbgrader))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     whole = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
@@ -67,14 +67,14 @@ def _cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
 
 
 def _graded(name: str, points: int = 0, **what: bool) -> dict[str, Any]:
-    """Metadata of a cell by nbgrader's schema 3."""
+    """Return the metadata of a cell by nbgrader's schema 3."""
     facts = {"grade": False, "locked": False, "solution": False, "task": False, **what}
     worth = {"points": points} if facts["grade"] else {}
     return {"nbgrader": {**facts, **worth, "grade_id": name, "schema_version": 3}}
 
 
 def script(of: Lab) -> str:
-    """The same as a program for one process that plays all ranks, and for real ones."""
+    """Build the lab as a program for one process that simulates all ranks, and for real ranks."""
     name = f"lab{of.number}.py"
     lines = {
         f"python {name}": f"{RANKS} ranks in lock step, no MPI",
@@ -110,7 +110,7 @@ def _comment(text: str) -> str:
 
 
 def _items(part: str) -> Iterator[str]:
-    """A paragraph, or each item of a list, in lines as long as code has them; what is indented stays."""
+    """Wrap a paragraph, or each item of a list, to the line length of code; indented lines stay."""
     for item in re.split(r"\n(?=- |\d\. |\|)", part):
         marker = re.match(r"- |\d\. |", item)
         indent = " " * len(marker[0]) if marker else ""
@@ -125,7 +125,7 @@ def _items(part: str) -> Iterator[str]:
 
 
 def guide(of: Lab) -> str:
-    """The page of the instructor's guide: goals, timing, solutions, what students get wrong and what they are told."""
+    """Build the page of the instructor's guide: goals, timing, solutions, typical mistakes and their messages."""
     lines = [_goals(of) + of.notes, "", "## Timing", ""]
     each = (of.minutes - 5) / of.points
     lines += ["| minutes | what |", "|---|---|", "| 5 | the introduction (slides below) |"]
@@ -142,7 +142,7 @@ def guide(of: Lab) -> str:
 
 
 def slides(of: Lab) -> str:
-    """The slides alone, for Marp, reveal.js or pandoc: one between two lines ``---``."""
+    """Return the slides alone, for Marp, reveal.js or pandoc: one between two lines ``---``."""
     return f"# Lab {of.number}: {of.title}\n\n---\n\n{of.slides}\n"
 
 
@@ -155,7 +155,7 @@ c.ClearSolutions.code_stub = {"python": "# Your lines go into the function above
 
 
 def student_files() -> dict[str, str]:
-    """Path -> text of what students get."""
+    """Return the text of each file for students by its path."""
     files = {"README.md": (COURSE / "README.md").read_text(encoding="utf-8").replace("LABS\n", _table())}
     for number in lab_numbers():
         files |= {f"lab{number}.ipynb": notebook(lab(number)), f"lab{number}.py": script(lab(number))}

@@ -28,7 +28,7 @@ CHECKING = "spmdsim-check"
 
 
 def compiled(path: Path) -> list[CodeType]:
-    """The pieces of a program, in order."""
+    """Compile the cells of a program in order."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -76,7 +76,7 @@ Program = Callable[[], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Score:
-    """What an answer to one task is worth.
+    """The points of an answer to one task.
 
     Attributes:
         task: its name.
@@ -136,7 +136,7 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
 
 
 def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
-    """Like :func:`score`, but with limits: a program that ends its process, hangs or takes all memory earns nothing."""
+    """Like :func:`score`, but with limits: a program that exits, hangs or runs out of memory earns nothing."""
     if getattr(of.checker(task), "is_per_rank", False):  # the checker is loaded before the program runs
         _prepare_simulations()
     with tempfile.TemporaryFile("w+") as box:
@@ -169,7 +169,7 @@ def _prepare_simulations() -> None:
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
-    """What a student reads: a line per task and the sum."""
+    """Write the report for a student: a line per task and the sum."""
     scores = list(scores)
     earned, most = sum(each.points for each in scores), sum(each.most for each in scores)
     lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]
@@ -180,7 +180,7 @@ def report(of: Lab, scores: Iterable[Score]) -> list[str]:
 
 
 def hints(task: LabTask, level: int) -> list[str]:
-    """The hints for a task up to a level."""
+    """Return the hints for a task up to a level."""
     return [f"hint {number}: {text}" for number, text in enumerate(task.hints[:level], 1)]
 
 
@@ -216,7 +216,7 @@ def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -
 
 
 class Grader:
-    """What a notebook grades with: called with a function, it says what that earns.
+    """The grader of a notebook: called with a function, it prints the function's score.
 
     Args:
         number: the lab's.

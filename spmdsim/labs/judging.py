@@ -31,7 +31,7 @@ LONGEST = 1000
 
 
 class Mistake(Exception):
-    """What is wrong with an answer, in one sentence."""
+    """An error of an answer, as one sentence."""
 
 
 def per_rank(checker: Checker) -> Checker:
@@ -61,13 +61,13 @@ def algorithm_of(answer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expect(holds: object, sentence: str) -> None:
-    """Demand something, else a mistake; of a long sentence, which shows what an answer gave, the ends."""
+    """Raise Mistake unless a condition holds; a long sentence is cut in the middle."""
     if not holds:
         raise Mistake(sentence if len(sentence) <= LONGEST else f"{sentence[:200]} ... {sentence[-100:]}")
 
 
 def plain(value: Any) -> Any:
-    """What an answer gives, with Python's numbers for numpy's: argmin and others make such.
+    """Return an answer with NumPy numbers converted to Python numbers.
 
     >>> plain((np.int64(8), [np.float32(0.5)])), plain("text")
     ((8, [0.5]), 'text')
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:
 
 
 def expect_equal(value: Any, wanted: Any, call: str) -> None:
-    """Demand a value of a call, written as the student would.
+    """Raise Mistake unless a call, written as in the student's code, returns a value.
 
     >>> expect_equal(3, 4, "parts(8)")
     Traceback (most recent call last):
@@ -93,14 +93,14 @@ def expect_equal(value: Any, wanted: Any, call: str) -> None:
 
 
 def expect_several(values: Any, count: int, what: str, kind: type = object) -> None:
-    """Demand so many values of a kind, such as "two layouts"."""
+    """Raise Mistake unless the answer has a number of values of a kind, such as "two layouts"."""
     several = isinstance(values, tuple | list) and len(values) == count
     right = several and all(isinstance(each, kind) for each in values)
     expect(right, f"{what} are asked for, but it gives {values!r}")
 
 
 def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str) -> None:
-    """Demand that every rank holds what it would hold in another layout, and that as much is pending."""
+    """Raise Mistake unless every rank owns the shard of another layout with equal pending reductions."""
     if not isinstance(layout, Layout):
         raise Mistake(f"{what} is {layout!r}, but a layout, such as mesh('dp', None), is asked for")
     dims = f"which has {layout.ndim} dims, but the tensor has {wanted.ndim}"
@@ -131,19 +131,19 @@ def numbers(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 def tensor(array: np.ndarray, layout: Layout) -> Tensor:
-    """A tensor of the lab's world."""
+    """Create a tensor of the lab's world."""
     return Tensor.from_global(array, layout, world(RANKS))
 
 
 def traced(call: Callable[[], Any]) -> tuple[Any, Trace]:
-    """What a call gives, and what it communicates."""
+    """Call a function and return its result and trace."""
     with record() as trace:
         value = call()
     return value, trace
 
 
 def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
-    """Demand a tensor of the lab's world with these values; they are gathered to look at them."""
+    """Raise Mistake unless a value is a tensor of the lab's world with these values."""
     expect(isinstance(value, Tensor), f"{what} gives {type(value).__name__}, but a Tensor is asked for")
     expect(value.shape == wanted.shape, f"{what} has shape {value.shape}, but it should be {wanted.shape}")
     whole = value.full()
@@ -156,7 +156,7 @@ def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
 def expect_answer(
     answer: Callable[..., Any], operands: Sequence[Any], wanted: np.ndarray, layout: Layout | None, call: str
 ) -> Trace:
-    """Demand that an answer gives a tensor with these values, in a layout if one is asked for; what it communicates."""
+    """Raise Mistake unless an answer returns a tensor with these values, in a layout if given; return its trace."""
     value, trace = traced(lambda: answer(*operands))
     expect_tensor(value, wanted, call)
     if layout is not None:
@@ -165,7 +165,7 @@ def expect_answer(
 
 
 def expect_collectives(trace: Trace, wanted: dict[str, int], what: str) -> None:
-    """Demand which collectives run, and how often."""
+    """Raise Mistake unless these collectives run, each this number of times."""
     counts = trace.counts()
     expect(counts == wanted, f"{what} communicates by {_words(counts)}, but {_words(wanted)} would do")
 
@@ -175,5 +175,5 @@ def _words(counts: dict[str, int]) -> str:
 
 
 def expect_bytes(nbytes: int, least: int, what: str) -> None:
-    """Demand that the busiest rank receives no more than what is needed."""
+    """Raise Mistake if the busiest rank receives more bytes than necessary."""
     expect(nbytes <= least, f"{what} has the busiest rank receive {nbytes:,} bytes, but {least:,} would do")

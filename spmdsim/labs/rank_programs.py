@@ -55,7 +55,7 @@ FUNCTIONS = (
 
 
 class RankAnswer:
-    """A student's per-rank function, whose ranks are processes; called like the function, on a rank of a simulation.
+    """A student's per-rank function whose ranks are processes; it is called on a rank of a simulation.
 
     Args:
         processes: per rank what asks its process a question.
@@ -158,7 +158,7 @@ class _JudgeObjects:
         return ["return", value, False, self._changed()]
 
     def _plain(self, value: Any) -> Any:
-        """Encode what a call returned; what is neither plain data nor a handle stays here."""
+        """Encode the result of a call; objects that are neither plain data nor handles stay with the judge."""
         data = encode(value, special=self.encode)
         if isinstance(data, list) and data[0] == "other":
             raise AttributeError(f"{type(value).__name__} is not available here")
@@ -220,7 +220,7 @@ def play_rank(load: Callable[[], Callable[..., Any]]) -> Callable[[list[Any]], A
 
 
 class _Player:
-    """Runs the function until its next call, and goes on with what the call returns."""
+    """A runner of the function until its next call, which continues with the result of the call."""
 
     def __init__(self) -> None:
         self.function: Callable[..., Any] = len
@@ -229,7 +229,7 @@ class _Player:
         self._blocks: list[list[Any]] = []
 
     def serve(self, question: list[Any]) -> Any:
-        """Begin with the judge's arguments, or go on: the next call, the result, or what the function raised."""
+        """Start with the judge's arguments or continue; return the next call, the result or the error."""
         if question[0] == "start":
             library = load_greenlet()
             self._blocks, judge = [], library.getcurrent()
@@ -285,7 +285,7 @@ class _Player:
         return decode(data, {"handle": lambda number: RemoteObject(self, ["handle", [number]])})
 
     def _special(self, in_memory: bool, value: Any) -> Any:
-        """Encode handles, and arrays of calls that read or fill memory (those with a capital letter)."""
+        """Encode handles, and arrays of calls that read or fill memory (names with a capital letter)."""
         if type(value) is RemoteObject:
             return object.__getattribute__(value, "_target")
         if in_memory and isinstance(value, np.ndarray):

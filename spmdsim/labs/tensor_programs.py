@@ -51,7 +51,7 @@ def list_operators() -> tuple[Op, ...]:
 
 
 class OperatorRecording(Watcher):
-    """Records the operators and redistributions of a function's call, with tensors as numbers.
+    """A record of the operators and redistributions of a call, with tensors as numbers.
 
     Attributes:
         steps: the record, a list ``[kind, ...]`` each.
@@ -106,7 +106,7 @@ class OperatorRecording(Watcher):
             self.know(result)
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
-        """Record a redistribution, maybe into another shape."""
+        """Record a redistribution, possibly to another shape."""
         shape = None if result.shape == tensor.shape else result.shape
         self._add(["move", self.number(tensor), *map(encode, (result.layout, shape))])
         self.know(result)
@@ -152,7 +152,7 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
 
 
 class SentArguments:
-    """Tensors and parameters that a function is given, known in its process by their numbers.
+    """The tensors and parameters that a function is given, identified by numbers in its process.
 
     Attributes:
         described: the tensors and the parameters, each as ``[layout, shape, element type]``.
@@ -205,7 +205,7 @@ SETTINGS = (
 
 
 class StandIns:
-    """Tensors and parameters like those of the judge, with other numbers: ones.
+    """Tensors and parameters like those of the judge, filled with ones.
 
     Args:
         described: those of the judge: :attr:`SentArguments.described`.

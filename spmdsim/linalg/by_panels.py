@@ -30,7 +30,7 @@ __all__ = ["cholesky", "inv", "solve"]
 
 
 def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """The axes that split the rows, and the rows of every rank that has any, which are the columns of the panels."""
+    """Return the axes that split the rows, and the row ranges of all ranks that own any, which are the panels."""
     axes = split_axes(strategy, "m")
     mesh = strategy.mesh
     members = mesh.group(mesh.rank_at(0), *axes)
@@ -82,7 +82,7 @@ _gradient_op = Op("cholesky_gradient", Rule.parse("... m n, ... m n -> ... m n",
 def _cholesky_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """The gradient of the symmetric matrix, from the whole factor, which every rank has for it."""
+    """Compute the gradient of the symmetric matrix from the factor, which every rank has completely."""
     whole = results[0].layout.canonical
     layout = Layout(whole.mesh, [*whole.dims[:-2], None, None])
     return (_gradient_op(results[0].to(layout), dys[0].to(layout)),)
@@ -150,7 +150,7 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
 
 
 def _factored(panel: Array, free: Array) -> tuple[Array, Array]:
-    """Multipliers and upper triangle of a panel in one array, and its pivots, of the rows that are free."""
+    """Factor a panel's free rows: multipliers and upper triangle in one array, and the pivots."""
     work, free, pivots = np.array(panel), free.copy(), []
     for c in range(panel.shape[1]):
         pivot = int(np.argmax(np.where(free, np.abs(work[:, c]), -1)))
@@ -198,7 +198,7 @@ def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Arr
 
 
 def _rows(here: Array, rows: Array) -> Array:
-    """Some of a panel's pivot rows, zeros for the others."""
+    """Return some of a panel's pivot rows, and zeros for the others."""
     pivots = np.zeros((len(here), rows.shape[1]), rows.dtype)
     pivots[here] = rows
     return pivots
@@ -207,7 +207,7 @@ def _rows(here: Array, rows: Array) -> Array:
 def _solve_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Of the right sides the solution for the adjoint matrix, of the matrix its product with the solution."""
+    """Compute the gradients: for the right sides by the adjoint matrix, for the matrix by their product with the solution."""
     turned = adjoint(operands[0])
     side = lu_solve(turned, dys[0])
     return -1 * ops.matmul(side, adjoint(results[0])), side

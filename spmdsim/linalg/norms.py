@@ -159,19 +159,19 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
 
 
 def _cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
-    """Below which singular values count as 0."""
+    """Return the value below which singular values count as 0."""
     epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
     return ops.multiply(ops.max(values, -1, True), _each(epsilon, values))
 
 
 def _each(bound: float | Tensor, values: Tensor) -> Tensor:
-    """One number, or one per matrix, beside the values of all matrices."""
+    """Return one number, or one per matrix, shaped to broadcast with the values of all matrices."""
     bounds = as_operand(bound, values)
     return ops.reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
 
 
 def _inverted(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
-    """Which singular values count, and one over them; 0 for the others."""
+    """Return which singular values count, and their inverses; 0 for the others."""
     kept = ops.greater(s, _cutoff(s, shape, rtol).detach())
     one, none = as_operand(1, s), as_operand(0, s)
     return kept, ops.where(kept, ops.divide(one, ops.where(kept, s, one)), none)

@@ -23,7 +23,7 @@ __all__ = ["qr", "svd", "svdvals"]
 
 
 def adjoint(x: Tensor) -> Tensor:
-    """Matrices, transposed and conjugated."""
+    """Return the conjugate transpose of matrices."""
     return conjugated(ops.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]))
 
 
@@ -45,7 +45,7 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
 
 
 def _positive(q: Array, r: Array) -> tuple[Array, Array]:
-    """The factors of which the second has no negative numbers on its diagonal: one answer, however the rows are split."""
+    """Scale factors so that the second has no negative diagonal entries, which makes them unique."""
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
     size = np.abs(diagonal)
     told = np.isfinite(size) & (size > 0)
@@ -69,7 +69,7 @@ def _forward(context: Context, x: Array) -> Generator[Array, Array, tuple[Array,
 
 
 def _middle(r: Array, *parts: Array) -> Array:
-    """``c`` of the gradient ``(dq + q c) r^-H``, from the triangle, its gradient and ``dq^H q``."""
+    """Compute ``c`` of the gradient ``(dq + q c) r^-H`` from the triangle, its gradient and ``dq^H q``."""
     whole = np.zeros_like(r)
     dr, product = parts
     whole = r @ hermitian(dr) - product
@@ -89,7 +89,7 @@ _back_op = Op(
 def _adjoint(
     dys: Sequence[Tensor | None], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """The gradient of a tall matrix of full rank: products of its shape, and functions of the small triangle."""
+    """Compute the gradient of a tall matrix of full rank from products of its shape and functions of the small triangle."""
     (dq, dr), (q, r) = dys, results
     zeros = r * 0
     product = zeros if dq is None else ops.matmul(adjoint(dq), q)
@@ -113,7 +113,7 @@ qr_op = SteppedOp("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, context
 
 
 def _by_rows(x: Tensor) -> Tensor:
-    """A tall matrix with its rows split only; columns that are split are brought together, and rows split instead."""
+    """Redistribute a tall matrix so that only its rows are split."""
     dims = x.layout.reduced.canonical.dims
     if x.ndim != 2 or x.shape[0] < x.shape[1] or not dims[1]:
         return x
@@ -196,7 +196,7 @@ def reduced_svd(x: Tensor) -> Singular:
 
 
 def _completed(q: Tensor) -> Tensor:
-    """Orthonormal columns with as many others as make them square."""
+    """Extend orthonormal columns to a square matrix."""
     high, wide = q.shape[-2:]
     if high == wide:
         return q

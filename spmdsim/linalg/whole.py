@@ -19,20 +19,20 @@ __all__ = ["det", "eig", "eigh", "eigvals", "eigvalsh", "slogdet"]
 
 
 def hermitian(x: Array) -> Array:
-    """Matrices, transposed and conjugated."""
+    """Return the conjugate transpose of matrices."""
     turned: Array = np.conj(np.swapaxes(x, -1, -2))
     return turned
 
 
 def square(name: str, x: Tensor) -> Tensor:
-    """A tensor of square matrices of fractions."""
+    """Return a tensor of square matrices of floats. Raise an error for other shapes."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise RuleError(f"{name} takes square matrices [..., n, n], but the shape is {x.shape}")
     return in_fractions(x)
 
 
 def _lower(name: str, x: Tensor, triangle: str) -> Tensor:
-    """Hermitian matrices whose lower triangle is the one that is asked for."""
+    """Return the Hermitian matrices whose lower triangle is given."""
     if triangle not in ("L", "U"):
         raise RuleError(f"{name} reads the triangle 'L' or 'U', but got {triangle!r}")
     matrices = square(name, x)
@@ -40,7 +40,7 @@ def _lower(name: str, x: Tensor, triangle: str) -> Tensor:
 
 
 def in_fractions(x: Tensor) -> Tensor:
-    """A tensor whose elements can be divided, as numpy.linalg takes it: of whole numbers of any width float64."""
+    """Convert a tensor to a type with division; whole numbers become float64, as in numpy.linalg."""
     return x if x.dtype.kind in "fcV" else cast(x, np.float64)
 
 
@@ -58,13 +58,13 @@ def _complex(x: np.dtype) -> np.dtype:
 
 
 def _diagonals(values: Array) -> Array:
-    """Matrices with these diagonals."""
+    """Return matrices with these diagonals."""
     matrices: Array = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
     return matrices
 
 
 def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
-    """Cofactors, which there are for singular matrices, too: from the singular values, each left out in turn."""
+    """Compute cofactors from singular values with each left out in turn, which works for singular matrices, too."""
     u, s, v = np.linalg.svd(xs[0])
     n = s.shape[-1]
     others = np.where(np.eye(n, dtype=bool), 1, s[..., None, :]).prod(-1)
@@ -74,7 +74,7 @@ def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
 
 
 def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
-    """Of the logarithm; the sign of a real matrix has none of its own."""
+    """Compute the gradient of the logarithm; the sign of a real matrix has no gradient."""
     if dys[1] is None:
         return (np.zeros_like(xs[0]),)
     return (dys[1][..., None, None] * hermitian(np.linalg.inv(xs[0])),)
@@ -101,7 +101,7 @@ def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
 
 
 def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """The gradient of the reduced decomposition of matrices with different singular values, none of them 0."""
+    """Compute the gradient of the reduced decomposition of matrices with distinct singular values, none of them 0."""
     (u, s, vh), (du, ds, dvh), dtype = ys, dys, xs[0].dtype
     v = hermitian(vh)
     squares = s[..., None, :] ** 2 - s[..., :, None] ** 2

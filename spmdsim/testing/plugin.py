@@ -27,7 +27,7 @@ _groups: dict[int, MPI.Comm] = {}
 
 
 def under_mpi(config: pytest.Config) -> bool:
-    """Is this a rank of several, and did the user ask for MPI tests?"""
+    """Return True if this process is one of several ranks and the user asked for MPI tests."""
     asked = config.getoption("with_mpi", False) or config.getoption("only_mpi", False)
     launcher = detect()
     return bool(asked) and launcher is not None and launcher.size > 1
@@ -49,7 +49,7 @@ def parametrize_counts(
 
 
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
-    """A fresh communicator of the first n ranks, n being the fixture's parameter; the other ranks skip the test.
+    """Create a communicator of the first n ranks, n being the fixture's parameter; skip the test on other ranks.
 
     It is freed afterwards, unless the test failed: then it may be in use still.
     """
@@ -70,14 +70,14 @@ def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
 
 
 def failed_somewhere(request: pytest.FixtureRequest) -> bool:
-    """Did this test fail on any rank?"""
+    """Return True if the test failed on any rank."""
     node: pytest.Item = request.node
     return node.stash.get(FAILED, False)
 
 
 @pytest.fixture
 def mpi_comm(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
-    """A communicator of the first n ranks; see the mark ``ranks``."""
+    """Return a communicator of the first n ranks; see the mark ``ranks``."""
     if not under_mpi(request.config):
         pytest.skip("needs mpirun and --with-mpi")
     yield from first_ranks(request)
@@ -87,7 +87,7 @@ __all__ = ["mpi_comm"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Two deadlines."""
+    """Add the options for two deadlines."""
     group = parser.getgroup("spmdsim", "tests on many ranks")
     finished = "how long ranks that finished a test wait for the others (default 60)"
     failed = "how long a rank that failed waits for the others before it ends the job (default 3)"
@@ -97,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Rank 0 alone writes the junit file: its reports carry what all ranks agreed on."""
+    """Let rank 0 alone write the junit file, because its reports have the outcomes of all ranks."""
     launcher = detect()
     if under_mpi(config) and launcher is not None and launcher.rank:
         config.option.xmlpath = None
@@ -117,13 +117,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per rank count."""
+    """Generate one test per rank count."""
     parametrize_counts(metafunc, "mpi_comm")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that takes ``mpi_comm`` is an MPI test."""
+    """Mark tests that use ``mpi_comm`` as MPI tests."""
     for item in items:
         if "mpi_comm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.mpi)

@@ -43,7 +43,7 @@ WATCHDOG_FACTOR = 2.0
 
 
 class Agreement:
-    """The meeting point of all ranks."""
+    """The object through which ranks exchange outcomes with a deadline."""
 
     def __init__(
         self, comm: MPI.Comm, deadline: float, deadline_failed: float, say: Callable[[str], None]
@@ -54,7 +54,7 @@ class Agreement:
         self.deadline, self.deadline_failed = deadline, min(deadline, deadline_failed)
 
     def meet(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
-        """Exchange outcomes."""
+        """Exchange outcomes with all ranks."""
         mine = array("q", [zlib.crc32(what.encode()), PHASES.index(phase), outcome])
         every = array("q", bytes(8 * 3 * self.size))
         request = self.comm.Iallgather(mine, every)
@@ -67,12 +67,12 @@ class Agreement:
         return [record[2] for record in records]
 
     def texts(self, text: str) -> list[str]:
-        """The texts of all ranks; to be called by all of them right after they have met."""
+        """Return the texts of all ranks; all ranks call it right after :meth:`meet`."""
         gathered: list[str] = self.comm.allgather(text)
         return gathered
 
     def _wait(self, request: Any, seconds: float) -> bool:
-        """Poll until done or late, answering anybody who calls the roll meanwhile."""
+        """Poll until done or late; answer roll calls of other ranks meanwhile."""
         for _ in range(SPINS):
             if request.Test():
                 return True
@@ -91,7 +91,7 @@ class Agreement:
                 self.comm.isend(late, dest=rank, tag=HERE)
 
     def _roll_call(self) -> dict[int, bool]:
-        """Who is waiting here too, and whether that rank is late itself."""
+        """Ask which ranks wait here, too, and whether they are late."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         requests = [self.comm.isend(None, dest=rank, tag=ROLL_CALL) for rank in others]
         here = {self.rank: True}
@@ -138,7 +138,7 @@ class Agreement:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where a frame is, in the words of a traceback, with its callers up to three levels."""
+    """Describe the place of a frame as in a traceback, with up to three callers."""
     places: list[str] = []
     while frame is not None and len(places) < 3:
         code = frame.f_code
@@ -148,7 +148,7 @@ def _place(frame: FrameType | None) -> str:
 
 
 class RankSession:
-    """The hooks of a rank. All ranks call them in the same order, or the job ends with the reason."""
+    """The pytest hooks of a rank. All ranks call them in one order, or the job ends with the reason."""
 
     def __init__(self, config: pytest.Config) -> None:
         from mpi4py import MPI
@@ -170,7 +170,7 @@ class RankSession:
         os.write(descriptor if isinstance(descriptor, int) else 2, f"\n{text}\n".encode())
 
     def _be_quiet(self) -> None:
-        """Ranks other than 0 report to nobody."""
+        """Suppress the reports of ranks other than 0."""
         manager = self.config.pluginmanager
         old = manager.getplugin("terminalreporter")
         if old is not None:
@@ -182,7 +182,7 @@ class RankSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """All ranks must have found the same tests, without errors."""
+        """Check that all ranks collected equal tests without errors."""
         ids = [item.nodeid for item in session.items]
         failed = session.testsfailed > 0
         outcomes = self.agreement.meet("the tests", "collection", FAILED if failed else PASSED)
@@ -216,7 +216,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Where nobody reads the summary, none is made: plugins would only spend time on their parts of it."""
+        """Skip the summary on ranks whose summary is not shown."""
         result = yield
         if self.rank:
             self.config.pluginmanager.unregister(name="terminalreporter")
@@ -226,7 +226,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Watch the whole test."""
+        """Watch the deadline of the whole test."""
         watchdog = threading.Timer(self.seconds, self._expired, [item.nodeid])
         watchdog.daemon = True
         watchdog.start()
@@ -238,7 +238,7 @@ class RankSession:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Agree on the outcome of a phase before anybody goes on."""
+        """Agree on the outcome of a phase before any rank continues."""
         report = yield
         outcomes = self._agree(report, report.when)
         if FAILED in outcomes:
@@ -274,7 +274,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
-        """One exit code for all ranks: the worst."""
+        """Set one exit code for all ranks: the worst one."""
         if not self.leaving:
             outcome = FAILED if int(exitstatus) else PASSED
             self.agreement.meet("the session", "end", outcome)
@@ -283,19 +283,19 @@ class RankSession:
         yield
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """An interrupt or ``pytest.exit`` on one rank ends all of them; what was agreed on needs no force."""
+        """End all ranks after an interrupt or ``pytest.exit`` on one rank; agreed ends need no abort."""
         if not self.leaving and not excinfo.errisinstance(pytest.Session.Interrupted):
             self.say(f"rank {self.rank} of {self.size}: {excinfo.exconly()}")
             self.agreement.abort(130 if excinfo.errisinstance(KeyboardInterrupt) else ABORTED)
 
     @pytest.hookimpl(trylast=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        """An error of pytest's own on one rank ends all of them."""
+        """End all ranks after an internal error of pytest on one rank."""
         self.say(f"rank {self.rank} of {self.size}: {excrepr}")
         self.agreement.abort()
 
     def _expired(self, name: str) -> None:
-        """No rank came to the end of a test: say where each of them is.
+        """Report the place of every rank when a test exceeds its deadline.
 
         A thread does: it works while the main one sits inside an MPI call, which signals do not.
         """

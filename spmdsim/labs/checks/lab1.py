@@ -16,7 +16,7 @@ GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """Where everybody's piece lies, on two meshes; the tensors are laid out so on the ranks."""
+    """Check the shard bounds of all ranks on two meshes by running tensors in the student's layouts."""
     answers = [answer(mesh) for mesh in GRIDS]
     for three in answers:
         expect_several(three, 3, "three layouts")
@@ -32,7 +32,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def block(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against the elements, of which each says in which block it is."""
+    """Check the student's blocks against every element's block."""
     for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
         for size, parts in cases:
             whole = Mesh((parts,), ("x",))("x")
@@ -53,7 +53,7 @@ def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
 
 
 def owners(answer: Callable[..., Any]) -> Iterator[None]:
-    """Every element of a few tensors."""
+    """Check the owners of every element of a few tensors."""
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
             pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
@@ -69,7 +69,7 @@ def owners(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
-    """Even and uneven pieces, and copies."""
+    """Check the largest shard for even blocks, uneven blocks and replicas."""
     mesh = GRIDS[0]
     even = [(mesh("dp", None), (8, 8), 4), (mesh("dp", "tp"), (8, 8), 8), (mesh(None, None), (8, 8), 2)]
     uneven = [

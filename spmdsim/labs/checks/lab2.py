@@ -45,7 +45,7 @@ def _rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
 
 
 def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
-    """Right for any data, then against the bound for rounds."""
+    """Check correctness for any data, then the number of rounds against the bound."""
     facts = _facts(answer, "broadcast", range(2, 10))
     yield
     _rounds(facts, (2, 4, 8))
@@ -55,7 +55,7 @@ def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
-    """Right for any data, then against the bound for bytes."""
+    """Check correctness for any data, then the bytes against the bound."""
     by_size = _facts(answer, "all_reduce", range(2, 9))
     yield
     for size, facts in by_size.items():
@@ -67,7 +67,7 @@ def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against the counts of the library's ring."""
+    """Check the formula against the counts of the library's ring."""
     large = ((4, 1 << 20, 0.0, 1e-9), (8, 1 << 20, 1e-6, 0.0))
     for cases in (large, ((5, 1000, 2e-6, 1e-9), (2, 64, 1e-6, 1e-8))):
         for size, nbytes, alpha, beta in cases:
@@ -82,7 +82,7 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
-    """By the collectives that run."""
+    """Check the collectives that run."""
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
     y = matmul(tensor(a, mesh(None, "r")), tensor(b, mesh("r", None)))

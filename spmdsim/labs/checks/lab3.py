@@ -26,7 +26,7 @@ from spmdsim.ops import matmul
 
 
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
-    """The product runs with the layouts; then who has what."""
+    """Check the layouts by running the product, then the shards of each rank."""
     mesh = Mesh((2, 4), ("dp", "tp"))
     layouts = answer(mesh)
     expect_several(layouts, 2, "two layouts", Layout)
@@ -48,7 +48,7 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def contraction(answer: Callable[..., Any]) -> Iterator[None]:
-    """By values and layout, then by bytes."""
+    """Check values and layout, then bytes."""
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 64), numbers(64, 8, seed=2)
     x, w = tensor(a, mesh(None, "r")), tensor(b, mesh("r", None))
@@ -59,7 +59,7 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def words(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against the library's count."""
+    """Check the formula against the library's count."""
     even = (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1)))
     for cases in (even, (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))):
         for (m, k, n), grid in cases:
@@ -70,7 +70,7 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against all grids, for each of the three cases of the lower bound."""
+    """Check the grid against all grids, in each of the three cases of the lower bound."""
     for cases in (
         ((4096, 64, 64, 8), (64, 64, 4096, 8)),
         ((512, 16, 512, 16), (24, 480, 480, 12)),

@@ -45,7 +45,7 @@ def _eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
 
 
 def column(answer: Callable[..., Any]) -> Iterator[None]:
-    """The layer runs with the layouts."""
+    """Check the layouts by running the layer."""
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS), "b": (OUTPUTS,)}
     layouts = _layouts(answer(MESH), ("x", "W", "b"), shapes)
     arrays = {name: numbers(*shape, seed=len(shape)) for name, shape in shapes.items()}
@@ -60,7 +60,7 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def row(answer: Callable[..., Any]) -> Iterator[None]:
-    """The product runs with the layouts."""
+    """Check the layouts by running the product."""
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS)}
     layouts = _layouts(answer(MESH), ("x", "W"), shapes)
     arrays = {name: numbers(*shape) for name, shape in shapes.items()}
@@ -75,7 +75,7 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
-    """By values, by what the products were given, by collectives."""
+    """Check values, the operands of the products, and the collectives."""
     x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
     b1, w2 = numbers(32, seed=3), numbers(32, 8, seed=4)
     whole, wanted = MESH(None, None), np.maximum(x @ w1 + b1, 0) @ w2
@@ -93,7 +93,7 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
-    """By value, then by bytes."""
+    """Check the value, then the bytes."""
     tokens, words = 16, 64
     h, table = numbers(tokens, 8) / 4, numbers(words, 8, seed=2) / 4
     labels = np.random.default_rng(3).integers(0, words, tokens)

@@ -30,7 +30,7 @@ RULE = Rule.parse("m k, k n -> m n", linear="each")
 
 
 def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
-    """What the library's rule leaves of operands in these states, per axis; None if they do not fit."""
+    """Return the state of a product of operands in these states by the library's rule, per axis; None if they do not fit."""
     bound = bind(RULE, ((64, 64), (64, 64)))
     placements = ([STATES[state] for state in states] for states in (x, w))
     operands = tuple(Layout.from_placements(mesh, each, 2) for each in placements)
@@ -46,7 +46,7 @@ def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | N
 
 
 def product(answer: Callable[..., Any]) -> Iterator[None]:
-    """All sixteen pairs, those with splits first; as many points as there are groups of them."""
+    """Check all sixteen pairs, splits first; each group of pairs earns one point."""
     fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _left(LINE, (x,), (w,))]
     split = [(x, w) for x, w in fitting if "P" not in (x, w)]
     partial = [(x, w) for x, w in fitting if "P" in (x, w)]
@@ -59,7 +59,7 @@ def product(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
-    """All pairs of pairs that fit, then all others."""
+    """Check all pairs of pairs that fit, then all others."""
     every = [(x, w, _left(GRID, x, w)) for x, w in pairs(pairs(STATES, repeat=2), repeat=2)]
     for cases in ([case for case in every if case[2]], [case for case in every if not case[2]]):
         for x, w, left in cases:
@@ -70,7 +70,7 @@ def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def chain(answer: Callable[..., Any]) -> Iterator[None]:
-    """By value, then by bytes."""
+    """Check the value, then the bytes."""
     a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
     operands = tensor(a, LINE(None, "r")), tensor(b, LINE("r", None)), tensor(c, LINE(None, None))
     trace = expect_answer(answer, operands, a @ b @ c, LINE(None, None), "chain(x, w, v)")
@@ -81,7 +81,7 @@ def chain(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def activation(answer: Callable[..., Any]) -> Iterator[None]:
-    """By value, layout and bytes."""
+    """Check value, layout and bytes."""
     a, b = numbers(16, 64), numbers(64, 64, seed=2)
     y, trace = traced(lambda: answer(tensor(a, LINE(None, "r")), tensor(b, LINE("r", None))))
     expect_tensor(y, np.maximum(a @ b, 0), "activation(x, w)")

@@ -29,7 +29,7 @@ LINE = Mesh((RANKS,), ("r",))
 
 
 def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against the bound of the library's plan, rank by rank."""
+    """Check the bytes of each rank against the lower bound of the library's plan."""
     rows, columns = MESH(("dp", "tp"), None), MESH(None, ("dp", "tp"))
     kept = [(rows, columns, (8, 8)), (MESH("dp", None), MESH(None, None), (6, 4))]
     apart = [(MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)), (columns, MESH(None, ("tp", "dp")), (4, 16))]
@@ -48,7 +48,7 @@ def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against the plans' bytes."""
+    """Check the answer against the bytes of the plans."""
     rows = MESH(("dp", "tp"), None)
     some = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
     others = (MESH(None, ("tp", "dp")), MESH(("tp", "dp"), None), MESH("dp", "tp"), MESH(None, None))
@@ -68,7 +68,7 @@ def nearest(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def finish(answer: Callable[..., Any]) -> Iterator[None]:
-    """By values and layout, then by bytes."""
+    """Check values and layout, then bytes."""
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
     y = matmul(tensor(a, MESH("dp", "tp")), tensor(b, MESH("tp", None)))
     z, trace = traced(lambda: answer(y))
@@ -80,7 +80,7 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
-    """Both tensors, then the bytes of both together."""
+    """Check both tensors, then the bytes of both together."""
     a = numbers(16, 16)
     tensors, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
     expect_several(tensors, 2, "two tensors")

@@ -30,7 +30,7 @@ MESH = Mesh((RANKS,), ("dp",))
 
 
 def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
-    """The gradient of the weights of ``x W`` in these layouts, and what it took."""
+    """Compute the gradient of the weights of ``x W`` in these layouts, and return it with its trace."""
     expect_several(layouts, 2, "two layouts", Layout)
     x, w = tensor(numbers(32, 16), layouts[0]), tensor(numbers(16, 8, seed=2), layouts[1])
     w.requires_grad = True
@@ -46,7 +46,7 @@ def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
 
 
 def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
-    """The layouts by who has which rows, then the collectives of a step."""
+    """Check the layouts by the rows of each rank, then the collectives of a step."""
     _, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     yield
@@ -56,7 +56,7 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
-    """The layouts, then where the gradient ends."""
+    """Check the layouts, then the layout of the gradient."""
     gradient, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     expect_layout(layouts[1], MESH("dp", None), (16, 8), "W")
@@ -69,7 +69,7 @@ def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _trained(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
-    """Two layers after two updates; the collectives are those of the second update with its gradients."""
+    """Return two layers after two updates, and the collectives of the second update with its gradients."""
     layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
     for layer in layers:
         layer.materialise(world(RANKS))
@@ -90,7 +90,7 @@ def _trained(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarra
 
 
 def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
-    """The weights as without ZeRO, the state in pieces, the collectives."""
+    """Check that the weights are those without ZeRO, that the state is split, and the collectives."""
     chosen, trace, values = _trained(answer)
     _, _, wanted = _trained(Adam)
     for number, (value, right) in enumerate(zip(values, wanted)):
@@ -108,7 +108,7 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def memory(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against pieces of layouts, stage by stage."""
+    """Check the student's memory formula against shard sizes; yield once per ZeRO stage (0 to 3)."""
     stages = ((), (2, 3), (1, 2, 3), (0, 1, 2, 3))  # of parameters, gradients and two averages
     for stage, split in enumerate(stages):
         for weights, ranks in ((1024, 8), (96, 4), (7, 1), (1 << 20, 64)):

@@ -33,7 +33,7 @@ LONG_CHAIN = 300
 
 
 def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
-    """The least sum, by the library's solver."""
+    """Return the least sum, by the library's solver."""
     problem = ChoiceProblem()
     for row in costs:
         problem.add_variable(np.array(row, float))
@@ -103,7 +103,7 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
-    """Forward and backward in these layouts."""
+    """Run a forward and a backward pass in these layouts."""
     arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
     x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, layouts))
     w1.requires_grad = w2.requires_grad = True
@@ -117,7 +117,7 @@ def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """A step runs in the layouts, and in those that are known to be good."""
+    """Check a training step in the layouts, and in layouts that are known to be good."""
     whole = MESH(None, None)
     candidates = [(MESH("r", None), whole, whole), (whole, MESH(None, "r"), MESH("r", None))]
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
@@ -139,7 +139,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
-    """Against the search itself."""
+    """Check the answer against the search."""
     for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
         strategies = (
             search("mlp", MESH, layers=2, hidden=hidden, batch=batch).strategy("fc0") for batch in batches

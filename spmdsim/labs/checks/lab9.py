@@ -41,7 +41,7 @@ def _run(body: Body, size: int, seed: int | None = None) -> Report:
 
 
 def _on_ranks(body: Body) -> list[Any] | None:
-    """What a program that is right gives on real ranks, where there are some; all of them wait for one another."""
+    """Return the results of a correct program on real ranks, if there are any; all ranks wait for one another."""
     from spmdsim.launcher import launched  # what this file has at its top belongs to no virtual rank
     from spmdsim.worlds import world
 
@@ -56,7 +56,7 @@ def _on_ranks(body: Body) -> list[Any] | None:
 
 
 def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
-    """Every rank's result; on real ranks this one's."""
+    """Check every rank's result; on real ranks only the caller's."""
     from spmdsim.worlds import world
 
     ranks = range(len(wanted)) if len(values) == len(wanted) else world(RANKS).ranks
@@ -72,7 +72,7 @@ def _told(value: Any) -> str:
 
 @per_rank
 def ring(answer: Callable[..., Any]) -> Iterator[None]:
-    """The sums, then the messages."""
+    """Check the sums, then the messages."""
     body: Body = lambda comm: answer(comm, (comm.rank + 1) ** 2)  # noqa: E731
     reports = {}
     for sizes in ((1, 2, 3), range(4, RANKS + 1)):
@@ -95,7 +95,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
 
 @per_rank
 def halo(answer: Callable[..., Any]) -> Iterator[None]:
-    """Inner cells, then the outer ones, on several numbers of ranks."""
+    """Check inner cells, then outer cells, on several numbers of ranks."""
 
     def body(comm: Any) -> Any:
         return answer(comm, np.array([-1.0, *(10.0 * comm.rank + np.arange(3)), -2.0]))
@@ -111,7 +111,7 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
 def _each(
     body: Body, groups: Iterable[Iterable[int]], wanted: Callable[[int, int], Any], name: str
 ) -> Iterator[None]:
-    """What each rank is to have, on each group of numbers of ranks, and on real ones."""
+    """Yield the expected results of each rank, for each group of rank counts and for real ranks."""
     for sizes in groups:
         for size in sizes:
             _expect_results(_run(body, size).results, [wanted(rank, size) for rank in range(size)], name)
@@ -122,7 +122,7 @@ def _each(
 
 @per_rank
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
-    """Even numbers of ranks, and odd ones."""
+    """Check even numbers of ranks, then odd ones."""
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
 
     def swapped(rank: int, size: int) -> np.ndarray:
@@ -134,7 +134,7 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
 
 @per_rank
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
-    """Results in several legal orders; fewer tasks than workers; who works while one task takes long."""
+    """Check results in several legal orders, fewer tasks than workers, and that workers stay busy during a long task."""
     by_rank_0: list[int] = []
 
     def body(tasks: list[int]) -> Body:
@@ -166,7 +166,7 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _expect_busy(answer: Callable[..., Any]) -> None:
-    """The first task ends only when all others are done, or when nobody is at work any more."""
+    """Check that other workers continue: the first task ends only after all others, or when no worker is busy."""
     tasks, others, missing = list(range(12)), set(range(1, 12)), []
 
     def body(comm: Any) -> Any:
