@@ -275,11 +275,6 @@ ALLOWED = {
         "exec",
     ): "what compile wrote down, as calls on numbered values; no text of anybody's",
     ("compiled/straight.py", "compile"): "the same",
-    (
-        "worlds/mpi/written_steps.py",
-        "exec",
-    ): "lines that stand in the package, around names of MPI's functions; no text of anybody's",
-    ("worlds/mpi/written_steps.py", "compile"): "the same",
     ("simulation/data/message_buffers.py", "loads"): "objects that a simulated program sends to itself",
     ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",
 }

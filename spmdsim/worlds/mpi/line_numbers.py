@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 
 from spmdsim.sides import number_of
 from spmdsim.trace.source_lines import source_line, user_frame
@@ -29,20 +28,6 @@ def these_lines(board: Board, under: FrameType, most: int) -> tuple[float, ...]:
         numbers.append(lines.get(frame.f_lasti) or name(frame, lines, board))
         frame, function = user_frame(frame.f_back)
     return tuple(numbers)
-
-
-def line_above(
-    board: Board, under: FrameType
-) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:
-    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee."""
-    frame, function = user_frame(under)
-    lines, above = board.lines_of(function), 1
-    if frame is None:
-        return 0.0, None, lines.get, above
-    line = lines.get(frame.f_lasti) or name(frame, lines, board)
-    while under is not frame and under.f_back is not None:
-        under, above = under.f_back, above + 1
-    return line, frame.f_code, lines.get, above
 
 
 def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:

@@ -33,7 +33,6 @@ from spmdsim.redistribution.ways.rank_transfers import (
 )
 from spmdsim.redistribution.ways.way import Way, in_library
 from spmdsim.worlds.emulated import Emulation
-from spmdsim.worlds.mpi.written_steps import one_call
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run
 
@@ -195,14 +194,35 @@ def broadcast(
     return run
 
 
+def _one_call(
+    call: Callable[[Any, Any], None], fresh: Callable[[], np.ndarray], source: Any, target: Any
+) -> Run:
+    """Return a run of one MPI call from the shard into a fresh result.
+
+    Args:
+        call: the communicator's method.
+        fresh: allocates the result.
+        source: what MPI needs to know about the shard besides its memory: counts, displacements, types.
+        target: the same facts about the result.
+    """
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        call([array, *source], [out, *target])
+        return out
+
+    return run
+
+
 def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
     equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
-    name, taken = ("Allgather", count) if equal else ("Allgatherv", (counts, offsets))
-    return one_call(comm, name, allocator(traffic.target, dtype), (count, kind), (taken, kind))
+    call = comm.Allgather if equal else comm.Allgatherv
+    taken = count if equal else (counts, offsets)
+    return _one_call(call, allocator(traffic.target, dtype), (count, kind), (taken, kind))
 
 
 def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
@@ -242,7 +262,7 @@ def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types
     shifted = part.Create_resized(0, width).Commit()
     types += [part, shifted]
     source = math.prod(traffic.source), element(dtype.itemsize)
-    return one_call(comm, "Allgather", allocator(traffic.target, dtype), source, (1, shifted))
+    return _one_call(comm.Allgather, allocator(traffic.target, dtype), source, (1, shifted))
 
 
 def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
@@ -268,7 +288,7 @@ def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: 
 def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Alltoall of equal blocks, from where they are to where they belong."""
     kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
-    return one_call(comm, "Alltoall", allocator(traffic.target, dtype), (count, kind), (count, kind))
+    return _one_call(comm.Alltoall, allocator(traffic.target, dtype), (count, kind), (count, kind))
 
 
 def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]) -> Run:
@@ -297,7 +317,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
     before, after = ((MemberBox(traffic.me, index),) for index in traffic.own) if traffic.own else ((), ())
     sent = side((*traffic.sends, *before), traffic.source)
     received = side((*traffic.receives, *after), traffic.target)
-    return one_call(comm, "Alltoallw", allocator(traffic.target, dtype), sent, received)
+    return _one_call(comm.Alltoallw, allocator(traffic.target, dtype), sent, received)
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:

@@ -55,7 +55,6 @@ from spmdsim.worlds.mpi.posting import BeginsEarly
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
-from spmdsim.worlds.mpi.written_steps import in_order
 from spmdsim.worlds.programs import Moved, Run, StepProgram, check_shard, forget
 from spmdsim.wrong_calls import explained
 
@@ -94,6 +93,11 @@ class MPIStepProgram(StepProgram):
         self.run = None
         while self.types:
             self.types.pop().Free()
+
+
+def _contiguous_first(run: Run) -> Run:
+    """Return a run that takes any array from one that takes C-contiguous arrays."""
+    return lambda array: run(contiguous(array))
 
 
 @explained
@@ -217,7 +221,7 @@ class MPIWorld(BeginsEarly):
         check = program.check
         with nullcontext() if check is None else check.inside():
             run = self._derive(program, step, array.dtype, algorithm)
-            program.run = in_order(run) if check is None else check.before(run)
+            program.run = _contiguous_first(run) if check is None else check.before(run)
             return program.after(shards, run(contiguous(array)))
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
@@ -306,7 +310,7 @@ class MPIWorld(BeginsEarly):
         meet = (lambda: None) if program.check is None else program.check.calls.meet
         group = step.group(self.rank) if step.axes else program.members
         comm = self._comms.of(tuple(sorted(group)))
-        return tried(trial, lambda number: make(some[number]), comm, meet, program.free)
+        return tried(trial, lambda number: make(some[number]), comm, meet)
 
     def _by_way(self, step: Step, dtype: np.dtype, way: Way, program: MPIStepProgram) -> Run:
         if way.name == "nothing":

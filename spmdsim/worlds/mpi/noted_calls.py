@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
 
 from spmdsim.bounded import Bounded
 from spmdsim.core.elements import contiguous
@@ -21,11 +22,10 @@ from spmdsim.errors import DisagreementError
 from spmdsim.sides import NUMBERS, name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_lines, threads_in_calls
 from spmdsim.worlds.mpi import board as area
-from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, as_number, column, differences
-from spmdsim.worlds.mpi.line_numbers import line_above, this_line
+from spmdsim.worlds.mpi.board import Board, NotedCall, as_number, column, differences
+from spmdsim.worlds.mpi.line_numbers import this_line
 from spmdsim.worlds.mpi.tensor_reads import TensorReads
 from spmdsim.worlds.mpi.waiting import NEVER, absence, held_up
-from spmdsim.worlds.mpi.written_steps import IN_ORDER, WrittenRun
 from spmdsim.worlds.programs import Run
 from spmdsim.worlds.provenance import differing_ancestors
 
@@ -77,7 +77,8 @@ class Calls:
         # overrun or overrun it: each notes its own call and then looks, so that one of them stays out of MPI.
         near = [place for place in places if place not in board.far]
         self.row, self.place = board.row(self.key, len(near)), near.index(board.me)
-        self.latest, self.alike = self.key, 0
+        self.latest = self.before = self.key
+        self.alike = 0
         self.kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me]
         self.far = [place for place in self.others if place in board.far]
@@ -87,7 +88,47 @@ class Calls:
         self._lock = Lock()  # the thread of ``waiting`` compares, too
         self.provenance, self.deadline = checker.world.provenance, checker.deadline
         self.reads = TensorReads(self, strict)
-        self.begin, self.end, self.noted = _noting(self, checker.world, strict)
+        self.strict, self.world = strict, checker.world
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def begin(self, digest: int) -> int:
+        """Write that this rank begins a call; return its number in the group."""
+        board, numbers, tensor, number = self.board, self.board.numbers, self.world.about, self.number
+        line = this_line(board)
+        if self.strict:
+            words = board.words(board.me, digest)
+            digest ^= number_of(source_lines())
+            board.tell(digest, words or "")
+        _BEGIN.pack_into(
+            numbers, column(self.start, 0, number) * 8, digest ^ tensor, digest, line, time.monotonic()
+        )
+        self.number = numbers[self.start + area.BEGUN] = number + 1
+        self.computed = self.provenance.count
+        numbers[area.INSIDE] = board.inside(
+            self.start
+        )  # the last one: else it would seem to wait in the call before
+        self.before = self.latest
+        self.row[self.place] = self.latest = hash((self.latest, digest ^ tensor))
+        return number
+
+    def end(self, number: int) -> None:
+        """Write that a call has ended."""
+        self.board.numbers[column(self.start, area.END, number)] = as_number(time.monotonic())
+
+    def noted(self, run: Run, check: Check) -> Run:
+        """Return a run that writes and compares its calls, of a kind that the group has compared before."""
+        return RepeatedCall(self, run, check).run
+
+    def look(self, number: int) -> None:
+        """Compare now if another rank is in another call and either of the two moves much."""
+        if not self.far:
+            row = self.row.tolist()
+            if row.count(self.latest) + row.count(self.before) == len(row):
+                self.alike = number
+                return
+        if self.unlike(number):
+            self.compare()
 
     def new(self, kind: int) -> bool:
         """Whether the group has not made this kind of call yet, as far as this rank remembers."""
@@ -331,98 +372,28 @@ class Calls:
         return f" (before that, all: {told})" if calls else ""
 
 
-# -- ``begin``, a call that is made again and again, and ``end`` in one function, which remembers where its user's frame was
-
-_BEGINS = (
-    "global code, told, above",
-    "try:",
-    "    frame = this_frame(above)",
-    "    line = told(frame.f_lasti) if frame.f_code is code else None",
-    "except ValueError:",  # nobody is so far up
-    "    line = None",
-    "if line is None:",  # not as the last time
-    "    line, code, told, above = line_above(board, this_frame(1))",
-    "number, before = calls.number, calls.latest",
-    "place, mine = number & last, digest ^ world.about",
-    "rewrite(numbers, rows[place], mine, kind, line, clock())",
-    "calls.number = numbers[begun] = number + 1",
-    "calls.computed = provenance.count",
-    "numbers[inside] = here",
-    "row[own] = calls.latest = latest = hash((before, mine))",
-    "try:",
-)
-_LOOKS = (
-    "    all = row.tolist()",
-    "    if all.count(latest) + all.count(before) == near:",
-    "        calls.alike = number",
-    "    elif unlike(number):",
-    "        calls.compare()",
-)
-_LOOKS_AT_ONE = (
-    "    its = row[1 - own]",
-    "    if its == latest or its == before:",
-    *_LOOKS[2:],
-)
-_LOOKS_FAR = ("    if unlike(number):", "        calls.compare()")
-_ENDS = (
-    "except BaseException as error:",
-    "    end(number)",
-    "    check.failed(error)",
-    "    raise",
-    "now = seconds[overs[place]] = clock()",
-    "if not number & but_one or (now > calls.due and calls.alike != number):",
-    "    compare()",
-)
+#: The numbers of a call's row that are written when it begins; see ``as_float``.
+_BEGIN = struct.Struct("qqdd")
 
 
-def _noting(
-    calls: Calls, world: Any, strict: bool
-) -> tuple[Callable[[int], int], Callable[[int], None], Callable[[Run, Check], Run]]:
-    """What notes that a call begins, that it ends, and both around one that is made again and again."""
-    board, numbers, start = calls.board, calls.board.numbers, calls.start
-    clock, this_frame, last, inside = time.monotonic, sys._getframe, area.RING - 1, area.INSIDE
-    seconds = numbers.cast("B").cast("d")
-    begun, here, row, own, near = (
-        start + area.BEGUN,
-        board.inside(start),
-        calls.row,
-        calls.place,
-        len(calls.row),
-    )
-    # By a call's place in the ring: the first byte of what is noted of it, and where its end stands.
-    rows = [column(start, 0, k) * numbers.itemsize for k in range(area.RING)]
-    overs = [column(start, area.END, k) for k in range(area.RING)]
-    write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
+class RepeatedCall:
+    """The run of a step between the begin and the end of its call."""
 
-    def begin(digest: int) -> int:
-        tensor, line, number = world.about, this_line(board, 2), calls.number
-        if strict:
-            words = board.words(board.me, digest)
-            digest ^= number_of(source_lines())
-            board.tell(digest, words or "")
-        write(numbers, rows[number & last], digest ^ tensor, digest, line, clock())
-        calls.number = numbers[begun] = number + 1
-        calls.computed = calls.provenance.count
-        numbers[inside] = here  # the last one: else it would seem to wait in the call before
-        row[own] = calls.latest = hash((calls.latest, digest ^ tensor))
-        return number
+    def __init__(self, calls: Calls, run: Run, check: Check) -> None:
+        self._calls, self._run, self._check = calls, run, check
 
-    def end(number: int) -> None:
-        seconds[overs[number & last]] = clock()
-
-    def noted(run: Run, check: Check) -> Run:
-        names = {
-            "numbers": numbers, "seconds": seconds, "rows": rows, "overs": overs, "rewrite": rewrite, "clock": clock,
-            "last": last, "begun": begun, "inside": inside, "here": here, "end": end,
-            "row": row, "own": own, "near": near, "kind": as_float(check.digest), "digest": check.digest,
-            "this_frame": this_frame, "line_above": line_above, "board": board, "contiguous": contiguous,
-            "calls": calls, "provenance": calls.provenance, "world": world, "check": check, "compare": check.compare, "unlike": calls.unlike,
-            "but_one": EVERY - 1,
-            # The code that the user's call is in, what knows that one's lines, and how far up it was.
-            "code": None, "told": board.lines_of(0).get, "above": 1,
-        }  # fmt: skip
-        looks: tuple[str, ...] = _LOOKS_FAR if calls.far else _LOOKS_AT_ONE if near == 2 else _LOOKS
-        before = *_BEGINS, *looks, *["    " + line for line in IN_ORDER]
-        return WrittenRun.of(run).inside(before, _ENDS, **names).run
-
-    return begin, end, noted
+    def run(self, array: np.ndarray) -> np.ndarray:
+        """Run the step on a shard."""
+        calls, check = self._calls, self._check
+        number = calls.begin(check.digest)
+        try:
+            calls.look(number)
+            out = self._run(contiguous(array))
+        except BaseException as error:
+            calls.end(number)
+            check.failed(error)
+            raise
+        calls.end(number)
+        if number % EVERY == 0 or (time.monotonic() > calls.due and calls.alike != number):
+            check.compare()
+        return out

@@ -25,7 +25,6 @@ from spmdsim.redistribution.ways.way import Way, chunk_elements
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import element, native_op, number_view
-from spmdsim.worlds.mpi.written_steps import WrittenRun, calling
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run
 
@@ -72,10 +71,13 @@ def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.d
 
     if op == "avg" or dtype.kind == "b" or math.prod(shape) > most:
         return run
-    call, names = calling(comm, "Allreduce")
-    return WrittenRun(
-        ("out = fresh()", f"{call}(array, out, native)"), {**names, "fresh": fresh, "native": native}
-    )
+
+    def run_at_once(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Allreduce(array, out, native)
+        return out
+
+    return run_at_once
 
 
 def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
@@ -189,9 +191,13 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
     plain = equal and layout.direct and layout.packed and layout.whole and op != "avg" and dtype.kind != "b"
     if not plain:
         return run
-    call, names = calling(comm, "Reduce_scatter")
-    names |= {"fresh": fresh, "counts": counts, "native": native}
-    return WrittenRun(("out = fresh()", f"{call}(array, out, counts, native)"), names)
+
+    def run_at_once(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        comm.Reduce_scatter(array, out, counts, native)
+        return out
+
+    return run_at_once
 
 
 def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
@@ -201,21 +207,19 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
     # Along the first dim numpy reduces row by row, in the order of the group, unless rows are single elements.
     at_once = size > 2 and count > 1 and op != "avg" and group.order == tuple(range(size))
     function, order = ufunc(op, dtype), group.order
-    if at_once:
-        add = "reduce(parts, 0, None, out)"
-    elif size == 2 and op != "avg":
-        add = f"function(parts[{order[0]}], parts[{order[1]}], out=out)"
-    else:
-        add = "fold(op, [parts[k] for k in order], out)"
-    call, names = calling(comm, "Alltoall")
-    names |= {"fresh": fresh, "landing": landing, "count": count, "element": kind, "op": op, "order": order}
-    names |= {"reduce": function.reduce, "function": function, "fold": fold}
-    lines = (
-        "out, parts = fresh(), landing()",
-        f"{call}([array, count, element], [parts, count, element])",
-        add,
-    )
-    return WrittenRun(lines, names)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out, parts = fresh(), landing()
+        comm.Alltoall([array, count, kind], [parts, count, kind])
+        if at_once:
+            function.reduce(parts, 0, None, out)
+        elif size == 2 and op != "avg":
+            function(parts[order[0]], parts[order[1]], out=out)
+        else:
+            fold(op, [parts[k] for k in order], out)
+        return out
+
+    return run
 
 
 def _exchange_and_fold(

@@ -28,7 +28,6 @@ from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, 
 from spmdsim.sides import number_of
 from spmdsim.worlds.mpi.board import Record
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
-from spmdsim.worlds.mpi.written_steps import WrittenRun
 from spmdsim.worlds.programs import Run
 
 
@@ -86,36 +85,22 @@ def words(step: Step, dtype: np.dtype) -> str:
     return f"{Record.of(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
 
 
-def tried(
-    trial: Trial,
-    make: Callable[[int], Run],
-    comm: Counted,
-    meet: Callable[[], None],
-    again: Callable[[], None],
-) -> Run:
-    """A step whose calls try the ways, which ``make`` derives by their numbers, or take the chosen one.
+def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
+    """Return a step whose calls try the ways, which ``make`` derives by their numbers, or take the chosen one.
 
-    ``meet`` is called inside of a call of a trial: it returns when all of the communicator's ranks are in it. ``again`` is
-    called when another way was chosen than the one that is written out here: the step is to be derived anew.
+    ``meet`` is called inside of a call of a trial: it returns when all of the communicator's ranks are in it.
     """
-    way, current = cache(make), trial.chosen
+    way = cache(make)
 
-    def otherwise(array: np.ndarray) -> np.ndarray:
-        if trial.waiting:  # another program of the step has chosen
+    def run(array: np.ndarray) -> np.ndarray:
+        if trial.waiting:
             trial.waiting -= 1
-            result = way(trial.chosen)(array)
-        else:
-            result = attempt(array)
-        if trial.chosen != current:
-            again()
-        return result
-
-    def attempt(array: np.ndarray) -> np.ndarray:
+            return way(trial.chosen)(array)
         meet()
-        turn = way(trial.way)
+        attempt = way(trial.way)
         comm.Barrier()
         start = time.perf_counter_ns()
-        result = turn(array)
+        result = attempt(array)
         trial.note((time.perf_counter_ns() - start) / 1000)
         if trial.over:
             slowest = np.empty(len(trial.mine))
@@ -123,15 +108,7 @@ def tried(
             trial.decide(slowest.tolist())
         return result
 
-    before = (
-        "waiting = trial.waiting",
-        "if waiting and trial.chosen == current:",
-        "    trial.waiting = waiting - 1",
-    )
-    after = "else:", "    out = otherwise(array)"
-    return WrittenRun.of(way(current)).inside(
-        before, after, trial=trial, current=current, otherwise=otherwise
-    )
+    return run
 
 
 @cache
