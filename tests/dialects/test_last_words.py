@@ -413,7 +413,7 @@ def test_what_a_program_knows(world):
             x = paddle.static.data("x", [4, 6])
             y = paddle.nn.Linear(6, 2)(x)
         assert isinstance(y, paddle.static.Variable) and main.global_block() is main
-        assert {"x"} <= {v.name for v in main.list_vars()} and main.random_seed == 0
+        assert {"x"} <= {v.name for v in main.list_vars()}
         executor = paddle.static.Executor()
         executor.run(paddle.static.default_startup_program())
         (result,) = executor.run(main, feed={"x": X}, fetch_list=[y])

@@ -25,7 +25,6 @@ _HOMES = {
     "rand randint randn randperm tensor zeros zeros_like": "creation",
     "cast cat concat": "operators",
     "enable_grad inference_mode=no_grad is_grad_enabled=tracking no_grad set_grad_enabled": ".session",
-    "set_printoptions": "printing",
     "bool double dtype float float16 float32 float64 half int int8 int32 int64 long uint8": "dtypes",
 }  # fmt: skip
 _NEAREST = {
@@ -46,6 +45,7 @@ _NEAREST = {
     "framework onnx hub": "the same word of oneflow",
     "mv baddbmm": "matmul",
     "bincount hypot histc kron logaddexp": _OURS,
+    "set_printoptions": "numpy.set_printoptions and x.numpy()",
     "set_default_dtype get_default_dtype": "dtype= of each call",
     "equal": "eq, and all",
     "is_nonzero": "x.item()",

@@ -110,12 +110,12 @@ _NO_FUNCTIONS = {
 }
 _PROGRAMS = {
     "Program Variable data default_main_program default_startup_program program_guard": "static",
-    "Executor append_backward": "executor",
+    "Executor": "executor",
 }
 _NO_PROGRAMS = {
     "InputSpec": "data",
     "CompiledProgram BuildStrategy ExecutionStrategy ParallelExecutor": "the Program itself",
-    "gradients": "append_backward",
+    "gradients append_backward": 'optimizer.minimize(loss), after which exe.run fetches "w@GRAD"',
     "global_scope scope_guard": "Program.all_parameters()",
     "save load save_inference_model load_inference_model load_program_state set_program_state": _CHECKPOINT,
     "auc accuracy": "paddle.argmax and paddle.mean",

@@ -11,7 +11,7 @@ from spmdsim import nn
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program
-from spmdsim.dialects.paddle.tensors import Tensor, check_needs_gradient, everywhere
+from spmdsim.dialects.paddle.tensors import Tensor, everywhere
 from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
 from spmdsim.tensor import Tensor as CoreTensor
 
@@ -110,17 +110,6 @@ def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]
         return value
 
     return read
-
-
-def append_backward(
-    loss: Any, parameter_list: Any = None, no_grad_set: Any = None, callbacks: Any = None
-) -> list[tuple[Any, Any]]:
-    """Have each run compute the gradients of a loss, fetched as ``"w@GRAD"``: pairs of a parameter and that name."""
-    check_needs_gradient(loss, "append_backward(loss)")
-    program = loss.program if isinstance(loss, Variable) else default_main_program()
-    chosen = selected(program.all_parameters(), parameter_list, no_grad_set, program)
-    program.call(pulled, (loss, chosen), {}, trains=True)
-    return [(parameter, f"{parameter.name}{GRADIENT}") for parameter in chosen]
 
 
 def pulled(loss: Any, parameters: Sequence[Any]) -> None:

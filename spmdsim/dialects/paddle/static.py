@@ -7,14 +7,15 @@ are numbered.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import signature
 from itertools import count
+from math import factorial
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -71,12 +72,9 @@ def next_number(kind: str) -> int:
     return _kinds[kind] - 1
 
 
-#: Stands for a size that a feed decides: what comes of it is a multiple, and many parts divide it.
-UNKNOWN = 9973 * 40320
-
-
-def _asked(size: int) -> int:
-    return -1 if size and size % UNKNOWN == 0 else size
+#: Two sizes that stand for a size that a feed decides; all counts up to 8 divide both. Shapes are computed with each of
+#: them: a size that differs depends on the feed.
+STAND_INS = (factorial(8), 2 * factorial(8))
 
 
 class Variable(Worded):
@@ -84,10 +82,19 @@ class Variable(Worded):
 
     ORIGINAL = "paddle.static.Variable"
 
-    def __init__(self, program: Any, key: int, tensor: Tensor, name: str) -> None:
-        self.program, self.key, self.tensor, self.name = program, key, tensor, name
+    def __init__(self, program: Any, key: int, tensors: Sequence[Tensor], name: str) -> None:
+        self.program, self.key, self.tensors, self.name = program, key, tensors, name
 
-    shape = property(lambda self: Shape(map(_asked, self.tensor.shape)), doc="Global shape.")
+    tensor = property(
+        lambda self: self.tensors[0], doc="The tensor without data that has the first stand-in's sizes."
+    )
+
+    @property
+    def shape(self) -> Shape:
+        """Global shape, with -1 for sizes that a feed decides."""
+        first, second = (x.shape for x in self.tensors)
+        return Shape(size if size == other else -1 for size, other in zip(first, second))
+
     dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
     ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
     requires_grad = property(lambda self: self.tensor.requires_grad, doc="Whether a gradient comes here.")
@@ -137,16 +144,13 @@ def parts_of(value: Any, kind: type[Any]) -> list[Any]:
 
 @contextmanager
 def shapes_alone(world: World, names: str) -> Iterator[None]:
-    """In the ``with`` block nothing is computed or counted; sizes that a feed decides are -1 in errors, too."""
+    """Compute and count nothing in the ``with`` block; write -1 in errors for sizes that a feed decides."""
     try:
         with use_world(world), unseen():
             yield
     except SpmdError as error:
-        error.message, facts = (
-            re.sub(r"\d{9,}", lambda m: "-1" if _asked(int(m[0])) < 0 else m[0], str(text))
-            for text in (error.message, names)
-        )
-        error.facts = {"operator": error.facts.get("operator", "a recorded call"), "operands": facts}
+        error.message = error.message.replace(str(STAND_INS[0]), "-1")
+        error.facts = {"operator": error.facts.get("operator", "a recorded call"), "operands": names}
         raise error from None
 
 
@@ -182,6 +186,7 @@ class Program(Worded):
     NEAREST = each({
         "ops to_string desc blocks num_blocks block current_block vars": "list_vars",
         "parse_from_string state_dict set_state_dict": "all_parameters",
+        "random_seed": "paddle.seed",
     })  # fmt: skip
 
     instructions: list[RecordedCall] = field(default_factory=list)
@@ -191,7 +196,6 @@ class Program(Worded):
     kept: list[Any] = field(default_factory=list)
     known: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     optimizers: list[Any] = field(default_factory=list)
-    random_seed: int = 0
 
     def all_parameters(self) -> list[Any]:
         """The parameters, in the order in which they were made."""
@@ -242,16 +246,18 @@ class Program(Worded):
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
         """Record a call; what is known of its result is computed at once: values, or shapes."""
         variables = parts_of((args, options), Variable)
+        results: list[Any] = []
         if not variables:
-            result = _now(function, args, options)
-        else:
+            results.append(_now(function, args, options))
+        elif not trains:
             world = scope().shapes
-            stand_ins = by_part((args, options), lambda x: _without_data(x, world))
             with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
-                result = None if trains else _now(function, *stand_ins)
+                for k in range(len(STAND_INS)):
+                    results.append(_now(function, *by_part((args, options), partial(_stand_in, k, world))))
         args, options = by_part((args, options), self._noted)
         outputs: list[int] = []
-        result = by_part(result, lambda x: self._output(x, function, bool(variables), outputs))
+        others = iter(parts_of(results[1:], CoreTensor))
+        result = by_part(next(iter(results), None), lambda x: self._output(x, function, others, outputs))
         self.instructions.append(RecordedCall(function, args, options, tuple(outputs), trains))
         return result
 
@@ -261,19 +267,21 @@ class Program(Worded):
             return x
         return self.variables.get(x.name, x) if x.owner is None else x.owner
 
-    def _output(self, x: Any, function: Any, symbolic: bool, outputs: list[int]) -> Any:
+    def _output(self, x: Any, function: Any, others: Iterator[Tensor], outputs: list[int]) -> Any:
+        """Return a result of a call as a variable, or as a tensor if ``others`` has none for the second stand-in."""
         if not isinstance(x, CoreTensor):
             return x
-        output = dressed(x)
+        output, other = dressed(x), next(others, None)
         outputs.append(key := next(_keys))
         owner = getattr(function, "__self__", None)
         kind = (function.__name__ if owner is None else type(owner).__name__.lower()).strip("_")
         name = f"{scope().unique(kind)}.tmp_0"
-        if not symbolic:
-            output.key, output.name = key, name
-            output, computed = shape_only(output, scope().shapes), output
-        self.variables[name] = variable = Variable(self, key, output, name)
-        return variable if symbolic else computed
+        if other is not None:
+            self.variables[name] = variable = Variable(self, key, (output, other), name)
+            return variable
+        output.key, output.name = key, name
+        self.variables[name] = Variable(self, key, (shape_only(output, scope().shapes),) * 2, name)
+        return output
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
         """All values of a run, by key."""
@@ -298,10 +306,10 @@ class Program(Worded):
         return x
 
 
-def _without_data(x: Any, world: World) -> Any:
-    """A variable or a tensor as it is in a world without data; parameters say so themselves."""
+def _stand_in(k: int, world: World, x: Any) -> Any:
+    """Return a variable with its stand-in ``k``, or a tensor, in a world without data; parameters do so themselves."""
     if isinstance(x, Variable):
-        return x.tensor
+        return x.tensors[k]
     return shape_only(x, world) if isinstance(x, CoreTensor) and getattr(x, "owner", None) is None else x
 
 
@@ -379,10 +387,16 @@ def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variab
     text = "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
     refuse({text: in_dynamic_mode()}, UsageTypeError)
     program, shapes = default_main_program(), scope().shapes
-    sizes = tuple(UNKNOWN if size in (None, -1) else int(size) for size in shape)
-    layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(sizes))
-    tensor = shape_only(Tensor(shapes, Meta.of(layout, sizes, np.dtype(dtype or "float32")), []), shapes)
-    variable = Variable(program, next(_keys), tensor, name)
+    layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(shape))
+    tensors = []
+    for stand_in in STAND_INS:
+        meta = Meta.of(
+            layout,
+            tuple(stand_in if size in (None, -1) else int(size) for size in shape),
+            np.dtype(dtype or "float32"),
+        )
+        tensors.append(shape_only(Tensor(shapes, meta, []), shapes))
+    variable = Variable(program, next(_keys), tensors, name)
     other = program.variables.get(name, variable)
     alike = (other.shape, other.dtype) == (variable.shape, variable.dtype)
     refuse({f"variable {name} is {other!r} already; give static.data another name than {name!r}": not alike})
