@@ -48,7 +48,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
-from spmdsim.redistribution.price import largest
+from spmdsim.redistribution.price import largest_shard
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
 
@@ -143,8 +143,8 @@ def check_pair(
     planned = [route.nbytes(rank) for rank in range(world.size)]
     note(counts, "bytes counted are bytes planned", received.tolist() == planned, route)
     note(counts, "the busiest rank is priced", route.max_nbytes == max(planned), route)
-    limit = max(largest(src, shape), largest(dst, shape))
-    small = all(largest(step.dst, shape) <= limit for step in route.steps)
+    limit = max(largest_shard(src, shape), largest_shard(dst, shape))
+    small = all(largest_shard(step.dst, shape) <= limit for step in route.steps)
     note(counts, "no step needs more memory than source or target", small, route)
     if not src.partial:
         check_moves(world, route, shards, after, counts)

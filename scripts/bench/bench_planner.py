@@ -27,7 +27,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import common_mesh
 from spmdsim.redistribution import lower_bound, plan, plan_candidates, planner, price
-from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, flat, grid
+from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_counts, flat, grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
 
@@ -63,6 +63,7 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         "common_mesh",
         "_on_mesh",
         "positions_in",
+        "source_positions",
     }
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
@@ -76,7 +77,7 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         price,
         common_mesh,
         direct_reduction,
-        exchange_volume,
+        exchange_counts,
     )
     for module in modules:
         for name, function in vars(module).items():

@@ -22,7 +22,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 )
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
-from spmdsim.redistribution.price import largest
+from spmdsim.redistribution.price import largest_shard
 
 #: Largest tensor-parallel group that is tried: more is never configured by hand.
 MOST_TENSOR_PARALLEL = 64
@@ -202,7 +202,7 @@ def fully_sharded(
     best: tuple[int, Mesh] | None = None
     for mesh in meshes:
         if math.prod(_stored(mesh, largest_shape).cuts) == mesh.size:
-            held = sum(count * largest(_stored(mesh, shape), shape) for shape, count in shapes.items())
+            held = sum(count * largest_shard(_stored(mesh, shape), shape) for shape, count in shapes.items())
             best = min(best or (held, mesh), (held, mesh), key=lambda one: one[0])
     if best is None:
         shape = " x ".join(map(str, largest_shape)) or "()"
@@ -222,7 +222,7 @@ def _stored(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
         if any(size < count for size, count in zip(shape, parts)):
             continue
         layout = Layout(mesh, entries)
-        rank = largest(layout, shape), sum(size % count > 0 for size, count in zip(shape, parts))
+        rank = largest_shard(layout, shape), sum(size % count > 0 for size, count in zip(shape, parts))
         if best is None or rank < best[0]:
             best = rank, layout
     return Layout.replicated(mesh, len(shape)) if best is None else best[1]

@@ -19,7 +19,7 @@ from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.layout.common_mesh import refine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.exchange_volume import busiest
+from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.lower_bound import (
     MOST_RANKS,
@@ -33,8 +33,8 @@ from spmdsim.redistribution.price import (
     BYTES_ONLY,
     Prices,
     busiest_received,
-    largest,
-    largest_sizes,
+    largest_shard,
+    largest_shard_shape,
     least_exchange,
     most_received,
     price_exchange,
@@ -72,7 +72,7 @@ class Candidate(ShortRepr):
     @cached_property
     def held(self) -> int:
         """The most elements a rank holds after a step."""
-        return max((largest(step.dst, step.shape_after) for step in self.steps), default=0)
+        return max((largest_shard(step.dst, step.shape_after) for step in self.steps), default=0)
 
     @cached_property
     def order(self) -> tuple[bool, float, int, bool]:
@@ -140,7 +140,7 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     dims = [list(entry) for entry in dst.dims]
     for axis, _ in new:
         if not same and dims:
-            sizes = largest_sizes(dst.mesh, dims, shape)
+            sizes = largest_shard_shape(dst.mesh, dims, shape)
             dims[sizes.index(max(sizes))].append(axis)
         for dim, entry in enumerate(src.dims if same else ()):
             if axis in entry:
@@ -149,7 +149,7 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     base = Layout(dst.mesh, dims, left)
     copied = [axis for axis, _ in new if same and axis in src.replicated_axes]
     if copied and dims:
-        sizes = largest_sizes(dst.mesh, base.dims, shape)
+        sizes = largest_shard_shape(dst.mesh, base.dims, shape)
         dims[sizes.index(max(sizes))] += copied
         spread = Layout(dst.mesh, dims, left)
         if lower_bound(src, spread, shape).busiest < lower_bound(src, base, shape).busiest:
@@ -172,7 +172,7 @@ class _Finder:
         self.everything, self._candidate = everything, task.candidate
         self.one_mesh = self.src.mesh == self.dst.mesh
         self.prices = Prices(self.machine, self.src.mesh, self.dst.mesh)
-        self.limit = max(largest(self.src, self.shape), largest(self.dst, self.shape))
+        self.limit = max(largest_shard(self.src, self.shape), largest_shard(self.dst, self.shape))
         kept, self.reduced = kept_axes(self.src, self.dst), reduced_axes(self.src, self.dst)
         self.kept = tuple([item for item in self.src.partial if item[0] in kept])
 
@@ -284,7 +284,7 @@ class _Finder:
     def _direct(self, src: Layout, dst: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
         ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
-        kind = "slice" if self.one_mesh and not busiest(ends).most_received else "exchange"
+        kind = "slice" if self.one_mesh and not exchange_counts(ends).most_received else "exchange"
         return Step(kind, (), src, dst, self.shape)
 
     @cached_property
@@ -294,7 +294,7 @@ class _Finder:
         arrivals = [Arrival(dst, ())]
         if self.one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
             return arrivals
-        sizes = largest_sizes(dst.mesh, dst.dims, self.shape)
+        sizes = largest_shard_shape(dst.mesh, dst.dims, self.shape)
         most = sizes.index(max(sizes))
         spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
         return [*arrivals, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]

@@ -12,7 +12,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
-from spmdsim.redistribution.price import largest_sizes, most_sent, received_elements, step_messages
+from spmdsim.redistribution.price import largest_shard_shape, most_sent, received_elements, step_messages
 from spmdsim.redistribution.ways.way import step_buffer
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "src": step.src.short(),
         "dst": step.dst.short(),
         "op": step.op,
-        "local_shape": [largest_sizes(layout.mesh, layout.dims, shape) for layout, shape in ends],
+        "local_shape": [largest_shard_shape(layout.mesh, layout.dims, shape) for layout, shape in ends],
         "max_nbytes": received * plan.itemsize,
         "max_sent_nbytes": (most_sent(step) if plan.sent is None else max(plan.sent[number])) * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,

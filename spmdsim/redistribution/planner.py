@@ -30,7 +30,7 @@ from spmdsim.redistribution.group_steps import LISTED, sent_nbytes
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, reduced_axes
 from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
-from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest, most_sent, price_step
+from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest_shard, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.ways.way import plan_peak
 from spmdsim.wrong_calls import explained
@@ -168,7 +168,7 @@ class Plan(ShortRepr):
         Packing and landing buffers count as ``MPIWorld`` takes them with the built-in choices for Open MPI.
         """
         if not self.steps:
-            return largest(self.src, self.shape) * self.itemsize
+            return largest_shard(self.src, self.shape) * self.itemsize
         return plan_peak(self.steps, self.held, element_type(self.dtype))
 
     # -- time ---------------------------------------------------------------------------------------

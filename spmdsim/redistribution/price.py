@@ -1,13 +1,12 @@
-"""What the steps of a plan move and cost, exactly: the busiest rank decides.
+"""Prices of a plan's steps: elements that ranks receive and send, and modelled seconds.
 
-Bytes are those a rank receives. An exchange takes as long as its busiest rank receives or sends, so equal pieces
-held by few ranks for many are priced by the senders.
+A step takes as long as its busiest rank. In an exchange that is the rank that receives or sends most, so blocks that few
+ranks own and many ranks need are priced by their senders.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -16,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
+from spmdsim.core.layout import largest_block
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, REDUCING, Step, reduction_elements
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
 from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.direct import FEW_RANKS, shares
+from spmdsim.redistribution.exchange.direct import shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume, few_volume
+from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
 from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.group_steps import LISTED, PartsStep, ScanStep, sent_nbytes
@@ -34,7 +34,7 @@ BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
 
 def machine_on(machine: CostModel | None, *meshes: Mesh) -> CostModel:
-    """The cost model of a mesh, or between meshes: a machine of nodes prices by the links that are crossed."""
+    """Return the cost model of a mesh or between two meshes. A machine with nodes uses the links that the mesh crosses."""
     if machine is None:
         return BYTES_ONLY
     if isinstance(machine, Restricted) or (isinstance(machine, Machine) and machine.intra is not None):
@@ -48,7 +48,7 @@ def _on_mesh(machine: Machine | Restricted, *meshes: Mesh) -> CostModel:
 
 
 class Prices:
-    """Seconds of the collectives of a plan on a mesh, or between two: a machine's links are looked up once per group."""
+    """Modelled seconds of collectives on a mesh or between two. Caches the links of a machine by group."""
 
     def __init__(self, machine: CostModel | None, *meshes: Mesh) -> None:
         self._model = model = machine_on(machine, *meshes)
@@ -60,7 +60,7 @@ class Prices:
 
     @property
     def rising(self) -> bool:
-        """Whether an exchange never takes less time for more bytes or messages."""
+        """True if an exchange never takes less time for more bytes or messages."""
         return self.bytes_only or (isinstance(self._model, Machine) and _rising(self._model))
 
     def seconds(
@@ -71,7 +71,7 @@ class Prices:
         axes: tuple[str, ...] | None,
         messages: int | None = None,
     ) -> float:
-        """Seconds of a collective, as :meth:`~spmdsim.cost.machine.Machine.seconds` says; nothing for no bytes."""
+        """Return the seconds of a collective, like :meth:`~spmdsim.cost.machine.Machine.seconds`, and 0 for no bytes."""
         model: Any = self._model
         if not nbytes or self.bytes_only:
             return nbytes * BYTES_ONLY.beta
@@ -87,7 +87,7 @@ class Prices:
         return seconds
 
     def copying(self, nbytes: int) -> float:
-        """Seconds of local copies."""
+        """Return the seconds of local copies."""
         return self._model.seconds("slice", 1, 0, copied=nbytes) if nbytes and not self.bytes_only else 0.0
 
 
@@ -101,47 +101,49 @@ def _rising(machine: Machine) -> bool:
 
 
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
-    """Elements that the busiest rank of a step receives, and the step's modelled seconds."""
+    """Return ``(elements, seconds)``: the elements that a step's busiest rank receives, and the step's modelled seconds."""
     meshes = (step.src.mesh, step.dst.mesh)
     model, received = machine_on(machine, *meshes), most_received(step)
     if step.collective in LOCAL_STEPS:
-        size = 0 if step.collective == "reshape" else largest(step.dst, step.shape) * itemsize
+        size = 0 if step.collective == "reshape" else largest_shard(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
     if step.collective == "exchange":
         prices = Prices(machine, *meshes)
         if step.to_shape is None:
-            return received, price_exchange(_ends(step), itemsize, prices)
+            return received, price_exchange(ends_of(step), itemsize, prices)
         members = max(*[mesh.size for mesh in meshes], 2)
-        return received, prices.seconds("exchange", members, received * itemsize, None, _flat(step)[1])
+        return received, prices.seconds("exchange", members, received * itemsize, None, _flat_counts(step)[1])
     if step.collective == "reduce_exchange":
         moved = received if machine is None else max(received, most_sent(step))
         members = max([mesh.size for mesh in meshes])
         return received, model.seconds("exchange", members, moved * itemsize, messages=step_messages(step))
     members = step.src.mesh.axis_size(*step.axes)
     if isinstance(step, HaloStep):
-        volume, messages = busiest_in_halo(step)
+        moved, messages = busiest_in_halo(step)
         prices = Prices(machine, step.src.mesh)
-        return received, prices.seconds("exchange", members, volume * itemsize, step.axes, messages)
-    if isinstance(step, (PartsStep, ScanStep)):  # a scan's rounds pass on what the ranks before hold
+        return received, prices.seconds("exchange", members, moved * itemsize, step.axes, messages)
+    if isinstance(
+        step, (PartsStep, ScanStep)
+    ):  # a scan passes on the values of the ranks before, round by round
         return received, model.seconds("exchange", members, received * itemsize, messages=step_messages(step))
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
 
 
 def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> float:
-    """Modelled seconds of the collectives in the middle of a local function, each with the type of its elements."""
+    """Return the modelled seconds of steps in the middle of a local function. Each item begins with a step and its dtype."""
     model = machine.model if isinstance(machine, Restricted) else machine
     return sum(price_step(step, dtype.itemsize, model)[1] for step, dtype, *_ in steps)
 
 
 def step_messages(step: Step) -> int:
-    """Messages that the busiest rank of a step receives when every pair of ranks talks directly."""
+    """Return the number of messages that the busiest rank receives in a step if every pair of ranks communicates directly."""
     if step.collective in LOCAL_STEPS:
         return 0
     if step.collective == "exchange":
         if step.to_shape is not None:
-            return _flat(step)[1]
-        shared = shares(_ends(step))
-        return (shared or busiest(_ends(step))).most_messages
+            return _flat_counts(step)[1]
+        ends = ends_of(step)
+        return (shares(ends) or exchange_counts(ends)).most_messages
     if step.collective == "reduce_exchange":
         return most_messages(step.src, step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
@@ -153,74 +155,74 @@ def step_messages(step: Step) -> int:
 
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Modelled seconds of an exchange: its busiest rank decides."""
-    traffic = busiest(ends)
-    received = traffic.most_received
+    """Return the modelled seconds of an exchange: those of its busiest rank."""
+    counts = exchange_counts(ends)
+    received = counts.most_received
     if not received or prices.bytes_only:
         return received * itemsize * BYTES_ONLY.beta
-    members, axes = _group(ends)
-    nbytes = max(received, traffic.most_sent) * itemsize
-    return prices.seconds("exchange", members, nbytes, axes, traffic.most_messages)
+    members, axes = _exchange_group(ends)
+    nbytes = max(received, counts.most_sent) * itemsize
+    return prices.seconds("exchange", members, nbytes, axes, counts.most_messages)
 
 
 def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Seconds that :func:`price_exchange` says at least, told quickly from the pieces of two ranks.
+    """Return a lower bound of :func:`price_exchange` from the blocks of two ranks, which takes less time to compute.
 
-    The first rank's own share is no longer than its two pieces in any dim. And where a dim is split by other axes
-    after than before, some rank's pieces have nothing in common. Both get what they miss from as many ranks as it
-    takes. Models whose times may fall as sizes grow say nothing. The splits have no axes of size 1.
+    In each dimension, the first rank owns at most the smaller of its two blocks. If other axes split a dimension after than
+    before, some rank has two blocks without a common element. Both ranks receive from as many ranks as that takes.
+    The axes of the splits must be longer than 1. Returns 0 for a model whose times may fall while sizes grow.
     """
     if not prices.rising:
         return 0.0
     have, src, want, dst, shape = ends
-    held, wanted = largest_sizes(have, src, shape), largest_sizes(want, dst, shape)
+    held, wanted = largest_shard_shape(have, src, shape), largest_shard_shape(want, dst, shape)
     missing = math.prod(wanted) - math.prod(map(min, wanted, held))
     messages = math.prod([-(-a // max(b, 1)) for a, b in zip(wanted, held)]) - 1
     if have == want and any(a != b for old, new in zip(src, dst) for a, b in zip(old, new)):
-        parts = [math.prod([want.size_of[axis] for axis in entry]) for entry in dst]
-        least = [size // count for size, count in zip(shape, parts)]
+        counts = [math.prod([want.size_of[axis] for axis in entry]) for entry in dst]
+        least = [size // count for size, count in zip(shape, counts)]
         missing = max(missing, math.prod(least))
         messages = max(messages, math.prod([-(-a // max(b, 1)) for a, b in zip(least, held)]))
     if not missing or prices.bytes_only:
         return missing * itemsize * BYTES_ONLY.beta
-    members, axes = _group(ends)
+    members, axes = _exchange_group(ends)
     return prices.seconds("exchange", members, missing * itemsize, axes, messages)
 
 
-def _group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
-    """How many ranks an exchange connects, and on one mesh the axes along which it moves values."""
+def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
+    """Return the number of ranks that an exchange connects, and the axes along which it moves values; None on two meshes."""
     have, src, want, dst, _ = ends
     if have != want:
         return max(have.size, want.size, 2), None
-    same = {a for old, new in zip(src, dst) for a, b in zip(old, new) if a == b}
+    fixed = {a for old, new in zip(src, dst) for a, b in zip(old, new) if a == b}
     used = {axis for entry in (*src, *dst) for axis in entry}
-    axes = tuple([axis for axis in have.axes if axis in used and axis not in same])
+    axes = tuple([axis for axis in have.axes if axis in used and axis not in fixed])
     return (have.axis_size(*axes) if axes else max(have.size, 2)), axes
 
 
-def _flat(step: Step) -> tuple[int, int]:
-    """What an exchange by element numbers moves: elements received by the busiest rank, and messages."""
+def _flat_counts(step: Step) -> tuple[int, int]:
+    """Return the elements and messages that the busiest rank receives in an exchange by element numbers."""
     received, messages = flat_received(step.src, step.dst, step.shape, step.shape_after)
     return int(received.max(initial=0)), int(messages.max(initial=0))
 
 
-def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
-    """The shape of the largest piece of a split: balanced splits give it to the first part of every dim.
+def largest_shard_shape(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
+    """Return the shape of the largest shard of a split. The first block of each dimension is its largest.
 
-    >>> largest_sizes(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
+    >>> largest_shard_shape(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
     [2, 3]
     """
     size_of = mesh.size_of
-    return [-(-size // math.prod([size_of[axis] for axis in entry])) for size, entry in zip(shape, dims)]
+    return [largest_block(n, math.prod([size_of[axis] for axis in entry])) for n, entry in zip(shape, dims)]
 
 
-def largest(layout: Layout, shape: Sequence[int]) -> int:
-    """Elements of the largest piece."""
-    return math.prod(largest_sizes(layout.mesh, layout.dims, shape))
+def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
+    """Return the number of elements of the largest shard."""
+    return math.prod(largest_shard_shape(layout.mesh, layout.dims, shape))
 
 
 def most_received(step: Step) -> int:
-    """Elements that the busiest rank receives in a step."""
+    """Return the number of elements that the busiest rank receives in a step."""
     src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
     if collective in LOCAL_STEPS:
         return 0
@@ -229,61 +231,43 @@ def most_received(step: Step) -> int:
     if isinstance(step, HaloStep):
         return int(all_halo_received(step).max(initial=0))
     if isinstance(step, PartsStep):
-        return step.nbytes(src.mesh.rank_at(0), 1)
+        return step.received_elements(src.mesh.rank_at(0))
     if collective == "exchange":
-        return busiest(_ends(step)).most_received if step.to_shape is None else _flat(step)[0]
-    members, biggest = src.mesh.axis_size(*step.axes), largest(dst, shape)
+        return _flat_counts(step)[0] if step.to_shape is not None else _count_exchange(step).most_received
+    members, shard = src.mesh.axis_size(*step.axes), largest_shard(dst, shape)
     if isinstance(step, ScanStep):
-        return biggest if members > 1 else 0
-    if collective in ("all_reduce", "reduce_scatter"):
-        return int(reduction_elements(collective, members, biggest))
+        return shard if members > 1 else 0
+    if collective in REDUCING:
+        return int(reduction_elements(collective, members, shard))
     if src.is_even(shape) and dst.is_even(shape):
-        return biggest - biggest // members
-    return busiest(_ends(step)).most_received
+        return shard - shard // members
+    return _count_exchange(step).most_received
 
 
-def _ends(step: Step) -> Ends:
+def ends_of(step: Step) -> Ends:
+    """Return the two splits of a step."""
     return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
+def _count_exchange(step: Step) -> ExchangeCounts:
+    return exchange_counts(ends_of(step))
+
+
 def busiest_received(steps: Sequence[Step]) -> int:
-    """Elements that the busiest rank receives over all steps: not always the busiest of any of them."""
+    """Return the number of elements that the busiest rank receives over all steps. It may differ from the busiest of a step."""
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
     one_mesh = len({step.dst.mesh for step in sending}) < 2
-    if len(sending) < 2 or (one_mesh and sum(not _alike_on_all(step) for step in sending) < 2):
+    if len(sending) < 2 or (one_mesh and sum(not _is_equal_on_ranks(step) for step in sending) < 2):
         return sum(most_received(step) for step in sending)
-    if max([mesh.size for step in sending for mesh in (step.src.mesh, step.dst.mesh)]) > FEW_RANKS:
-        return int(all_received(sending).max())
-    total: Counter[int] = Counter()
-    for step in sending:
-        if step.collective == "reduce_exchange":
-            total.update(dict(enumerate(totals(step.src, step.dst, step.shape)[0])))
-        else:
-            total.update(dict(zip(step.dst.mesh.rank_list, _few_received(step))))
-    return max(total.values())
-
-
-def _few_received(step: Step) -> list[int]:
-    """:func:`received_elements` of few ranks, without arrays where these would take longer."""
-    if type(step) is not Step or step.to_shape is not None:
-        numbers: list[int] = received_elements(step).tolist()
-        return numbers
-    volume, collective = few_volume(_ends(step)), step.collective
-    if collective not in ("all_reduce", "reduce_scatter"):
-        return volume.received
-    mesh, members = step.dst.mesh, step.src.mesh.axis_size(*step.axes)
-    number = places(mesh, step.axes).tolist() if collective == "all_reduce" else [0] * mesh.size
-    return [
-        reduction_elements(collective, members, held, place) for held, place in zip(volume.wanted, number)
-    ]
+    return int(all_received(sending).max())
 
 
 def all_received(steps: Sequence[Step]) -> np.ndarray:
-    """Elements that every rank receives over all steps, by its number."""
+    """Return the number of elements that each rank number receives over all steps."""
     ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
-    total = np.zeros(1 + max([int(some.max(initial=0)) for some in ranks], default=0), np.int64)
+    total = np.zeros(1 + max([int(numbers.max(initial=0)) for numbers in ranks], default=0), np.int64)
     for step in steps:
-        if step.collective == "reduce_exchange":  # ranks that are in the mesh before only add up, too
+        if step.collective == "reduce_exchange":  # ranks of the source mesh receive contributions, too
             counts = totals(step.src, step.dst, step.shape)[0]
             total[: len(counts)] += counts
         else:
@@ -291,8 +275,8 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
     return total
 
 
-def _alike_on_all(step: Step) -> bool:
-    """Whether every rank receives equally many elements in a step."""
+def _is_equal_on_ranks(step: Step) -> bool:
+    """Return True if every rank receives equally many elements in a step."""
     if (
         step.collective in EXCHANGES
         or isinstance(step, HaloStep)
@@ -300,11 +284,14 @@ def _alike_on_all(step: Step) -> bool:
     ):
         return False
     members = step.src.mesh.axis_size(*step.axes)
-    return step.collective != "all_reduce" or largest(step.dst, step.shape) % members == 0
+    return step.collective != "all_reduce" or largest_shard(step.dst, step.shape) % members == 0
 
 
 def most_sent(step: Step) -> int:
-    """Elements that the busiest rank sends in a step; beyond :data:`LISTED` ranks, what even shares would be."""
+    """Return the number of elements that the busiest rank sends in a step.
+
+    On more than :data:`LISTED` ranks, replicas are assumed to send equal shares.
+    """
     if step.collective == "reduce_exchange":
         return max(totals(step.src, step.dst, step.shape)[1])
     if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
@@ -314,17 +301,20 @@ def most_sent(step: Step) -> int:
     if isinstance(step, HaloStep):
         return busiest_in_halo(step)[0]
     if step.collective == "exchange":
-        return math.ceil(busiest(_ends(step)).most_sent) if step.to_shape is None else _flat(step)[0]
-    members, held = step.src.mesh.axis_size(*step.axes), largest(step.src, step.shape)
+        return math.ceil(_count_exchange(step).most_sent) if step.to_shape is None else _flat_counts(step)[0]
+    members, shard = step.src.mesh.axis_size(*step.axes), largest_shard(step.src, step.shape)
     if step.collective == "all_gather":
-        return (members - 1) * held
+        return (members - 1) * shard
     if step.collective == "reduce_scatter":
-        return (members - 1) * largest(step.dst, step.shape)
-    return most_received(step) if step.collective == "all_reduce" else held - held // members
+        return (members - 1) * largest_shard(step.dst, step.shape)
+    return most_received(step) if step.collective == "all_reduce" else shard - shard // members
 
 
 def received_elements(step: Step) -> np.ndarray:
-    """Elements each position of the target's mesh receives, as ``Step.nbytes`` counts them."""
+    """Return the number of elements that each position of the target mesh receives, like ``Step.received_elements``.
+
+    For a direct reduction, the array has one entry per rank number.
+    """
     mesh = step.dst.mesh
     if step.collective in LOCAL_STEPS:
         return np.zeros(mesh.size, np.int64)
@@ -332,27 +322,21 @@ def received_elements(step: Step) -> np.ndarray:
         return all_halo_received(step)
     if step.to_shape is not None:
         return flat_received(step.src, step.dst, step.shape, step.to_shape)[0]
-    if step.collective == "exchange":
-        return exchange_volume(step.src, step.dst, step.shape).received
-    if step.collective == "reduce_exchange":  # and the other ranks that take part, by their number
+    if step.collective == "reduce_exchange":
         return np.array(totals(step.src, step.dst, step.shape)[0])
-    mine = grid(mesh, step.dst.dims, step.shape).volumes
-    members = step.src.mesh.axis_size(*step.axes)
-    elements: np.ndarray
-    if step.collective == "reduce_scatter":
-        elements = reduction_elements(step.collective, members, mine)
-    elif step.collective == "all_reduce":
-        elements = reduction_elements(step.collective, members, mine, places(mesh, step.axes))
-    else:
-        elements = mine - exchange_volume(step.src, step.dst, step.shape).own
+    if step.collective not in REDUCING:
+        return _count_exchange(step).received
+    members, shards = step.src.mesh.axis_size(*step.axes), grid(mesh, step.dst.dims, step.shape).volumes
+    numbers = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
+    elements: np.ndarray = reduction_elements(step.collective, members, shards, numbers)
     return elements
 
 
-def places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
-    """``Step.place`` of every position of a mesh."""
+def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
+    """Return ``Step.place`` of every position of a mesh."""
     if mesh.ranks is None:
         return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
     groups = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in axes))
-    places, members = np.empty(mesh.size, np.int64), mesh.axis_size(*axes)
-    places[np.lexsort((np.asarray(mesh.ranks), groups))] = np.arange(mesh.size) % members
-    return places
+    numbers, members = np.empty(mesh.size, np.int64), mesh.axis_size(*axes)
+    numbers[np.lexsort((np.asarray(mesh.ranks), groups))] = np.arange(mesh.size) % members
+    return numbers

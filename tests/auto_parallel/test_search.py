@@ -34,7 +34,7 @@ from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeMod
 from spmdsim.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.even_moves import even_move, price_move
-from spmdsim.redistribution.exchange.exchange_volume import busiest
+from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
 
 #: Nodes of two ranks, so that axes of small meshes cross nodes.
 PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)
@@ -76,10 +76,10 @@ def test_a_new_size_needs_no_new_count_of_what_moves() -> None:
         )
     }
     assert len(forms) == 1
-    busiest.cache_clear()
+    exchange_counts.cache_clear()
     for size in (64, 128, 4096):
         price_move(mesh("a", "b"), mesh("b", "a"), (size, size), 4, machine)
-    assert busiest.cache_info().misses == 1
+    assert exchange_counts.cache_info().misses == 1
 
 
 def test_searches_and_plans_see_the_same_links() -> None:

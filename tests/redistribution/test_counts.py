@@ -24,7 +24,7 @@ from spmdsim.redistribution import halo, plan
 from spmdsim.redistribution.even_moves import _divisors, even_move, price_move
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import receives, sends, shares
-from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
+from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
 from spmdsim.redistribution.exchange.grid import Cuts, Ends, grid
 from spmdsim.redistribution.group_steps import parts_step, scan_step, sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
@@ -106,22 +106,21 @@ def exchange(src: str, dst: str, shape: list[int], machine: str) -> dict[str, An
     incoming, outgoing = (
         [ways(old, new, sizes, rank) for rank in ranks_of(old, new)] for ways in (receives, sends)
     )
-    volume, shared, even = exchange_volume(old, new, sizes), shares(ends), even_volume(ends)
+    counts, shared = exchange_counts(ends), shares(ends)
     pieces = grid(new.mesh, new.dims, sizes).volumes
     elements = [sum(t.count for t in one if t.peer != r) for r, one in zip(ranks_of(old, new), incoming)]
-    assert max(elements, default=0) == volume.most_received == FewVolume(ends).most_received
+    assert max(elements, default=0) == counts.most_received
     if shared:
         for rank, taken, handed in zip(ranks_of(old, new), incoming, outgoing):
             assert ([*taken], [*handed]) == ([*shared.receives(rank)], [*shared.sends(rank)])
-    counted = (busiest(ends), volume, even, FewVolume(ends))
     prices = Prices(model, *dict.fromkeys((old.mesh, new.mesh)))
     assert least_exchange(ends, 4, prices) <= price_exchange(ends, 4, prices) * (1 + 1e-12)
     bound = lower_bound(old, new, sizes)
     return {
         "received": [[[t.peer, t.count] for t in one] for one in incoming],
         "sent": [[[t.peer, t.count] for t in one] for one in outgoing],
-        "arrays": [array.tolist() for array in (pieces, volume.own, volume.received, volume.messages)],
-        "busiest": [v and [v.most_received, v.most_messages, digits(v.most_sent)] for v in counted],
+        "arrays": [array.tolist() for array in (pieces, counts.owned, counts.received, counts.messages)],
+        "busiest": [counts.most_received, counts.most_messages, digits(counts.most_sent)],
         "shares": shared and [shared.most_sent, shared.most_messages],
         "seconds": [digits(told(ends, 4, prices)) for told in (least_exchange, price_exchange)],
         "copying": digits(prices.copying(1000)),
@@ -305,7 +304,7 @@ def test_many_cuts_are_found_as_few_are(parts, monkeypatch):
     monkeypatch.setattr("spmdsim.redistribution.exchange.grid.FEW", 0)
     for size, one in enumerate(few):
         many = Cuts(size, parts)
-        for name in Cuts.__slots__:
+        for name in ("start", "stop", "piece", "cell", "edges"):
             assert list(getattr(many, name)) == list(getattr(one, name)), (size, name)
 
 

@@ -19,9 +19,10 @@ from spmdsim.core.step import Step, overlap
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange import direct
+from spmdsim.redistribution.exchange import exchange_counts as counting
 from spmdsim.redistribution.exchange.direct import Transfers, receives, sends, shares
 from spmdsim.redistribution.exchange.direct_reduction import most_received, totals
-from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
+from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
 from spmdsim.redistribution.exchange.grid import Ends, ranks_of
 from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
@@ -137,7 +138,7 @@ def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, fe
             incoming = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
             outgoing = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
             assert incoming == outgoing
-            traffic = exchange_volume(src, dst, shape)
+            traffic = exchange_counts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
             for position, rank in enumerate(dst.mesh.rank_list):
                 mine = receives(src, dst, shape, rank)
                 others = [t for t in mine if t.peer != rank]
@@ -168,30 +169,80 @@ def test_transfers_of_many_ranks_are_made_when_asked_for() -> None:
                 transfers[len(transfers)]
 
 
-def test_few_ranks_are_counted_as_many_are() -> None:
-    choose = random.Random(6)
+def elements_of(layout: Layout, shape: tuple[int, ...], rank: int) -> frozenset[tuple[int, ...]]:
+    """Return the indices of the elements that a rank owns."""
+    return frozenset(itertools.product(*(range(*bounds) for bounds in layout.bounds(shape, rank))))
+
+
+def most_shares(holders: int, boxes: int) -> int:
+    """Return how many of equal shares of a line the box that lies worst overlaps, if the line has so many equal boxes."""
+    spans = [(box * holders, (box + 1) * holders) for box in range(boxes)]  # shares are `boxes` long
+    return max(sum(a < (k + 1) * boxes and k * boxes < b for k in range(holders)) for a, b in spans)
+
+
+def count_by_elements(src: Layout, dst: Layout, shape: tuple[int, ...], few: bool) -> tuple:
+    """Count elements received, messages and the elements that the busiest rank sends, element by element."""
+    apart = [
+        axis
+        for axis in src.mesh.axes
+        if src.mesh == dst.mesh and axis not in (*src.split_axes, *dst.split_axes)
+    ]
+
+    def group(layout: Layout, rank: int) -> tuple[int, ...]:
+        return tuple(layout.mesh.coords(rank)[layout.mesh.axis_index(axis)] for axis in apart)
+
+    blocks: dict[tuple, list[int]] = {}
+    for rank in src.mesh.rank_list:
+        blocks.setdefault((group(src, rank), elements_of(src, shape, rank)), []).append(rank)
+    received, messages, sent = (
+        dict.fromkeys(dst.mesh.rank_list, 0),
+        Counter(dict.fromkeys(dst.mesh.rank_list, 0)),
+        [0.0],
+    )
+    for rank in dst.mesh.rank_list:
+        owned = elements_of(src, shape, rank) if rank in src.mesh else frozenset()
+        received[rank] = len(elements_of(dst, shape, rank) - owned)
+    for (number, block), holders in blocks.items():
+        boxes = {
+            rank: len(block & elements_of(dst, shape, rank))
+            for rank in dst.mesh.rank_list
+            if group(dst, rank) == number and rank not in holders and block & elements_of(dst, shape, rank)
+        }
+        sent.append(sum(boxes.values()) / len(holders))
+        messages.update(dict.fromkeys(boxes, most_shares(len(holders), len(boxes)) if few and boxes else 1))
+    return list(received.values()), [messages[rank] for rank in dst.mesh.rank_list], max(sent)
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["shared boxes", "whole boxes"])
+def test_an_exchange_is_counted_like_its_elements(monkeypatch, few: bool) -> None:
+    monkeypatch.setattr(counting, "FEW_RANKS", 32 if few else 0)
+    choose, checked = random.Random(6), Counter()
     meshes = [*every_mesh(8), *ODD_MESHES, *every_mesh(12)]
     for shape in [(), (13,), (1,), (0,), (16, 8), (7, 5), (5, 3, 7), (1, 2, 3)]:
-        layouts = [layout for mesh in meshes for layout in every_layout(mesh, len(shape))]
-        for _ in range(50):
-            src, dst = choose.choice(layouts), choose.choice(layouts)
-            few = FewVolume(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
-            many = exchange_volume(src, dst, shape)
-            assert few.most_received == many.most_received, (src, dst, shape)
-            assert few.most_sent == many.most_sent, (src, dst, shape)
-            shared = shares(few_ends := Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
-            if shared is None:
-                assert few.most_messages == many.most_messages, few_ends
-            else:
-                assert many.most_messages <= few.most_messages, few_ends
+        layouts = {mesh: every_layout(mesh, len(shape)) for mesh in meshes}
+        for _ in range(30):
+            here = choose.choice(meshes)
+            src, dst = choose.choice(layouts[here]), choose.choice(layouts[choose.choice([here, *meshes])])
+            if src.canonical != src or dst.canonical != dst:
+                continue
+            counts = ExchangeCounts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+            received, messages, sent = count_by_elements(src, dst, shape, few)
+            assert counts.received.tolist() == received, (src, dst, shape)
+            assert counts.messages.tolist() == messages, (src, dst, shape)
+            assert (counts.most_received, counts.most_messages) == (max(received), max(messages))
+            assert counts.most_sent == pytest.approx(sent, rel=1e-12), (src, dst, shape)
+            checked.update(
+                one_mesh=src.mesh == dst.mesh, two_meshes=src.mesh != dst.mesh, moving=max(received) > 0
+            )
+    assert min(checked.values()) > 10 and checked.total() > 300, checked
 
 
 @pytest.mark.parametrize("holders", [1, 2, 3])
 def test_all_holders_send_a_part_to_the_one_that_wants_it_all(holders) -> None:
     src, dst = Mesh((holders,), ("x",))(None), Mesh((1,), ("y",), ranks=(5,))(None)
-    few = FewVolume(Ends(src.mesh, src.dims, dst.mesh, dst.dims, (12,)))
+    counts = exchange_counts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, (12,)))
     peers = [transfer.peer for transfer in receives(src, dst, (12,), 5)]
-    assert (few.most_messages, few.most_sent, peers) == (holders, 12 / holders, [*range(holders)])
+    assert (counts.most_messages, counts.most_sent, peers) == (holders, 12 / holders, [*range(holders)])
 
 
 @pytest.mark.parametrize("ranks, copies, size", [(3, 5, 7), (3, 7, 9), (3, 8, 9), (4, 7, 8), (5, 7, 4)])
@@ -204,27 +255,22 @@ def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copie
     assert max(received) == math.ceil(size * (ranks - 1 + copies - 1) / copies)
 
 
-def test_equal_pieces_are_counted_in_closed_form_as_pair_by_pair() -> None:
-    """Elements exactly; messages, where several hold a piece, but for the place of a box among others of its line."""
+def test_counted_senders_and_messages_are_close_to_those_of_the_transfers() -> None:
+    """Messages, where replicas share a block, depend on the place of a box in its line: most agree."""
     sizes, choose = (144, 288), random.Random(8)
-    counts: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for mesh in [mesh for ranks in (4, 6, 8, 12) for mesh in every_mesh(ranks)]:
         layouts = [one.canonical for one in every_layout(mesh, 2)]
-        for _ in range(100):
+        for _ in range(40):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             ends = Ends(mesh, src.dims, mesh, dst.dims, sizes)
-            even, few, shared = even_volume(ends), FewVolume(ends), shares(ends)
-            if even is None:
-                continue
-            counts["even"] += 1
-            assert (even.most_received, even.most_sent) == (few.most_received, few.most_sent), ends
+            counts, shared = exchange_counts(ends), shares(ends)
             if shared is None:
-                assert even.most_messages == few.most_messages, ends
                 continue
-            counts["shared"] += 1
-            assert few.most_sent <= shared.most_sent <= 1.05 * few.most_sent + 1, ends
-            counts["as sent"] += even.most_messages == shared.most_messages
-    assert counts["even"] > 400 and counts["as sent"] > 0.85 * counts["shared"] > 120, counts
+            counted["shared"] += 1
+            assert counts.most_sent <= shared.most_sent <= 1.05 * counts.most_sent + 1, ends
+            counted["as sent"] += counts.most_messages == shared.most_messages
+    assert counted["as sent"] > 0.85 * counted["shared"] > 120, counted
 
 
 TIMES = [
@@ -306,7 +352,7 @@ def test_copies_of_a_piece_send_equally_much(size: int) -> None:
         assert [sent_nbytes(step, r, 4) for r in range(size)] == [4 * count for count in sent]
         assert most_sent(step) == max(sent)
         if any(sent):
-            priced = busiest(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+            priced = exchange_counts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
             assert math.ceil(priced.most_sent - 1e-9) == least
             messages = max(
                 sum(t.peer != r for t in receives(src, dst, shape, r)) for r in range(size) if r in dst.mesh

@@ -28,9 +28,9 @@ from spmdsim.redistribution.merge import gather_of, merge_of
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.redistribution.price import (
     Prices,
-    largest,
+    group_numbers,
+    largest_shard,
     most_sent,
-    places,
     price_step,
     received_elements,
     step_messages,
@@ -242,8 +242,8 @@ def test_no_step_holds_more_than_source_and_target(machine: Machine | None) -> N
     for src in every_layout(CUBE, 2, partial=True)[::5]:
         for dst in every_layout(CUBE, 2)[::3]:
             route = plan(src, dst, (24, 40), "float32", machine)
-            limit = max(largest(src, (24, 40)), largest(dst, (24, 40)))
-            assert all(largest(step.dst, (24, 40)) <= limit for step in route.steps)
+            limit = max(largest_shard(src, (24, 40)), largest_shard(dst, (24, 40)))
+            assert all(largest_shard(step.dst, (24, 40)) <= limit for step in route.steps)
 
 
 def test_pending_targets_are_filled_without_communication() -> None:
@@ -399,7 +399,7 @@ def test_more_memory_only_when_allowed() -> None:
     src, dst, shape = CUBE("a", "b"), CUBE("b", "a"), (16, 16)
     slow_exchange = Machine("slow exchange", alpha=1e-3, beta=0.0)
     best = plan(src, dst, shape, "float32", slow_exchange)
-    assert max(largest(step.dst, shape) for step in best.steps) <= largest(dst, shape)
+    assert max(largest_shard(step.dst, shape) for step in best.steps) <= largest_shard(dst, shape)
     allowed = plan(src, dst, shape, "float32", slow_exchange, more_memory=True)
     assert allowed.seconds <= best.seconds
     assert {one.allowed for one in best.alternatives} == {True, False}
@@ -553,7 +553,7 @@ def test_places_in_a_group_follow_the_numbers_of_its_ranks() -> None:
         for axes in (("a",), ("b",), ("a", "b"), ("b", "a")):
             step = Step("all_gather", axes, mesh(axes), mesh(None), (12,))
             expected = [sorted(step.group(rank)).index(rank) for rank in mesh.rank_list]
-            assert places(mesh, axes).tolist() == expected, (ranks, axes)
+            assert group_numbers(mesh, axes).tolist() == expected, (ranks, axes)
 
 
 def test_collectives_inside_of_an_operator_cost_the_same_where_plans_may_not_have_them() -> None:

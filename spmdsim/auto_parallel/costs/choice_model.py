@@ -49,7 +49,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 )
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.price import largest, steps_seconds
+from spmdsim.redistribution.price import largest_shard, steps_seconds
 
 
 class ChoiceModel:
@@ -420,7 +420,7 @@ class ChoiceModel:
 
 def _largest(layouts: Sequence[Layout], value: Value) -> np.ndarray:
     """Elements of a tensor's largest piece in each of some layouts."""
-    return np.array([largest(layout, value.shape) for layout in layouts], float)
+    return np.array([largest_shard(layout, value.shape) for layout in layouts], float)
 
 
 def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Strategy, ...]:

@@ -21,7 +21,7 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge
-from spmdsim.redistribution.price import largest
+from spmdsim.redistribution.price import largest_shard
 from spmdsim.redistribution.ways.way import plan_peak
 
 
@@ -78,7 +78,7 @@ def _nbytes(value: Value, layout: Layout) -> int:
 
 @lru_cache(maxsize=4096)
 def _piece_nbytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> int:
-    return moved_itemsize(layout, itemsize) * largest(layout, shape)
+    return moved_itemsize(layout, itemsize) * largest_shard(layout, shape)
 
 
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:

@@ -63,21 +63,37 @@ class Cuts:
     ([0, 2, 3, 4, 5], [0, -1, -1, -1])
     """
 
-    __slots__ = ("cell", "edge_array", "edges", "piece", "start", "stop")
-
     def __init__(self, size: int, parts: Sequence[int]) -> None:
+        self.size = size
         start: np.ndarray
         length: np.ndarray
         if math.prod(parts) <= FEW:
-            start, length = np.array(nested_blocks(size, parts), np.int64).T
+            start, length = (np.array(numbers, np.int64) for numbers in pieces_of(size, tuple(parts)))
         else:
             start, length = nested_block_arrays(size, parts)
-        full = length > 0
         self.start, self.stop = start, start + length
-        self.piece = np.flatnonzero(full)
-        self.cell = np.where(full, np.cumsum(full) - 1, -1)
-        self.edge_array: np.ndarray = np.append(start[full], size)
-        self.edges: list[int] = self.edge_array.tolist()
+
+    @cached_property
+    def piece(self) -> np.ndarray:
+        """The piece of each cell."""
+        return np.flatnonzero(self.stop > self.start)
+
+    @cached_property
+    def cell(self) -> np.ndarray:
+        """The cell of each piece, -1 for an empty piece."""
+        full = self.stop > self.start
+        return np.where(full, np.cumsum(full) - 1, -1)
+
+    @cached_property
+    def edge_array(self) -> np.ndarray:
+        """The start of each cell, and the end of the last one."""
+        return np.append(self.start[self.piece], self.size)
+
+    @cached_property
+    def edges(self) -> list[int]:
+        """``edge_array`` as plain numbers."""
+        edges: list[int] = self.edge_array.tolist()
+        return edges
 
     @property
     def count(self) -> int:
@@ -134,22 +150,11 @@ def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
 
 @lru_cache(maxsize=2048)
 def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Per position the mixed-radix number of its coordinates on ``axes``, the first axis being the major one."""
-    return on_positions(mesh, shaped_numbers(mesh, axes))
-
-
-@lru_cache(maxsize=2048)
-def shaped_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Return :func:`piece_numbers` in the mesh's shape, with length 1 along all other axes: equal ranks are counted once."""
-    places = np.indices(mesh.shape, sparse=True)
-    out = np.zeros((1,) * len(mesh.shape), np.int64)
+    """Return the mixed-radix number of each position's coordinates on ``axes``, the first axis being the major one."""
+    coordinates = np.indices(mesh.shape, sparse=True)
+    numbers = np.zeros((1,) * len(mesh.shape), np.int64)
     for axis in axes:
-        out = out * mesh.size_of[axis] + places[mesh.axis_index(axis)]
-    return out
-
-
-def on_positions(mesh: Mesh, numbers: np.ndarray | np.int64) -> np.ndarray:
-    """Return numbers in a mesh's shape, with length 1 where an axis makes no difference, as one number per position."""
+        numbers = numbers * mesh.size_of[axis] + coordinates[mesh.axis_index(axis)]
     return np.broadcast_to(numbers, mesh.shape).reshape(-1)
 
 
@@ -183,15 +188,11 @@ class Grid:
         return [piece_numbers(self.mesh, entry) for entry in self.entries]
 
     @cached_property
-    def shaped_pieces(self) -> list[np.ndarray]:
-        """Return the owned block of each dim, as :func:`shaped_numbers` does."""
-        return [shaped_numbers(self.mesh, entry) for entry in self.entries]
-
-    @cached_property
     def volumes(self) -> np.ndarray:
         """Per mesh position, the elements of its piece."""
-        lengths = [(cut.stop - cut.start)[piece] for cut, piece in zip(self.cuts, self.shaped_pieces)]
-        return on_positions(self.mesh, math.prod(lengths, start=np.int64(1)))
+        lengths = [(cut.stop - cut.start)[piece] for cut, piece in zip(self.cuts, self.pieces)]
+        volumes: np.ndarray = math.prod(lengths, start=np.ones(self.mesh.size, np.int64))
+        return volumes
 
     @cached_property
     def cells(self) -> list[np.ndarray]:

@@ -1,0 +1,143 @@
+"""Counts of a direct exchange: elements and messages that ranks receive, and elements that the busiest rank sends.
+
+The counts follow from the cuts of each dimension, without a list of transfers. A planner prices many exchanges that differ
+in the axes of one or two dimensions, so the counts of one dimension are cached.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.core import Mesh
+from spmdsim.redistribution.exchange.direct import FEW_RANKS
+from spmdsim.redistribution.exchange.grid import Ends, Entries, apart, cuts, parts_of, piece_numbers, ranks_of
+
+
+class ExchangeCounts:
+    """Elements and messages of an exchange between two splits of a tensor.
+
+    Replicas of a source block send equally many elements. This is exact up to rounding, and a price then depends only on
+    shares of the tensor's size. On up to ``FEW_RANKS`` ranks per mesh, replicas share the boxes that they send, so a
+    receiver gets messages from several of them. On more ranks, one replica sends a box.
+
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> counts = exchange_counts(Ends(mesh, (("a",), ()), mesh, ((), ("a",)), (4, 8)))
+    >>> counts.received.tolist(), counts.messages.tolist(), counts.most_sent
+    ([8, 8, 8, 8], [1, 1, 1, 1], 8.0)
+    """
+
+    def __init__(self, ends: Ends) -> None:
+        self._ends = have, src, want, dst, shape = ends
+        self._old, self._new = split_bounds(have, src, shape), split_bounds(want, dst, shape)
+        self._positions = None if have == want else source_positions(have, want)
+        held = self._old if self._positions is None else self._old[..., self._positions]
+        #: Elements of the target block that each position of the target mesh owns already.
+        self.owned: np.ndarray = _volumes(np.maximum(_intersect(held, self._new), 0))
+        if self._positions is not None:
+            self.owned[self._positions < 0] = 0
+        self._wanted = _volumes(self._new[1] - self._new[0])
+        #: Elements that each position of the target mesh receives from other ranks.
+        self.received: np.ndarray = self._wanted - self.owned
+        self.most_received = int(self.received.max())
+
+    @cached_property
+    def _blocks(self) -> SourceBlocks:
+        have, src = self._ends.have, self._ends.src
+        axes = (*[axis for entry in src for axis in entry], *apart(self._ends))
+        count = have.axis_size(*axes)
+        numbers, positions = piece_numbers(have, axes), self._positions
+        owned = numbers if positions is None else np.where(positions < 0, count, numbers[positions])
+        return SourceBlocks(count, have.size // count, numbers, owned)
+
+    @cached_property
+    def messages(self) -> np.ndarray:
+        """The number of ranks from which each position of the target mesh receives."""
+        have, src, want, dst, shape = self._ends
+        if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
+            return self._count_few_messages()
+        sources = (self._wanted > 0).astype(np.int64)
+        for size, before, after in zip(shape, src, dst):
+            old, new = cuts(size, parts_of(have, before)), cuts(size, parts_of(want, after))
+            first, last = old.overlaps(new.start, np.maximum(new.stop, new.start + 1))
+            sources *= (last - first)[piece_numbers(want, after)]
+        return sources - (self.owned > 0)
+
+    def _count_few_messages(self) -> np.ndarray:
+        """Count messages if replicas share what they send: ``n`` boxes are one line that ``k`` replicas cut into equal shares.
+
+        A box overlaps at most ``1 + ceil((k - gcd(k, n)) / n)`` shares.
+        """
+        groups, blocks = apart(self._ends), self._blocks
+        needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
+        needs &= (_intersect(self._old[..., None], self._new[:, :, None]) > 0).all(axis=0)
+        if groups:
+            numbers = piece_numbers(self._ends.have, groups)
+            needs &= numbers[:, None] == numbers
+        if blocks.replicas == 1:
+            return needs.sum(axis=0)
+        boxes = needs.sum(axis=1)
+        senders = 1 - (np.gcd(blocks.replicas, boxes) - blocks.replicas) // np.maximum(boxes, 1)
+        messages: np.ndarray = senders @ needs // blocks.replicas
+        return messages
+
+    @property
+    def most_messages(self) -> int:
+        """The number of messages that the busiest rank receives."""
+        return int(self.messages.max())
+
+    @cached_property
+    def most_sent(self) -> float:
+        """The number of elements that the busiest rank sends."""
+        _, _, want, dst, _ = self._ends
+        blocks = self._blocks
+        copies = want.size // want.axis_size(*[axis for entry in dst for axis in entry], *apart(self._ends))
+        kept = np.bincount(blocks.owned, weights=self.owned, minlength=blocks.count)
+        demand = _volumes(self._old[1] - self._old[0]) * copies - kept[blocks.numbers]
+        return float(demand.max()) / blocks.replicas
+
+
+exchange_counts = lru_cache(maxsize=4096)(ExchangeCounts)
+
+
+class SourceBlocks(NamedTuple):
+    """The distinct blocks of the source: their count, the replicas of each, and block numbers by position.
+
+    ``numbers`` has the block of each source position, ``owned`` that of the rank at each target position: ``count`` if the
+    rank is not in the source mesh.
+    """
+
+    count: int
+    replicas: int
+    numbers: np.ndarray
+    owned: np.ndarray
+
+
+@lru_cache(maxsize=4096)
+def split_bounds(mesh: Mesh, dims: Entries, shape: tuple[int, ...]) -> np.ndarray:
+    """Return where the block of each position starts and stops: integers ``[start|stop, dim, position]``."""
+    bounds = np.empty((2, len(shape), mesh.size), np.int64)
+    for dim, (size, entry) in enumerate(zip(shape, dims)):
+        cut, numbers = cuts(size, parts_of(mesh, entry)), piece_numbers(mesh, entry)
+        bounds[0, dim], bounds[1, dim] = cut.start[numbers], cut.stop[numbers]
+    return bounds
+
+
+def _intersect(bounds: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the lengths that blocks have in common in each dimension; not positive if they have nothing in common."""
+    lengths: np.ndarray = np.minimum(bounds[1], others[1]) - np.maximum(bounds[0], others[0])
+    return lengths
+
+
+def _volumes(lengths: np.ndarray) -> np.ndarray:
+    """Return the number of elements of blocks from their lengths ``[dim, position]``."""
+    elements: np.ndarray = np.multiply.reduce(lengths, axis=0)
+    return elements
+
+
+@lru_cache(maxsize=512)
+def source_positions(have: Mesh, want: Mesh) -> np.ndarray:
+    """Return the source position of the rank at each target position, -1 if the rank is not in the source mesh."""
+    return ranks_of(have).positions(ranks_of(want).rank)
