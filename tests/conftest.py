@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,21 @@ SAMPLED = {
 }
 
 
+#: Rank counts of tests without a mark: no messages, an odd count, and as many as ranks that mpirun starts.
+COUNTS = (1, 3, 8)
+#: Files and folders of ``pytest -m quick``: the core, layouts, rules, and a file or two of each package.
+QUICK = (
+    "core", "layout", "test_architecture.py", "test_metadata.py", "test_reading.py", "test_wrong_calls.py",
+    "auto_parallel/test_dialect.py", "cases/test_digits.py", "cli/test_words.py", "collectives/test_vectors.py",
+    "cost/test_machine.py", "dialects/test_layout_spelling.py", "draw/test_step.py", "local/test_map_overlap.py",
+    "nn/test_collectives_published.py", "ops/test_einsum.py", "ops/test_reductions.py", "redistribution/test_reshape.py",
+    "simulation/test_buggy.py", "tensor/test_creation.py", "tensor/test_element_types.py", "trace/test_events.py",
+    "worlds/test_steps.py",
+)  # fmt: skip
+#: Text of every file with tests of a world. Ranks import no other file.
+WORLD = re.compile(r"mark\.mpi|def \w+\([^)]*\bworld\b")
+
+
 def pytest_addoption(pluginmanager):
     """Load the package's plugin when the package itself is not installed."""
     if not pluginmanager.has_plugin("spmdsim"):
@@ -85,12 +101,34 @@ def pytest_addoption(pluginmanager):
 def pytest_configure(config):
     os.environ.pop("COLUMNS", None)  # what is printed does not depend on the terminal that the tests run in
     config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
+    config.addinivalue_line("markers", "quick: in a file of QUICK in tests/conftest.py")
+    missing = [name for name in QUICK if not (TESTS / name).exists()]
+    if missing:
+        raise pytest.UsageError(
+            f"tests/conftest.py: QUICK must name files and folders of tests, got {missing}"
+        )
+
+
+def is_quick(path: Path) -> bool:
+    """Return True if a file of tests is in QUICK."""
+    return any(path == TESTS / name or TESTS / name in path.parents for name in QUICK)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import only the files that can have tests of the marker: importing all of them takes longer than quick tests."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    if config.option.markexpr == "quick":
+        return not is_quick(collection_path) or None
+    if config.option.markexpr == "mpi":
+        return not WORLD.search(collection_path.read_text(encoding="utf-8")) or None
+    return None
 
 
 def pytest_generate_tests(metafunc):
     from spmdsim.testing.plugin import parametrize_counts
 
-    parametrize_counts(metafunc, "world")
+    parametrize_counts(metafunc, "world", COUNTS)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,6 +136,9 @@ def pytest_collection_modifyitems(config, items):
     """Under mpirun, a test that takes a world is an MPI test."""
     from spmdsim.testing.plugin import under_mpi
 
+    for item in items:
+        if is_quick(item.path):
+            item.add_marker(pytest.mark.quick)
     if under_mpi(config):
         for item in items:
             if "world" in getattr(item, "fixturenames", ()):
@@ -151,7 +192,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[object]:
     """A world of n ranks: all in this process (LockStep), or under mpirun the first n ranks of the job.
 
     The same test body runs in both. ``@pytest.mark.ranks(2, 4)`` chooses the rank counts; the default is
-    1, 2, 3, 4 and 8. Test what this process owns: ``for rank in world.ranks``.
+    1, 3 and 8. Test what this process owns: ``for rank in world.ranks``.
     """
     from spmdsim.testing.plugin import failed_somewhere, first_ranks, under_mpi
 
