@@ -61,11 +61,14 @@ def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]
         (["-n", "4"], "one of them"),
         (["--program", "mlp", "--mesh", "dp"], "--mesh is written like"),
         (["--program", "mlp", "--memory", "lots"], "is not a size"),
-        (["--program", "mlp", "--why", "fc0", "(("], "a strategy is written like"),
+        (
+            ["--program", "mlp", "--layers", "1", "--hidden", "8", "-n", "2", "--why", "fc0", "(("],
+            "a strategy is written like",
+        ),
         (["nowhere.py"], "no program file"),
         (["--program", "mlp", "--run"], "--run runs a program file"),
         (["--matmul", "1,2"], "three sizes"),
-        (["--program", "mlp", "-n", "2", "--memory", "1KiB"], "smallest limit"),
+        (["--program", "mlp", "--layers", "1", "-n", "2", "--memory", "1KiB"], "smallest limit"),
         (["--program", "mlp", "--recompute", "--run"], "can only be priced"),
     ],
 )

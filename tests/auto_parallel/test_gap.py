@@ -1,4 +1,4 @@
-"""How far the heuristics are from the optimum, on the built-in programs, in several sizes, on several rank counts."""
+"""The optimum beats layouts by hand, and heuristics come close to it: built-in programs in several sizes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.networks import bert, chain, convolutions, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search
+from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 
 #: Sizes with factors of 3, too, so that 6 and 12 ranks can be used.
@@ -21,10 +22,8 @@ PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "deep batch": (mlp, {"layers": 3, "hidden": 64, "batch": 8192}),
     "chain": (chain, {"sizes": (96, 480, 960, 48), "batch": 192, "training": True}),
     "convolutions": (convolutions, {"layers": 3, "channels": 48, "batch": 12, "image": 8}),
-    "gpt": (gpt, {"layers": 2, "hidden": 192, "batch": 4, "seq": 24, "heads": 6, "vocab": 960}),
-    "wide gpt": (gpt, {"layers": 2, "hidden": 768, "batch": 12, "seq": 48, "heads": 12, "vocab": 1536}),
-    "bert": (bert, {"layers": 2, "hidden": 256, "batch": 8, "seq": 64}),
-    "whole bert": (bert, {"hidden": 192, "batch": 12, "heads": 12, "vocab": 768, "embedding": True}),
+    "gpt": (gpt, {"layers": 1, "hidden": 192, "batch": 4, "seq": 24, "heads": 6, "vocab": 960}),
+    "bert": (bert, {"layers": 1, "hidden": 192, "batch": 12, "heads": 12, "vocab": 768, "embedding": True}),
     "moe": (moe, {"layers": 1, "hidden": 96, "batch": 48, "seq": 16, "experts": 12, "group": 48}),
 }
 #: Heuristics cut into equal pieces, so they are compared with the optimum of these.
@@ -33,8 +32,7 @@ EQUAL = Settings(machine=Machine.laptop(), partial=True, even=True)
 VERSIONS = {6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
 #: Powers of two and not, the many where there are few operators.
 RANKS = {
-    "tutorial": (6, 16), "mlp": (8, 12), "wide mlp": (6,), "deep batch": (16,), "chain": (8,), "convolutions": (6, 16),
-    "gpt": (6,), "wide gpt": (8,), "bert": (8,), "whole bert": (6,), "moe": (6,),
+    "tutorial": 16, "mlp": 12, "wide mlp": 6, "deep batch": 8, "chain": 8, "convolutions": 6, "gpt": 6, "bert": 6, "moe": 6,
 }  # fmt: skip
 
 
@@ -43,10 +41,11 @@ def build(name: str) -> Graph:
     return make(**sizes)
 
 
-@pytest.mark.parametrize(("name", "ranks"), [(name, n) for name in PROGRAMS for n in RANKS[name]])
+@pytest.mark.parametrize(("name", "ranks"), RANKS.items())
 def test_double_recursion(name: str, ranks: int) -> None:
     best = search(build(name), ranks, settings=EQUAL)
     assert best.optimal and best.gap == 0
+    assert all(other.seconds >= best.seconds * 0.99 for other in best.comparison.values())
     version = VERSIONS[ranks]
     result = search(build(name), ranks, method="recursive_programming", version=version, settings=EQUAL)
     gap = result.seconds / best.seconds - 1
@@ -55,29 +54,35 @@ def test_double_recursion(name: str, ranks: int) -> None:
     assert result.gap is not None and result.gap <= 0.05
 
 
-@pytest.mark.parametrize(("name", "ranks"), [(name, (8, 6)[k % 2]) for k, name in enumerate(PROGRAMS)])
-def test_propagation(name: str, ranks: int) -> None:
-    """From the first product, whose rows (or first dim) are cut in two."""
-    graph = build(name)
-    first = next(operator for operator in graph.operators if operator.bound.contraction)
-    row = next(f for dim in first.bound.inputs[0] for f in dim)
-    cuts = tuple(tuple(2 if row in dim else 1 for dim in term) for term in first.bound.inputs)
-    graph = graph.configure(**{first.name: cuts})
-    best = search(graph, ranks, settings=EQUAL)
-    result = search(graph, ranks, method="sharding_propagation", settings=EQUAL)
+#: Operators that a user configures: the first product, or one at each end of a layer, along one axis or two.
+CONFIGURED: dict[str, dict[str, dict[str, Any]]] = {
+    "mlp": {"fc0": {"n": "b", ".0": "a"}},
+    "deep batch": {"fc0": {".0": ("a", "b")}},
+    "chain": {"mm0": {".0": "a", "n": "b"}},
+    "gpt": {"l0.qkv": {"b": "a", "n": "b"}, "l0.fc1": {".1": "a", "n": "b"}},
+    "moe": {"l0.expert_in": {"e": ("a", "b")}},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_propagation(name: str) -> None:
+    mesh = Mesh((2, 2), ("a", "b"))
+    graph = build(name).configure(**CONFIGURED[name])
+    best = search(graph, mesh, settings=EQUAL)
+    result = search(graph, mesh, method="sharding_propagation", settings=EQUAL)
     for answer in (best, result):
-        inputs = first.bound.input_layouts(answer.strategy(first.name))
-        assert tuple(layout.cuts for layout in inputs) == cuts
+        for operator, cuts in CONFIGURED[name].items():
+            expected = {factor: (axes,) if isinstance(axes, str) else axes for factor, axes in cuts.items()}
+            assert answer.strategy(operator).axes == expected
     gap = result.seconds / best.seconds - 1
-    print(f"propagation, {name} on {ranks} ranks: {gap:+.2%} from the optimum")
+    print(f"propagation, {name}: {gap:+.2%} from the optimum")
     assert gap <= 0.05
 
 
 @pytest.mark.parametrize("machine", [Machine.cluster(), Machine.accelerators()], ids=lambda m: m.name)
-@pytest.mark.parametrize("name, ranks", [("wide mlp", 16), ("gpt", 8)])
-def test_other_machines(name: str, ranks: int, machine: Machine) -> None:
-    best = search(build(name), ranks, machine=machine)
-    result = search(build(name), ranks, machine=machine, method="recursive_programming")
+def test_other_machines(machine: Machine) -> None:
+    best = search(build("wide mlp"), 16, machine=machine)
+    result = search(build("wide mlp"), 16, machine=machine, method="recursive_programming")
     assert 0 <= result.seconds / best.seconds - 1 + 1e-9 <= 0.05
 
 
