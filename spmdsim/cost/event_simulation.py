@@ -294,7 +294,6 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     current: Iterator[int] = iter(())
 
     def push(at: float, event: int) -> None:
-        """Put an event into the queue."""
         if at in events_at:
             events_at[at].append(event)
         else:
@@ -425,8 +424,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     _refuse_leftovers(program, starts, partners)
     rank_ends: list[float] = [0] * program.size
     for rank, end in zip(program.ranks, ends):
-        if end > rank_ends[rank]:
-            rank_ends[rank] = end
+        rank_ends[rank] = max(rank_ends[rank], end)
     return SimulatedRun(max(rank_ends), tuple(rank_ends), tuple(starts), tuple(ends), tuple(partners), events)
 
 
