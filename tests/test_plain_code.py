@@ -1,0 +1,114 @@
+"""The package is plain code: no text is executed, no byte code or reference count is read, and few files read frames."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spmdsim
+
+ROOT = Path(spmdsim.__file__).parent
+
+#: Built-in functions that execute text.
+EXECUTING = ("exec", "eval", "compile")
+#: Names of the modules ``dis``, ``sys`` and ``gc`` that look inside the interpreter.
+INSIDE = ("dis", "getrefcount", "_getframe", "get_referents", "get_referrers")
+
+#: Reason -> name -> the files that may use the name for this reason.
+ALLOWED: dict[str, dict[str, str]] = {
+    "messages, logs and traces quote the line of the user's call": {
+        "_getframe": "trace/source_lines.py worlds/provenance.py worlds/mpi/tensor_reads.py worlds/mpi/line_numbers.py "
+        "registry.py local/axis_collectives.py labs/rank_programs.py",
+    },
+    "the simulator runs programs of users and reports lines of their calls": {
+        "exec": "simulation/runner.py",
+        "compile": "simulation/runner.py",
+        "_getframe": "simulation/interface/requests.py simulation/interface/probes.py "
+        "simulation/interface/process_topology.py simulation/interface/simulated_comm.py "
+        "simulation/interface/point_to_point.py simulation/interface/collective_methods.py "
+        "simulation/interface/stand_in.py simulation/engine/captured_output.py simulation/engine/isolation.py "
+        "simulation/engine/scheduler.py simulation/engine/mailboxes.py",
+    },
+    "labs run and grade programs of students": {"exec": "labs/grading.py", "compile": "labs/grading.py"},
+    "the search checks the syntax of a program before ranks import it": {
+        "compile": "auto_parallel/programs/record_program.py"
+    },
+    "shutdown finds out how Python ends, and where a file was opened": {
+        "_getframe": "ending/hooks.py ending/mpi_files.py",
+        "get_referents": "ending/hooks.py",
+    },
+    "buffers are used again if no array refers to them": {
+        "getrefcount": "worlds/pool.py worlds/mpi/shared.py"
+    },
+    "recorded calls are replayed as one function": {
+        "exec": "compiled/straight.py",
+        "compile": "compiled/straight.py",
+    },
+}
+
+
+def find_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the forbidden names that a module uses."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in EXECUTING:
+                yield name
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in INSIDE:
+                yield name
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases if alias.name in INSIDE)
+            case ast.ImportFrom(module=module, names=aliases):
+                forbidden = (*INSIDE, *EXECUTING) if module == "builtins" else INSIDE
+                names = (*(alias.name for alias in aliases), module)
+                yield from (name for name in names if name in forbidden)
+
+
+def files_by_name() -> dict[str, set[str]]:
+    """Return the files of the package that use each forbidden name."""
+    files = defaultdict(set)
+    for path in ROOT.rglob("*.py"):
+        for name in find_names(ast.parse(path.read_text(encoding="utf-8"))):
+            files[name].add(path.relative_to(ROOT).as_posix())
+    return files
+
+
+def test_only_listed_files_look_inside_python() -> None:
+    """A listed file that does without the name is taken off the list."""
+    allowed = defaultdict(set)
+    for reason, names in ALLOWED.items():
+        for name, listed in names.items():
+            assert not allowed[name] & set(listed.split()), f"{reason}: a file is listed twice for {name}"
+            allowed[name] |= set(listed.split())
+    files = files_by_name()
+    assert sum(map(len, files.values())) > 10
+    for name in {*files, *allowed}:
+        new, old = files[name] - allowed[name], allowed[name] - files[name]
+        assert not new, f"{name} is used in {sorted(new)}: write plain code, or list the file with a reason"
+        assert not old, f"{name} is not used any more in {sorted(old)}: take the files off the list"
+
+
+@pytest.mark.parametrize(
+    "line, name",
+    [
+        ("exec('x = 1')", "exec"),
+        ("y = eval(text)", "eval"),
+        ("code = compile(text, 'a', 'exec')", "compile"),
+        ("import dis", "dis"),
+        ("from dis import get_instructions", "dis"),
+        ("from sys import getrefcount", "getrefcount"),
+        ("import sys; f = sys._getframe", "_getframe"),
+        ("import gc; gc.get_referents(x)", "get_referents"),
+        ("from builtins import exec as run", "exec"),
+    ],
+)
+def test_each_way_to_look_inside_is_seen(line: str, name: str) -> None:
+    assert name in find_names(ast.parse(line))
+
+
+def test_methods_and_patterns_of_these_names_are_allowed() -> None:
+    lines = "import re; model.eval(); re.compile('x'); net.compile(); def_ = 1"
+    assert not [*find_names(ast.parse(lines))]
