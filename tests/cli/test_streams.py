@@ -36,8 +36,7 @@ def test_a_reader_that_has_left_is_told_apart_from_a_verdict(command: str, tmp_p
     assert (code, said) == (141, "")
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "closed"), [*zip(COMMANDS, [">&-", "<&- >&- 2>&-"] * 2)])
 def test_closed_streams_go_nowhere(command: str, closed: str, tmp_path: Path) -> None:
     code, _, said = run_in_shell(command, closed, tmp_path)
     assert (code, said) == (0, "")
@@ -49,8 +48,7 @@ def test_a_file_does_not_get_the_number_of_a_closed_stream(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-@pytest.mark.parametrize("buffered", [True, False])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "buffered"), [*zip(COMMANDS, [True, False, False, True])])
 def test_a_full_disk_is_one_line(command: str, buffered: bool, tmp_path: Path) -> None:
     code, _, said = run_in_shell(command, "> /dev/full", tmp_path, buffered)
     assert code == 2

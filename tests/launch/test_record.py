@@ -103,8 +103,6 @@ def test_a_stop_writes_what_all_ranks_called(job, case):
     "whom, kind",
     [
         ("starter", signal.SIGUSR1),
-        ("rank", signal.SIGUSR1),
-        ("starter", signal.SIGTERM),
         ("rank", signal.SIGTERM),
         ("starter", signal.SIGINT),
     ],
