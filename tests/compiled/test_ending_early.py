@@ -225,19 +225,6 @@ def stops(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 
 
-def test_no_tensor_is_spoken_of_after_a_step_that_ended_early(
-    world: LockStep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mesh = Mesh((2,), ("x",))
-    tensor = Tensor.from_global(np.arange(8.0).reshape(4, 2), mesh("x", None), world)
-    monkeypatch.setattr(world, "run", stops)
-    monkeypatch.setattr(world, "gather_objects", stops)
-    for call in (lambda: tensor.to(mesh(None, "x")), lambda: ops.sort(tensor, 0), tensor.check_replicas):
-        with pytest.raises(KeyboardInterrupt):
-            call()
-        assert world.about == 0
-
-
 def test_what_an_error_left_under_way_is_not_in_the_next_recording(world: LockStep) -> None:
     src, dst = Mesh((2,), ("x",))("x"), Layout.replicated(Mesh((2,), ("x",)), 1)
     (step,) = plan(src, dst, (4,), "float64").steps
@@ -247,17 +234,6 @@ def test_what_an_error_left_under_way_is_not_in_the_next_recording(world: LockSt
     with record() as trace:
         pass
     assert not trace.events
-
-
-def test_a_second_try_ends_a_recording_whose_end_was_interrupted(
-    world: LockStep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    really, tries = recorder.untold, [stops]
-    monkeypatch.setattr(recorder, "untold", lambda writer: (tries.pop() if tries else really)(writer))
-    tensor = Tensor.ones((4,), layout=Mesh((2,), ("x",))("x"), world=world)
-    with pytest.raises(KeyboardInterrupt):
-        compile(lambda x: x + x)(tensor)
-    assert not tries and not programs
 
 
 def test_a_function_that_is_refused_is_told_of_nothing_more(world: LockStep) -> None:

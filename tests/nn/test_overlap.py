@@ -176,28 +176,3 @@ def test_agreement_and_deadlines_hold(tmp_path, what, nodes, said):
     result = run_python("-m", "spmdsim", "launch", "-n", 2, script, what, SPMDSIM_DEADLINE="2", **nodes)
     assert said in result.stdout + result.stderr
     assert (result.returncode == 0) == (what == "nodes")
-
-
-@pytest.mark.ranks(2)
-def test_when_each_bucket_is_begun(world, monkeypatch):
-    """A full one at once, and the second half of those two before it; in the end the rest. Without overlap full ones are done then."""
-    log, numbers = [], {}
-    for name in ("post", "advance"):
-
-        def noted(bucket, name=name, run=getattr(together.Bucket, name)):
-            log.append((name, numbers.setdefault(id(bucket), len(numbers))))
-            run(bucket)
-
-        monkeypatch.setattr(together.Bucket, name, noted)
-    mesh = Mesh((world.size,), ("dp",))
-    layers = [nn.Linear(WIDTH, WIDTH, mesh(None, None), False, dtype=np.float64) for _ in range(7)]
-    model = nn.Sequential(*layers).materialise(world)
-    x = Tensor.from_global(np.ones((4, WIDTH)), mesh("dp", None), world)
-    for overlap in (True, False):
-        log.clear(), numbers.clear()
-        world.overlap = overlap
-        nn.backward(ops.sum(model(x)))
-        world.overlap = None
-        ends = [("advance", k) for k in range(4)]
-        early = [("post", 0), ("post", 1), ("advance", 0), ("post", 2)]
-        assert log == ([*early, *(("post", k) for k in range(4)), *ends] if overlap else ends[:1])

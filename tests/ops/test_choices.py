@@ -288,36 +288,6 @@ def test_operands_keep_the_order_of_their_axes():
         assert [*choose(bound, here, kinds, machine).axes.values()] == [("b", "a")]
 
 
-def test_only_strategies_that_may_win_are_planned_for(monkeypatch):
-    """The lower bound is one, and spares most of the plans."""
-    from spmdsim.redistribution import choose as module
-
-    mesh, planned = Mesh((2, 2, 2), ("a", "b", "c")), []
-
-    def counted(*move):
-        planned.append(move)
-        seconds = planned_seconds(*move)
-        assert module.least_seconds(*move) <= seconds * (1 + 1e-9), move
-        return seconds
-
-    monkeypatch.setattr(module, "planned_seconds", counted)
-    bound = ops.matmul.op.bind([(4096, 512), (512, 1024)], {})
-    for machine in (*MACHINES, PAIRS, None):
-        for dims in (("a", "b"), (None, "c")):
-            for operands in (
-                [mesh(*dims), mesh("b", "a")],
-                [mesh(*dims, partial="c" if "c" not in dims else "a"), mesh(None, None)],
-            ):
-                planned.clear()
-                module._choose.cache_clear()
-                choose(bound, operands, [np.dtype("float32")] * 2, machine)
-                options = module._candidates(bound, operands)
-                moves = sum(
-                    len(module._moves(bound, one, operands, [np.dtype("float32")] * 2)) for one in options
-                )
-                assert 0 < len(planned) < moves / 2, machine
-
-
 def test_collectives_in_the_middle_of_an_operator_are_priced():
     """Equations whose rows are split take 16 collectives, so one gathering of the matrix is less."""
     mesh, operands = Mesh((4,), ("x",)), [(64, 64), (64, 4)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,9 +11,8 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
-from spmdsim.redistribution import planner
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
-from spmdsim.tensor import Op, operands, stepped
+from spmdsim.tensor import Op
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.joined import joined
 from spmdsim.tensor.operands import as_operand
@@ -443,89 +440,6 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
     wanted[rows] = factor
     np.testing.assert_array_equal(like.grad.full(), wanted)
     assert not joined("rows", [like], mesh("x", None), pieces, (2,)).requires_grad
-
-
-def test_numbers_beside_tensors_are_told_apart_where_ranks_compare():
-    """-1 and -2 have one hash, and each nan another one."""
-    world = LockStep(2)
-    x = Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world)
-    assert as_operand(3, x).origin == 0
-    world.compares = True
-    numbers = [-2, -1, 0, 1, 2.5, 1j, True, 1e300]
-    origins = [as_operand(number, x).origin for number in numbers]
-    assert origins == [as_operand(number, x).origin for number in numbers]
-    assert len({*origins}) == len(numbers) - 1 and origins[3] == origins[6]  # 1 is True
-    assert all(0 < origin <= ORIGINS for origin in origins) and as_operand(float("nan"), x).origin == 0
-
-
-def test_the_program_that_was_begun_last_is_told(monkeypatch):
-    """Of numbers beside tensors, and of lookups that depend on data."""
-    world, mesh = LockStep(2), Mesh((2,), ("a",))
-    world.compares = True
-    x = Tensor.from_global(np.ones(2), mesh("a"), world)
-    ids = Tensor.from_global(np.array([3, 0, 1, 1]), mesh(None), world)
-    table = Tensor.from_global(np.arange(8.0).reshape(4, 2), mesh("a", None), world)
-    told = []
-    first, last = (
-        SimpleNamespace(
-            created=lambda tensor, of=of: told.append((of, "created")),
-            refuse=lambda why, of=of: told.append((of, why)),
-            looked_at=lambda: None,
-            perform=lambda run, lists: run(*lists),
-        )
-        for of in ("first", "last")
-    )
-    monkeypatch.setattr(operands, "programs", [first, last])
-    monkeypatch.setattr(stepped, "programs", [first, last])
-    as_operand(1, x)
-    run_rows, about = world.run_rows, []
-    monkeypatch.setattr(
-        world, "run_rows", lambda *arguments: (about.append(world.about), run_rows(*arguments))[1]
-    )
-    rows = ops.embedding(ids, table, mesh("a", None), rows="owned")
-    assert about[0] and world.about == 0  # the call is about these tensors, and later ones are not
-    np.testing.assert_array_equal(rows.full(), np.arange(8.0).reshape(4, 2)[[3, 0, 1, 1]])
-    assert told == [
-        ("last", "created"),
-        ("last", "embedding exchanges rows that the ids decide about in every call"),
-    ]
-
-
-def test_what_pieces_promise_is_what_comes(monkeypatch):
-    """Ranks know without a message how many numbers each of the others sends."""
-    world, mesh = LockStep(3), Mesh((3,), ("x",))
-    run_parts, sizes = world.run_parts, []
-
-    def compared(step, dtype, shards):
-        landed = run_parts(step, dtype, shards)
-        sizes.extend((list(said.counts), [part.size for part in came]) for said, came in zip(shards, landed))
-        return landed
-
-    monkeypatch.setattr(world, "run_parts", compared)
-    like = Tensor.from_global(np.arange(24.0).reshape(6, 2, 2), mesh("x", None, None), world)
-    result = joined(
-        "rows", [like], mesh("x", None, None), [like.held[0], like.held[1][:1], like.held[2][:0]], (2, 2)
-    )
-    np.testing.assert_array_equal(result.full(), np.arange(12.0).reshape(3, 2, 2))
-    assert sizes and all(said == came for said, came in sizes)
-
-
-def test_a_redistribution_is_planned_once(monkeypatch):
-    world, mesh = LockStep(2), Mesh((2,), ("a",))
-    plan, planned = planner.plan, []
-    monkeypatch.setattr(
-        planner, "plan", lambda *arguments, **more: (planned.append(arguments), plan(*arguments, **more))[1]
-    )
-    for number in range(3):
-        x = Tensor.from_global(np.full((4, 2), number), mesh("a", None), world)
-        for layout in (mesh(None, "a"), mesh("a", None), mesh(None, None)):
-            np.testing.assert_array_equal(x.to(layout).full(), x.full())
-            assert x.to(layout).layout == layout
-        if not number:
-            first = len(planned)
-    assert first == len(planned) == 3  # two from the rows, one from the columns to the whole
-    with pytest.raises(WorldError):
-        x.to(Mesh((4,), ("b",))("b", None))
 
 
 def test_methods_and_attributes_are_numpys():
