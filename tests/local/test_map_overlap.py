@@ -103,7 +103,7 @@ def test_every_boundary(shape, depth, axes, boundary, world):
         assert (x.grad.full() * value).sum() == (dy * whole(value)).sum()
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("boundary", ["reflect", "symmetric"])
 def test_mirrored_elements_may_lie_further_in_than_the_depth(boundary, world):
     """Every size up to 9 and every pair of depths up to 3: values, gradients and bytes."""

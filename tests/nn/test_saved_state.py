@@ -105,10 +105,18 @@ def folder(world, tmp_path) -> Path:
     return Path(world.gather_objects([str(tmp_path)] * len(world.ranks))[0]) / "saved"
 
 
-@pytest.mark.ranks(1, 2, 4)
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("zero", [False, True], ids=["with the values", "ZeRO"])
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+#: Every pair of options, each on and off.
+@pytest.mark.ranks(1, 4)
+@pytest.mark.parametrize(
+    "compiled, zero, dtype",
+    [
+        (False, False, np.float32),
+        (False, True, ml_dtypes.bfloat16),
+        (True, True, np.float32),
+        (True, False, ml_dtypes.bfloat16),
+    ],
+    ids=["eager-f32", "eager-ZeRO-bf16", "compiled-ZeRO-f32", "compiled-bf16"],
+)
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_loaded_training_has_the_bits_of_one_that_did_not_stop(world, folder, name, compiled, zero, dtype):
     kind, options = OPTIMISERS[name]

@@ -147,8 +147,8 @@ def test_integers_are_exact_beyond_the_precision_of_floats(world):
         assert result.tolist() == [big + world.size - 1] * 3
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
-@pytest.mark.parametrize("count", [3, 1000, 100_000])
+@pytest.mark.parametrize("dtype", ["int8", "uint16"])
+@pytest.mark.parametrize("count", [3, 100_000])
 def test_small_integers_wrap_around_at_any_length(world, count, dtype):
     """As numpy's do; a library that adds them in vector units may saturate instead, for long arrays only."""
     mesh, largest = Mesh((world.size,), ("a",)), np.iinfo(dtype).max
