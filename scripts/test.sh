@@ -40,7 +40,7 @@ failed=0
 if [ $# -eq 0 ]; then
     echo "spmdsim: examples in the documentation of functions"
     # --with-mpi, since pytest-mpi otherwise leaves out whatever lies in a folder called mpi.
-    "$PYTHON" -m pytest --doctest-modules --with-mpi --color=$colour spmdsim || failed=1
+    "$PYTHON" -m pytest --doctest-modules --with-mpi --color=$colour -n "$(getconf _NPROCESSORS_ONLN)" spmdsim || failed=1
 fi
 echo "spmdsim: tests in one process"
 run_here "$@" || failed=1
