@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from search_once import search_once
 
 from spmdsim import ops
 from spmdsim.auto_parallel.execute import arguments, prove
@@ -25,7 +26,7 @@ def test_two_device_matrices_in_one_program(world, method):
         return ops.sum(ops.multiply(y, y))
 
     inputs, parameters = {"x": (32, 784)}, {"w1": (784, 512), "w2": (512, 512), "w3": (512, 16)}
-    result = search(program, 8, inputs=inputs, parameters=parameters, method=method)
+    result = search_once(world, program, 8, inputs=inputs, parameters=parameters, method=method)
     assert result.strategy("matmul.w1").mesh == three and result.strategy("matmul.w2").mesh == flat
     assert len(result.remarks) == (3 if method == "sharding_propagation" else 0)
     proof = prove(program, result, world, arguments({**inputs, **parameters}))
@@ -46,7 +47,7 @@ def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective,
         return ops.sum(ops.matmul(y, v))
 
     inputs, parameters = {"x": (16, 32)}, {"w": (32, 16), "v": (16, 8)}
-    result = search(program, world.size, inputs=inputs, parameters=parameters, method=method)
+    result = search_once(world, program, world.size, inputs=inputs, parameters=parameters, method=method)
     assert result.layout("matmul.w").cuts == out[0] and not result.layout("matmul.w").partial
     assert result.strategy("matmul.w").parts("k") == 2
     moved = [m for m, _ in result.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
@@ -62,7 +63,7 @@ def test_a_configured_side_of_repeated_calculation_is_kept(world):
     def program(x):
         return ops.sum(ops.exp(ops.relu.op.shard(((2, 1),), repeat="left")(x)))
 
-    result = search(program, world.size, inputs={"x": (8, 8)})
+    result = search_once(world, program, world.size, inputs={"x": (8, 8)})
     strategy = result.strategy("relu")
     (layout,) = result.graph.operator("relu").bound.input_layouts(strategy)
     assert [layout.shard_index(rank) for rank in range(4)] == [0, 1, 0, 1]

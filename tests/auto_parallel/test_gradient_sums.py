@@ -175,7 +175,7 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
     monkeypatch.setattr(move_prices, "BUCKET_BYTES", bucket)
     monkeypatch.setattr(merge.buckets, "__defaults__", (bucket,))
     checked = 0
-    for seed in range(24):
+    for seed in range(12):
         rng = random.Random(seed)
         graph = mlp(rng.choice((2, 4)), rng.choice((24, 48, 96)), rng.choice((24, 120)), bias=seed % 2 == 0)
         mesh = rng.choice((MESH, Mesh((4,), ("a",)), Mesh((2, 4), ("a", "b"))))
@@ -197,10 +197,10 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
                 least = evaluate(choice, settings, model.moves).seconds
                 assert least >= result.least * (1 - 1e-9), (seed, choice.strategies)
                 checked += 1
-    assert checked > 500
+    assert checked > 250
 
 
 def test_what_a_calibrated_machine_leaves_open_is_little() -> None:
     """Between sizes that no message can have, prices may jump as they like."""
-    shares = [search("mlp", 8, machine=calibrated(seed)).within for seed in range(4)]
+    shares = [search("mlp", 8, machine=calibrated(seed)).within for seed in range(2)]
     assert all(share is not None and share < 0.1 for share in shares), shares

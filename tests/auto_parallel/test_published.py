@@ -192,7 +192,7 @@ def test_bert_layers(recompute: bool, name: str) -> None:
         assert result.layout(f"{layer}.fc2.w").cuts == (4, 1)
 
 
-@pytest.mark.parametrize("layers", [1, 3, 5])
+@pytest.mark.parametrize("layers", [1, 3])
 def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
     assert alpa(bert(layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
     graph, mesh = bert(layers), Mesh((4,), ("a",))
@@ -210,7 +210,7 @@ def counted(result: SearchResult) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, 2])
 def test_two_axes_of_bert_layers(layers: int) -> None:
     """The batch along one axis, Megatron along the other: 4 all_reduces a layer, of which one is the gradients'."""
     graph = bert(layers, 128, 8, 8, heads=8)
@@ -225,7 +225,7 @@ def test_two_axes_of_bert_layers(layers: int) -> None:
     assert result.layout("l0.fc1.w").cuts == (1, 2) and result.layout("l0.fc2.w").cuts == (2, 1)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, 2])
 def test_guessing_masked_words_on_two_axes(layers: int) -> None:
     """The whole network, without gathers, products repeated where that is cheaper: 4 layers + 5 all_reduces.
 
@@ -336,7 +336,7 @@ def test_experts_on_two_axes_with_state_in_pieces() -> None:
     assert merged.get("all_reduce", 0) == ALPA["test_moe.py layer_2d_reduce_scatter"]["all_reduce"]
 
 
-@pytest.mark.parametrize("layers", [2, 4, 6])
+@pytest.mark.parametrize("layers", [2, 4])
 def test_convolutions_alternate_channels(layers: int) -> None:
     result = alpa(convolutions(layers, 64, 4, 4), (4,))
     assert result.collectives == {"all_reduce": layers - 1}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from factor_grid import best_factor_grid
 from ml_dtypes import bfloat16 as BF16
+from search_once import search_once
 
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -98,6 +99,8 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "shared": (shared, {"x": (32, 32), "target": (32, 32)}, {"w": (32, 32)}),
 }
 
+#: Results of searches by case, ranks and machine.
+OPTIMA: dict[tuple[str, int, str], SearchResult] = {}
 #: Machines on which different strategies win.
 MACHINES = {
     "laptop": Machine.laptop(),
@@ -133,8 +136,8 @@ def test_the_peak_is_what_a_rank_takes(world, monkeypatch, rows, columns):
     world = LockStep(1) if isinstance(world, LockStep) else world
     inputs = dict.fromkeys(("x", "target"), (rows, columns))
     weights = {"w1": (columns, columns), "b1": (columns,), "w2": (columns, columns)}
-    result = search(
-        residual, world.size, settings=Settings(optimizer_words=0.0), inputs=inputs, parameters=weights
+    result = search_once(
+        world, residual, world.size, settings=Settings(optimizer_words=0.0), inputs=inputs, parameters=weights
     )
     arrays = {name: np.ones(shape, "f4") for name, shape in {**inputs, **weights}.items()}
     for name, answer in {"found": result, **result.comparison}.items():
@@ -148,18 +151,21 @@ def test_the_peak_is_what_a_rank_takes(world, monkeypatch, rows, columns):
         assert 0.97 <= answer.memory.peak / taken <= 1.03, (name, answer.memory, taken)
 
 
-@lru_cache
-def optimum_of(case: str, ranks: int, machine: str = "laptop") -> SearchResult:
-    """Return what a search finds for a case; several tests run the result."""
-    program, inputs, parameters = CASES[case]
-    return search(program, ranks, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
+def optimum_of(world: Any, case: str, machine: str = "laptop") -> SearchResult:
+    """Return the result of a search for a case; several tests run it."""
+    key = case, world.size, machine
+    if key not in OPTIMA:
+        program, inputs, parameters = CASES[case]
+        shapes = {"inputs": inputs, "parameters": parameters}
+        OPTIMA[key] = search_once(world, program, world.size, **shapes, machine=MACHINES[machine])
+    return OPTIMA[key]
 
 
 @lru_cache
 def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
     """Result and gradients in one process with one rank."""
     program, _, parameters = CASES[case]
-    result, tensors = run(program, optimum_of(case, 1), LockStep(1), arrays_of(case))
+    result, tensors = run(program, optimum_of(LockStep(1), case), LockStep(1), arrays_of(case))
     return result.item(), {name: tensors[name].grad.full() for name in parameters}
 
 
@@ -174,7 +180,7 @@ def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
     ],
 )
 def test_found_strategies_run_as_predicted(world, case, machine):
-    program, optimum = CASES[case][0], optimum_of(case, world.size, machine)
+    program, optimum = CASES[case][0], optimum_of(world, case, machine)
     with record() as trace:
         result, tensors = run(program, optimum, world, arrays_of(case))
     for rank in world.ranks:
@@ -198,7 +204,8 @@ def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
 
     shapes = {"x": (256, 1), "w": (1,)}
     machine = Machine("free messages", alpha=0.0, beta=0.0, flops=1e6)
-    result = search(program, 4, inputs={"x": shapes["x"]}, parameters={"w": shapes["w"]}, machine=machine)
+    split = {"inputs": {"x": shapes["x"]}, "parameters": {"w": shapes["w"]}}
+    result = search(program, 4, **split, machine=machine)  # rules of these operators cannot be pickled
     (inner,) = (n for n in result.graph.operators if n.kind in ("scan", "sort"))
     assert result.choice.strategies[inner.index].splits, "the dim is split: there is nothing else to split"
     with record() as trace:
@@ -217,7 +224,8 @@ def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):
     program, inputs, parameters = CASES[case]
     arrays = {n: a.astype(BF16) if a.dtype.kind == "f" else a for n, a in arrays_of(case).items()}
     specs = [{n: (arrays[n].shape, arrays[n].dtype) for n in some} for some in (inputs, parameters)]
-    result = search(program, world.size, inputs=specs[0], parameters=specs[1], machine=MACHINES["slow ranks"])
+    shapes = {"inputs": specs[0], "parameters": specs[1]}
+    result = search_once(world, program, world.size, **shapes, machine=MACHINES["slow ranks"])
     with record() as trace:
         _, tensors = run(program, result, world, arrays)
     reductions = [event for event in trace.collectives if "reduce" in event.collective]
@@ -238,7 +246,8 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
         ("sharding_propagation", mesh),
         ("recursive_programming", world.size),
     ):
-        result = search(configured if method == "sharding_propagation" else graph, what, method=method)
+        start = configured if method == "sharding_propagation" else graph
+        result = search_once(world, start, what, method=method)
         with record() as trace:
             run(program, result, world, arrays_of("network"))
         for row in compare_bytes(result, trace, world.ranks[0]):
@@ -253,8 +262,9 @@ def test_sharded_parameters_run_as_predicted(world):
     program, inputs, parameters = CASES["network"]
     settings = Settings(machine=MACHINES["laptop"], sharded_parameters=True)
     graph = record_program(program, world.size, inputs, parameters)
-    free = search(graph, world.size, settings=settings)
-    result = search(graph, Mesh((world.size,), ("dp",)), memory=0.9 * free.memory.peak, settings=settings)
+    free = search_once(world, graph, world.size, settings=settings)
+    mesh, memory = Mesh((world.size,), ("dp",)), 0.9 * free.memory.peak
+    result = search_once(world, graph, mesh, memory=memory, settings=settings)
     with record() as trace:
         run(program, result, world, arrays_of("network"))
     assert all(row.predicted == row.counted for row in compare_bytes(result, trace, world.ranks[0]))
@@ -421,7 +431,7 @@ def test_an_einsum_on_its_best_grid_moves_the_predicted_words(world, equation, s
 @pytest.mark.parametrize("case", CASES)
 def test_the_proof_of_a_run(world, case):
     program, inputs, parameters = CASES[case]
-    result = optimum_of(case, world.size)
+    result = optimum_of(world, case)
     proof = prove(program, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows and "as predicted" in str(proof)
     wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
@@ -433,7 +443,7 @@ def test_the_proof_of_a_run(world, case):
 def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
     """Bytes as predicted, and a hundredth too much in what one rank gives."""
     program, inputs, parameters = CASES[case]
-    result = optimum_of(case, 4)
+    result = optimum_of(LockStep(4), case)
     right = LockStep._run
 
     def wrong(self, step, shards, *more):
@@ -459,7 +469,8 @@ def odd(x, w, v, b):
 def test_odd_sizes_and_rank_counts(world, method):
     inputs, parameters = {"x": (18, 21)}, {"w": (21, 30), "v": (21, 60), "b": (18,)}
     machine = MACHINES["slow ranks"]
-    result = search(odd, world.size, inputs=inputs, parameters=parameters, method=method, machine=machine)
+    shapes = {"inputs": inputs, "parameters": parameters}
+    result = search_once(world, odd, world.size, **shapes, method=method, machine=machine)
     assert result.strategy("matmul.w").splits and result.strategy("matmul.v").splits
     proof = prove(odd, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)
