@@ -9,45 +9,11 @@ import pytest
 from processes import run_python
 
 from spmdsim.ending import starting
-from spmdsim.launcher import Launched
-
-JOB = Launched("MPICH", 0, 3, 3)
-
-#: Rank 0 of a job whose rank 1 has left, and whose rank 2 is about to come: who is missing, as rank 0 sees it.
-RANKS = """\
-import os, subprocess, sys
-from spmdsim.ending.starting import _missing
-from spmdsim.launcher import detect
-other = "import sys; sys.stdin.read()"
-job = {"PMI_SIZE": "3", "MPI_LOCALNRANKS": "3"}
-ranks = [
-    subprocess.Popen([sys.executable, "-c", other], stdin=subprocess.PIPE, env={**os.environ, **job, "PMI_RANK": str(k)})
-    for k in (1, 2)
-]
-ranks[0].communicate()
-here = "from spmdsim.ending.starting import _missing; from spmdsim.launcher import detect; print(_missing(detect()))"
-print(subprocess.check_output([sys.executable, "-c", here], env={**os.environ, **job, "PMI_RANK": "0"}, text=True).strip())
-ranks[1].communicate()
-"""
 
 
 def without_launcher() -> dict[str, str]:
     """The variables of a process that no launcher started."""
     return {name: "" for name in os.environ if name.startswith(("PMI_", "OMPI_", "PMIX_", "SLURM_"))}
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="a system without /proc")
-def test_who_has_left_and_who_has_not_come_is_seen_among_the_launchers_processes():
-    done = run_python("-c", RANKS, **without_launcher())
-    assert done.stdout.strip() == "([1], [0, 2])", done.stdout + done.stderr
-
-
-def test_nobody_is_missed_where_the_ranks_cannot_be_seen(monkeypatch):
-    monkeypatch.setattr(starting, "_processes", dict)
-    assert starting._missing(JOB) == ([], [])
-    monkeypatch.setattr(starting, "_processes", lambda: {0: [os.getpid()]})
-    assert starting._missing(JOB)[0] == [1, 2]
-    assert starting._missing(Launched("MPICH", 0, 3, 2)) == ([], [])  # the others may be on another machine
 
 
 def test_what_is_done_beside_ends_with_the_block(tmp_path):

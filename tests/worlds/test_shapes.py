@@ -11,7 +11,7 @@ from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.trace import record
-from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly, world
+from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
 
 SMALL = Mesh((32, 32), ("a", "b"))
 
@@ -82,24 +82,6 @@ def test_sizes_that_make_no_world(kind):
         kind(0)
     with pytest.raises(UsageTypeError, match="an integer, but got 'four'"):
         kind("four")
-
-
-def test_without_a_launcher_a_world_is_in_lock_step(monkeypatch):
-    monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
-    monkeypatch.setattr("spmdsim.worlds.current._started", [])
-    assert repr(world()) == "LockStep(1)"
-
-
-def test_a_variable_says_how_many_ranks_one_process_plays(monkeypatch):
-    monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
-    monkeypatch.setattr("spmdsim.worlds.current._started", [])
-    monkeypatch.setenv("SPMDSIM_RANKS", "6")
-    assert repr(world()) == "LockStep(6)" and world(3).size == 3
-    for wrong in ("0", "six", "-1"):
-        monkeypatch.setenv("SPMDSIM_RANKS", wrong)
-        with pytest.raises(ValueError, match=f"SPMDSIM_RANKS.*{wrong}"):
-            world()
-    assert repr(world(6)) == "LockStep(6)"
 
 
 def test_a_launcher_of_another_mpi_is_noticed():
