@@ -39,12 +39,9 @@ SEEDS = {
 SAMPLED = {
     "array_api/test_array_api.py": 5,
     "auto_parallel/test_run.py": 9,
-    "dialects/test_mindspore_sharing.py": 3,
-    "dialects/test_mindspore_words.py": 5,
-    "dialects/test_next_lines.py": 8,
     "dialects/test_numpy_references.py": 30,
-    "dialects/test_oneflow_words.py": 5,
     "dialects/test_paddle_training.py": 3,
+    "dialects/test_word_tables.py": 8,
     "test_fft.py": 4,
     "redistribution/test_halo.py": 3,
     "linalg/test_linalg.py": 6,
@@ -83,7 +80,7 @@ COUNTS = (1, 3, 8)
 QUICK = (
     "core", "layout", "test_architecture.py", "test_metadata.py", "test_reading.py", "test_wrong_calls.py",
     "auto_parallel/test_dialect.py", "cases/test_digits.py", "cli/test_words.py", "collectives/test_vectors.py",
-    "cost/test_machine.py", "dialects/test_layout_spelling.py", "draw/test_step.py", "local/test_map_overlap.py",
+    "cost/test_machine.py", "dialects/test_layout_oneflow.py", "draw/test_step.py", "local/test_map_overlap.py",
     "nn/test_collectives_published.py", "ops/test_einsum.py", "ops/test_reductions.py", "redistribution/test_reshape.py",
     "simulation/test_buggy.py", "tensor/test_creation.py", "tensor/test_element_types.py", "trace/test_events.py",
     "worlds/test_steps.py",

@@ -352,23 +352,6 @@ def test_who_takes_part_in_paddle(world):
         np.testing.assert_allclose(largest.full(), X)
 
 
-METHODS = {
-    "cast": (lambda x: x.cast("int32"), X.astype(np.int32)), "divide": (lambda x: x.divide(paddle.to_tensor([2.0])), X / 2),
-    "subtract": (lambda x: x.subtract(x), X * 0), "tanh": (lambda x: x.tanh(), np.tanh(X)),
-    "sigmoid": (lambda x: x.sigmoid(), 1 / (1 + np.exp(-X))), "rsqrt": (lambda x: (x * x + 1).rsqrt(), (X * X + 1) ** -0.5),
-    "pow": (lambda x: x.pow(2), X**2), "numel": (lambda x: paddle.to_tensor(x.numel()), np.array(24)),
-}  # fmt: skip
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_of_paddles_tensors(world, name):
-    call, expected = METHODS[name]
-    with use_world(world):
-        result = call(paddle.to_tensor(X)).numpy()
-        np.testing.assert_allclose(result, expected, rtol=1e-5)
-
-
 @pytest.mark.ranks(2)
 def test_layers_and_first_values(world):
     with use_world(world):

@@ -155,11 +155,7 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
         ),
         (lambda d: ds.NumpySlicesDataset(np.arange(4), sampler=1), InputError, "nearest: shuffle="),
         (lambda d: ds.GeneratorDataset(lambda: iter([1]), "x", shuffle=True), InputError, "__getitem__"),
-        (
-            lambda d: ds.NumpySlicesDataset(np.arange(4), ["x", "y"]),
-            InputError,
-            r"1 column has \['x', 'y'\]",
-        ),
+        (lambda d: ds.NumpySlicesDataset(np.arange(4), ["x", "y"]), InputError, r"1 column has \['x', 'y'\]"),
         (lambda d: ds.NumpySlicesDataset((np.arange(4), np.arange(3))), InputError, r"have lengths \[4, 3\]"),
         (lambda d: ds.config.set_seed(-1), InputError, r"a seed is in 0\.\.4294967295, not -1"),
         (lambda d: ms.set_seed("one"), UsageTypeError, "a seed is an integer, not 'one'"),

@@ -11,7 +11,6 @@ import pytest
 import spmdsim.dialects.mindspore as ms
 from spmdsim import record
 from spmdsim.dialects.mindspore import mint, nn, ops, runtime, tensors
-from spmdsim.dialects.mindspore.ops import operations as P
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
@@ -177,41 +176,6 @@ def test_sizes_that_are_none_are_refused():
     ms.runtime.set_memory("2GB", "2GB", "28.5GB", "O1", "0GB")
     assert tensors._limit == [int(28.5 * 2**30)]
     runtime.set_memory()
-
-
-IMAGES = RNG.normal(size=(4, 2, 3))
-MINT = {
-    "matmul": (lambda: mint.matmul(X, W), X @ W),
-    "sum": (lambda: mint.sum(X, dim=1, keepdim=True), X.sum(1, keepdims=True)),
-    "sum of all": (lambda: mint.sum(X), X.sum()),
-    "mean": (lambda: mint.mean(X, 0), X.mean(0)),
-    "cat": (lambda: mint.cat([X, X], dim=1), np.concatenate([X, X], 1)),
-    "permute": (lambda: mint.permute(IMAGES, (2, 0, 1)), IMAGES.transpose(2, 0, 1)),
-    "transpose": (lambda: mint.transpose(IMAGES, 0, -1), IMAGES.swapaxes(0, 2)),
-    "flatten": (lambda: mint.flatten(IMAGES), IMAGES.ravel()),
-    "flatten some": (lambda: mint.flatten(IMAGES, start_dim=1, end_dim=2), IMAGES.reshape(4, 6)),
-    "unsqueeze": (lambda: mint.unsqueeze(X, 1), X[:, None]),
-    "argmax": (lambda: mint.argmax(X, dim=1, keepdim=True), X.argmax(1)[:, None]),
-    "stack": (lambda: mint.stack([X, X], dim=1), np.stack([X, X], 1)),
-    "split": (lambda: mint.split(X, 4, dim=0)[1], X[4:]),
-    "gt": (lambda: mint.gt(X, 0.0), X > 0),
-    "relu": (lambda: mint.nn.functional.relu(X), np.maximum(X, 0)),
-    "softmax": (lambda: mint.nn.functional.softmax(X, dim=0), np.exp(X) / np.exp(X).sum(0)),
-    "linear": (lambda: mint.nn.functional.linear(X, W.T.copy(), V[0]), X @ W + V[0]),
-    "one_hot": (lambda: mint.nn.functional.one_hot(np.array([2, 0]), 3), np.eye(3)[[2, 0]]),
-    "Linear": (lambda: mint.nn.Linear(16, 8, bias=False, weight_init=W.T.copy(), dtype=np.float64)(X), X @ W),
-    "shard": (lambda: ms.parallel.shard(mint.matmul, in_strategy=((1, 2), (2, 1)))(X, W), X @ W),
-    "shard relu": (lambda: ms.parallel.shard(mint.nn.functional.relu, ((2, 1),))(X), np.maximum(X, 0)),
-    "P": (lambda: P.MatMul(transpose_b=True)(X, W.T.copy()), X @ W),
-}
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("case", MINT)
-def test_mint_against_numpy(world, case):
-    call, expected = MINT[case]
-    with use_world(world):
-        np.testing.assert_allclose(call().asnumpy(), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.ranks(2)

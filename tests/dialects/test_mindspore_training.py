@@ -248,11 +248,7 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
         net(x), net(x)
         assert [
             s.parts(f) for s, f in zip(net.network.result_for(x).choice.strategies, ("n", ".0", "k"))
-        ] == [
-            4,
-            4,
-            4,
-        ]
+        ] == [4, 4, 4]
 
 
 def test_values_do_not_depend_on_what_was_made_before():

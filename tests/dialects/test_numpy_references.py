@@ -1,15 +1,12 @@
-"""Every public word of the MindSpore and the Paddle dialect: its numbers by numpy, or the test of its own that it has.
+"""Words of MindSpore, OneFlow and Paddle that compute something, beside NumPy.
 
-Neither system is installed where tests run. Words that compute something are called here, under each of the names and in
-each of the forms that they have (primitive, function, cell, of ``ops``, ``mint`` and ``nn``), beside numpy; the others stand
-in the tests that :data:`ELSEWHERE` names, which is looked up.
+A word is called under each of its names and in each of its forms: primitive, function, cell, of ``ops``, ``mint`` and ``nn``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,12 +226,9 @@ def _as_arrays(result):
     ]
 
 
-#: What has other arguments than its operands here, and needs the tests that it has.
+#: Words with other arguments than operands, which other tests call.
 _OWN = [
-    "mindspore.ops.Split",
-    "mindspore.ops.operations.Split",
-    "mindspore.ops.BroadcastTo",
-    "mindspore.ops.operations.BroadcastTo",
+    f"mindspore.{module}.{name}" for module in ("ops", "ops.operations") for name in ("Split", "BroadcastTo")
 ]
 
 
@@ -279,26 +273,3 @@ def test_beside_numpy(world, word):
         for one, other in zip(results, expected):
             assert one.shape == np.shape(other), word
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
-
-
-#: Tests of each dialect in which the other words stand.
-TESTS = Path(__file__).parent
-OWN_TESTS = {
-    page: "\n".join(
-        path.read_text() for path in sorted(TESTS.glob("test_*.py"))
-        if path.name != Path(__file__).name and (page in path.name or f"dialects.{page}" in path.read_text())
-    )
-    for page in ("mindspore", "paddle")
-}  # fmt: skip
-
-
-def without_reference(page):
-    """Words that nothing computes beside numpy, and that no test of the dialect uses."""
-    done = {*computed(page)}
-    left = [word for word in running(page) if word not in done]
-    return [word for word in left if not re.search(rf"\b{word.rpartition('.')[2]}\b", OWN_TESTS[page])]
-
-
-@pytest.mark.parametrize("page", ["mindspore", "paddle"])
-def test_no_word_is_without_a_reference(page):
-    assert without_reference(page) == []

@@ -21,37 +21,6 @@ B, S0, S1, P = flow.sbp.broadcast, flow.sbp.split(0), flow.sbp.split(1), flow.sb
 E = np.exp(X - X.max(1, keepdims=True))
 SOFTMAX = E / E.sum(1, keepdims=True)
 
-CASES = {
-    "symbols": (lambda x, y: (x + y) * 2 - 1 / (y * y + 1), (X + Y) * 2 - 1 / (Y * Y + 1)),
-    "product": (lambda x, y: x @ y.T, X @ Y.T),
-    "matmul": (lambda x, y: flow.matmul(x, y.transpose(0, 1)), X @ Y.T),
-    "negative power": (lambda x, y: -(x**2), -(X**2)),
-    "softmax": (lambda x, y: x.softmax(-1), SOFTMAX),
-    "log_softmax": (lambda x, y: nn.functional.log_softmax(x, -1), np.log(SOFTMAX)),
-    "sum": (lambda x, y: flow.sum(x, dim=1, keepdim=True), X.sum(1, keepdims=True)),
-    "mean": (lambda x, y: x.mean(), X.mean()),
-    "amax": (lambda x, y: x.amax(dim=0), X.max(0)),
-    "argmax": (lambda x, y: x.argmax(dim=1), X.argmax(1)),
-    "reshape": (lambda x, y: x.reshape(4, 8).view((2, -1)), X.reshape(2, 16)),
-    "permute": (lambda x, y: x.unsqueeze(1).permute(2, 0, 1), X[:, None].transpose(2, 0, 1)),
-    "squeeze": (lambda x, y: x.unsqueeze(0).squeeze(0), X),
-    "flatten": (lambda x, y: x.reshape(2, 2, 8).flatten(1), X.reshape(2, 16)),
-    "cat": (lambda x, y: flow.cat([x, y], dim=1), np.concatenate([X, Y], 1)),
-    "cut": (lambda x, y: x[:, 1:3], X[:, 1:3]),
-    "gelu and relu": (lambda x, y: flow.relu(x) + flow.tanh(y), np.maximum(X, 0) + np.tanh(Y)),
-}
-
-
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("sbp", [(B, S0), (S0, S1), (S1, B), (P, S0)], ids=str)
-def test_functions_against_numpy(world, case, sbp):
-    call, expected = CASES[case]
-    with use_world(world):
-        placement = flow.placement("cpu", [[0, 1], [2, 3]])
-        x, y = (flow.tensor(a, placement, sbp, dtype=np.float64) for a in (X, Y))
-        np.testing.assert_allclose(call(x, y).numpy(), expected, rtol=1e-6)
-
 
 @pytest.mark.ranks(2)
 def test_what_is_made_global_is_the_same_on_every_placement(world):
@@ -228,20 +197,6 @@ def test_a_world_may_be_set_for_the_rest_of_a_notebook():
     finally:
         held.__exit__(None, None, None)
     assert current_world() is before
-
-
-@pytest.mark.parametrize(
-    "module, name, nearest",
-    [(flow, "sofmax", "softmax"), (flow, "load", "checkpoint"), (nn, "Graph", "calling the module"),
-     (nn, "Conv2d", "Linear"), (flow.optim, "SDG", "SGD"), (nn.functional, "reluu", "relu")],
-)  # fmt: skip
-def test_what_is_not_covered_says_so_in_one_line(module, name, nearest):
-    for ask in (lambda: getattr(module, name), lambda: exec(f"from {module.__name__} import {name}")):
-        with pytest.raises(
-            (AttributeError, ImportError), match="is not covered by this dialect; nearest: "
-        ) as said:
-            ask()
-        assert nearest in str(said.value) and "\n" not in str(said.value)
 
 
 @pytest.mark.ranks(2)

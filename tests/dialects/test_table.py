@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ def x():
 
 def test_a_row_is_a_function_and_a_layer(x):
     table = same(core, "exp neg=negative") | {
-        "total": Row(lambda x, dim=None, keepdim=False: core.sum(x, dim, keepdim), "Total", {"dim": -1}),
+        "total": Row(lambda x, dim=None, keepdim=False: core.sum(x, dim, keepdim), "Total", {"dim": -1})
     }
     assert np.array_equal(table["neg"].call(x).full(), -X)
     assert np.array_equal(table["total"].call(x).full(), X.sum())
@@ -40,10 +42,7 @@ def test_a_row_is_a_function_and_a_layer(x):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_losses(x, reduction):
-    table = {
-        "mse": Row(nn.mse_loss, layer="MSE"),
-        "l1": Row(nn.l1_loss, layer="L1"),
-    }
+    table = {"mse": Row(nn.mse_loss, layer="MSE"), "l1": Row(nn.l1_loss, layer="L1")}
     classes = layers(table, nn.Module, lambda function: function)
     y = core.multiply(x, 3.0)
     one_by_one = {"MSE": (2 * X) ** 2, "L1": abs(2 * X)}
@@ -52,16 +51,6 @@ def test_losses(x, reduction):
         np.testing.assert_allclose(classes[name](reduction)(x, y).full(), wanted)
     with pytest.raises(InputError, match="reduction is one of mean, sum, none, not 'median'"):
         classes["MSE"]("median")
-
-
-@pytest.mark.parametrize("wrong, right", [("Tnsor", "Tensor"), ("tnsor", "tensor")])
-def test_the_nearest_word_is_spelled_as_the_wrong_one(wrong, right):
-    from spmdsim.dialects import oneflow
-
-    with pytest.raises(
-        AttributeError, match=f"^oneflow.{wrong} is not covered by this dialect; nearest: {right}$"
-    ):
-        getattr(oneflow, wrong)
 
 
 def test_a_class_of_ours_takes_other_arguments():
@@ -109,63 +98,53 @@ def test_whole_tensors_by_the_frameworks_words(x):
     assert np.array_equal(x.numpy(), X) and np.array_equal(x.asnumpy(), X)
 
 
-ONE_LINE = """
-import importlib.util, sys
-from pathlib import Path
-import numpy as np
-
-name, first, line, program = sys.argv[1:]
-spec = importlib.util.find_spec(name)
-text = Path(spec.origin).read_text()
-assert text.count(first) == 1
-module = importlib.util.module_from_spec(spec)
-sys.modules[name] = module
-exec(compile(text.replace(first, first + line), spec.origin, "exec"), vars(module))
-
-from spmdsim import LockStep
-from spmdsim.dialects.session import use_world
-
-X = np.arange(6.0).reshape(2, 3) - 2
-wanted = np.log1p(np.exp(X))
-use_world(LockStep(2))
-exec(program)
-print("as one line")
-"""
-
-#: A dialect's table, its first line, a line more, and what programs can write with it.
-NEW_OPERATORS = {
-    "oneflow": (
-        "spmdsim.dialects.oneflow.operators",
-        "\nTABLE: dict[str, Row] = {",
-        '\n    "softplus": Row(core.softplus, "Softplus"),',
-        """
-import spmdsim.dialects.oneflow as flow
-x = flow.tensor(X, flow.placement("cpu", [0, 1]), flow.sbp.split(0), dtype=np.float64)
-from spmdsim.dialects.oneflow.nn import Softplus
-for y in (flow.softplus(x), x.softplus(), Softplus()(x), flow.nn.functional.softplus(x)):
-    np.testing.assert_allclose(y.numpy(), wanted)
-    assert y.sbp == x.sbp
-""",
-    ),
-    "paddle": (
-        "spmdsim.dialects.paddle.functions",
-        "\nTABLE: dict[str, Row] = {",
-        '\n    "softplus": Row(core.softplus, "Softplus"),',
-        """
-import spmdsim.dialects.paddle as paddle
-for y in (paddle.softplus(X), paddle.nn.Softplus()(X), paddle.nn.functional.softplus(X, name="y")):
-    np.testing.assert_allclose(y.numpy(), wanted)
-""",
-    ),
-}
+#: Names that a dialect does not have, and what the error names as nearest.
+MISSING = {
+    "mindspore AutoParalel": "AutoParallel", "mindspore.nn Conv2d": "Dense", "mindspore.nn Dence": "Dense",
+    "mindspore.ops CollectiveGather": "AllReduce", "mindspore.ops Matmull": "Mat", "mindspore.dataset Cifar10Dataset": "NumpySlicesDataset",
+    "mindspore amp": "float32", "mindspore profiler": "spmdsim.record", "mindspore datasets": "dataset", "mindspore.nn layer": "nn",
+    "mindspore hal": "runtime", "oneflow sofmax": "softmax", "oneflow load": "checkpoint", "oneflow.nn Graph": "calling the module",
+    "oneflow.nn Conv2d": "Linear", "oneflow.optim SDG": "SGD", "oneflow.nn.functional reluu": "relu", "oneflow Tnsor": "Tensor",
+    "oneflow tnsor": "tensor", "paddle Shrd": "Shard", "paddle DataParallel": "Shard", "paddle.nn BatchNorm1D": "LayerNorm",
+    "paddle.distributed all_reduce": "reshard", "paddle.distributed.fleet distributed_modl": "distributed_model",
+    "paddle.optimizer AdmW": "AdamW", "paddle.distributed.fleet.layers.mpu PipelineLayer": "one stage",
+    "paddle.distributed.fleet.meta_parallel PipelineLayer": "one stage", "torch DTensor": "spmdsim.Tensor", "jax experimental": "spmdsim.local_map",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("dialect", NEW_OPERATORS)
-def test_a_new_operator_is_one_line_in_one_file(dialect):
-    """Functions, methods, layers and ``nn.functional`` follow from the row; without it there are none."""
-    arguments = NEW_OPERATORS[dialect]
-    done = subprocess.run([sys.executable, "-c", ONE_LINE, *arguments], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout == "as one line\n", done.stderr
-    without = [arguments[0], arguments[1], "", arguments[3]]
-    done = subprocess.run([sys.executable, "-c", ONE_LINE, *without], capture_output=True, text=True)
-    assert done.returncode == 1 and "softplus" in done.stderr.lower()
+@pytest.mark.parametrize("words", MISSING)
+def test_a_missing_name_gets_the_nearest(words):
+    """As an attribute, in both forms of an import, and where a program looks for a module."""
+    module, name = words.split()
+    home = import_module(f"spmdsim.dialects.{module}")
+    for ask in (
+        lambda: getattr(home, name),
+        lambda: exec(f"from {home.__name__} import {name}"),
+        lambda: exec(f"import {home.__name__}.{name}"),
+        lambda: exec(f"from {home.__name__}.{name} import anything"),
+        lambda: find_spec(f"{home.__name__}.{name}"),
+    ):
+        with pytest.raises(
+            (AttributeError, ImportError), match=f"{module}.{name} is not covered by this dialect; "
+        ) as error:
+            ask()
+        assert MISSING[words] in str(error.value).partition("nearest: ")[2] and "\n" not in str(error.value)
+    assert not hasattr(home, name)
+
+
+@pytest.mark.parametrize("dialect", ["mindspore", "oneflow", "paddle", "torch", "jax"])
+def test_dialects_and_their_modules_have_what_they_list(dialect):
+    import spmdsim.dialects as dialects
+
+    assert dialect in dir(dialects)
+    modules = [getattr(dialects, dialect)]
+    for module in modules:
+        public = {name: getattr(module, name) for name in module.__all__}
+        assert all(value is not None for value in public.values()) and public.keys() <= {*dir(module)}
+        modules += [
+            one
+            for one in public.values()
+            if inspect.ismodule(one) and "__dir__" in vars(one) and one not in modules
+        ]
+    with pytest.raises(AttributeError, match="caffe is not covered"):
+        _ = dialects.caffe

@@ -136,12 +136,7 @@ TABLES = [
     ("sparse_softmax_cross_entropy_ms_grad", [(8, 8), (8,)], {}, "S0 S0 S0>S0, S1 B B>S1, B B B>B"),
     ("sparse_softmax_cross_entropy", [(8, 8), (8,)], {}, "S0 S0>S0 S0, B B>B B"),
     ("layer_norm_param_grad", [(8, 8), (8, 8)], {}, "S0 S0>P P, B B>B B"),
-    (
-        "batch_matmul",
-        [(8, 8, 8), (8, 8, 8)],
-        {},
-        "S0 S0>S0, S1 B>S1, B S2>S2, S2 S1>P, P B>P, B P>P, B B>B",
-    ),
+    ("batch_matmul", [(8, 8, 8), (8, 8, 8)], {}, "S0 S0>S0, S1 B>S1, B S2>S2, S2 S1>P, P B>P, B P>P, B B>B"),
     (
         "broadcast_matmul",
         [(1, 8, 8, 8), (8, 8, 8, 8)],
