@@ -157,7 +157,6 @@ SETTINGS: tuple[Setting[Any], ...] = (RANKS, CHECK, DEADLINE, TUNE, RECORD, RANK
 REMOVED = {
     "SPMDSIM_TUNING": "set SPMDSIM_TUNE to the file",
     "SPMDSIM_REPRODUCIBLE": "use MPIWorld(reproducible=False)",
-    "SPMDSIM_POOL_BYTES": "remove it",
 }
 
 

@@ -1,153 +1,84 @@
-"""Reusable buffers: a fresh array of many MiB costs page faults worth up to twice its copy.
+"""A pool that reuses the memory of large arrays, because the page faults of fresh memory cost up to twice a copy.
 
-The pool keeps the big arrays it made and hands one out again as soon as nobody else refers to it. Views keep
-their base alive, so an array is free exactly when its base's reference count says that only the pool has it.
-What is kept is bounded in bytes; sizes that nobody asked for lately go first.
+Every large array is a view of a `Buffer`. NumPy keeps the buffer alive as long as any view of the array exists. The
+finalizer of the buffer then gives its memory back to the pool.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from sys import getrefcount
 from typing import Any
-from weakref import ref
+from weakref import finalize, ref
 
 import numpy as np
 
-#: Arrays below this size come from the allocator, which reuses them by itself.
+#: Bytes from which arrays come from the pool. The allocator reuses smaller ones by itself.
 SMALLEST = 256 * 1024
-#: Bytes of a page and of a huge one.
-PAGE, HUGE_PAGE = 4096, 2 * 1024 * 1024
-#: Bytes that small buffers are cut from: what is left over at the end of it stays unused.
-SHARED = 4 * HUGE_PAGE
-#: Where in a page a buffer begins: as the system's allocator does it. Copies between buffers that begin at
-#: different places of their pages are up to a tenth slower (stores and later loads seem to overlap).
-OFFSET = 16
-#: Bytes kept, in use or not.
-LIMIT = 512 * 1024 * 1024
+#: Bytes of free memory that a pool keeps.
+LIMIT = 256 * 1024 * 1024
 
 
-class Pages:
-    """Memory in huge pages where the system has them; small buffers share one.
+class Buffer:
+    """The owner of an array's memory. NumPy refers to it from the array and from all views of the array."""
 
-    In the small pages of the heap, copies between processes take up to twice as long.
-    """
-
-    def __init__(self) -> None:
-        self._memory: mmap.mmap | None = None
-        self._start = self._end = 0
-
-    def cut(self, nbytes: int) -> np.ndarray:
-        """A buffer of bytes; its memory goes back to the system with the last buffer cut from the same pages."""
-        taken = -(-(nbytes + OFFSET) // PAGE) * PAGE
-        if taken > HUGE_PAGE // 2:
-            memory = self._map(taken)
-            return self._array(memory, nbytes, self._first(memory))
-        if self._memory is None or self._start + taken > self._end:
-            trim_heap()
-            self._memory = self._map(SHARED)
-            self._start = self._first(self._memory)
-            self._end = self._start + SHARED
-        self._start += taken
-        return self._array(self._memory, nbytes, self._start - taken)
-
-    @staticmethod
-    def _map(nbytes: int) -> mmap.mmap:
-        """Untouched memory in which ``nbytes`` fit behind the first beginning of a huge page."""
-        if not hasattr(mmap, "MAP_PRIVATE"):
-            return mmap.mmap(-1, nbytes + HUGE_PAGE)
-        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        return memory
-
-    @staticmethod
-    def _first(memory: mmap.mmap) -> int:
-        return -np.frombuffer(memory, np.uint8, 1).ctypes.data % HUGE_PAGE
-
-    @staticmethod
-    def _array(memory: mmap.mmap, nbytes: int, start: int) -> np.ndarray:
-        return np.frombuffer(memory, np.uint8, nbytes, start + OFFSET)
-
-
-def trim_heap() -> None:
-    """Give the system back what the heap has free, which buffers cannot use, where the C library can (glibc)."""
-    trim = getattr(ctypes.pythonapi, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-class KeptBuffers(list[np.ndarray]):
-    """The buffers of one size, and whether one was handed out since the pool was last full."""
-
-    used = True
+    def __init__(self, memory: np.ndarray) -> None:
+        self.__array_interface__ = memory.__array_interface__
 
 
 class Pool:
-    """Buffers by size; those over the limit are made and forgotten.
+    """Free memory by size, for arrays of `SMALLEST` bytes or more.
 
     Args:
-        limit: bytes kept at most.
+        limit: bytes of free memory kept at most. Larger arrays are not pooled.
+
+    Attributes:
+        nbytes: bytes of free memory.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.nbytes = 0
-        self._by_size: OrderedDict[int, KeptBuffers] = OrderedDict()
-        self._pages = Pages()
-        # The references to an array that a list holds and a loop looks at; what the question adds depends on Python.
-        self._alone = next(getrefcount(array) for array in [np.empty(1, np.uint8)])
+        #: Free memory by bytes. The size that was requested last is at the end.
+        self._free: dict[int, list[np.ndarray]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an uninitialised C-ordered array that nobody else refers to, in a reused buffer if it is large."""
-        kind = np.dtype(dtype)
-        nbytes = math.prod(shape) * kind.itemsize
+        """Return an uninitialised C-ordered array, in reused memory if it is large."""
+        element_type = np.dtype(dtype)
+        nbytes = math.prod(shape) * element_type.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
-            return np.empty(shape, kind)
-        kept = self._by_size.get(nbytes)
-        if kept is None:
-            kept = self._by_size[nbytes] = KeptBuffers()
-        for buffer in kept:
-            if getrefcount(buffer) == self._alone:
-                kept.used = True
-                return np.ndarray(shape, kind, buffer)
-        return np.ndarray(shape, kind, self._more(nbytes))
+            return np.empty(shape, element_type)
+        memories = self._free.pop(nbytes, [])
+        if memories:
+            memory = memories.pop()
+            self.nbytes -= nbytes
+            # Insert the rest at the end, because the last sizes are dropped last.
+            self._free.setdefault(nbytes, []).extend(memories)
+        else:
+            memory = np.empty(nbytes, np.uint8)
+        buffer = Buffer(memory)
+        finalize(buffer, self._release, memory).atexit = False
+        return np.ndarray(shape, element_type, np.asarray(buffer))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
         """Return a function without arguments that calls :meth:`empty` with this shape and element type."""
         return partial(self.empty, shape, np.dtype(dtype))
 
-    def _more(self, nbytes: int) -> np.ndarray:
-        kept, buffer = self._by_size[nbytes], self._pages.cut(nbytes)
-        kept.append(buffer)
-        kept.used = True
-        self.nbytes += nbytes
-        self._by_size.move_to_end(nbytes)
-        if self.nbytes > self.limit:
-            self._shrink(nbytes)
-        return buffer
-
-    def _shrink(self, newest: int) -> None:
-        """Forget buffers until the rest fits in the limit: first those of sizes that were not used since last time."""
-        for unused in (True, False):
-            for size, kept in self._by_size.items():
-                if unused and (kept.used or size == newest):
-                    continue
-                while kept and self.nbytes > self.limit and (size != newest or len(kept) > 1):
-                    del kept[0]
-                    self.nbytes -= size
-        for kept in self._by_size.values():
-            kept.used = False
+    def _release(self, memory: np.ndarray) -> None:
+        """Keep the memory of an array that no longer exists. Drop the least recently requested sizes above the limit."""
+        self._free.setdefault(memory.nbytes, []).append(memory)
+        self.nbytes += memory.nbytes
+        for nbytes, memories in [*self._free.items()] if self.nbytes > self.limit else ():
+            while memories and self.nbytes > self.limit:
+                memories.pop()
+                self.nbytes -= nbytes
+            if not memories:
+                self._free.pop(nbytes, None)
 
     def clear(self) -> None:
-        """Forget all buffers; arrays in use stay valid."""
-        for kept in self._by_size.values():
-            kept.clear()
+        """Drop all free memory."""
+        self._free.clear()
         self.nbytes = 0
 
 

@@ -93,9 +93,7 @@ def test_windows_of_many_sizes_are_bounded(mpi_comm, monkeypatch):
                 if size in (2, 5) and world.rank == 0:  # only one rank keeps them
                     held[turn, size] = result
                 del result
-                count = sum(
-                    len(one._mapped) for group in world._shared._windows.values() for one in group.values()
-                )
+                count = sum(len(one) for group in world._shared._windows.values() for one in group.values())
                 most = max(most, count)
                 assert count <= 4
         assert n == 1 or most == 4

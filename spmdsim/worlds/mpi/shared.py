@@ -1,17 +1,16 @@
-"""One copy per node: replicated results in shared memory that all ranks of a group read.
+"""Replicated results in shared memory: one read-only copy for all ranks of a node.
 
-Asked for by ``world.use(replicated="shared")``. Every rank writes its own part of the result into a window of
-the group, and all get the same read-only array: the copies that each rank would receive are neither made nor
-kept. Windows are used again once no rank has an array in them; which ones are free, the ranks agree before each
-use, in the all_reduce that also lets nobody write before all have finished reading.
+A world uses it after ``world.use(replicated="shared")``. Every rank writes its own block of the result into a window of
+the group, and all ranks get one array. The group reuses a window when no rank refers to an array in it. The ranks agree
+about free windows in a small all_reduce before each use. It also ensures that all ranks have finished reading.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from mpi4py import MPI
@@ -22,78 +21,100 @@ from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
+from spmdsim.worlds.pool import Buffer
 from spmdsim.worlds.programs import Run
 
-#: Windows of one size and group at most; more results than this alive at once are made the usual way.
+#: Windows of one size and group at most. Further results are made as without shared memory.
 MOST = 60
-#: Windows of one group at most, of all sizes: those of the sizes not used for longest are freed for new ones.
+#: Windows of one group at most, of all sizes. The sizes used least recently are freed first.
 KEPT = 256
 
-#: Windows of closed worlds in which somebody still has an array.
-_orphans: list[object] = []
+#: Windows of closed worlds that this process still reads.
+_orphans: list[Window] = []
+
+
+class Window:
+    """Shared memory of a group, and whether this process refers to an array in it."""
+
+    def __init__(self, handle: MPI.Win, nbytes: int) -> None:
+        memory: Any = handle.Shared_query(0)[0]
+        self._handle = handle
+        self._memory = np.frombuffer(memory, np.uint8, nbytes)
+        self.is_used = False
+
+    def open(self) -> np.ndarray:
+        """Return the bytes as an array. The window is used until no view of the array exists."""
+        self.is_used = True
+        buffer = Buffer(self._memory)
+        finalize(buffer, self._release).atexit = False
+        return np.asarray(buffer)
+
+    def _release(self) -> None:
+        self.is_used = False
+
+    def free(self) -> None:
+        """Free the memory. Collective."""
+        self._handle.Free()
 
 
 class Windows:
-    """The shared memory of one group, all of its ranks on one node, for results of one size.
+    """The windows of one group for results of one size. All ranks of the group are on one node.
 
-    ``group`` are the windows of the group by size, this one's among them, those used last at the end.
+    Args:
+        comm: the communicator of the group.
+        nbytes: bytes of a result.
+        group: all windows of the group by size, the size used last at the end. It contains this object.
     """
 
     def __init__(self, comm: Counted, nbytes: int, group: dict[int, Windows]) -> None:
         self.comm, self.nbytes, self._group = comm, nbytes, group
-        self._mapped: list[tuple[MPI.Win, np.ndarray]] = []
-        self._mine, self._common = np.empty(1, np.uint64), np.empty(1, np.uint64)
-        probe = [(None, np.empty(1, np.uint8))]
-        self._alone = sys.getrefcount(probe[0][1])
+        self._windows: list[Window] = []
 
-    def free_ones(self) -> int:
-        """The windows in which no rank has an array, as a bit mask; collective."""
-        mask = 0
-        for number in range(len(self._mapped)):
-            mask |= (sys.getrefcount(self._mapped[number][1]) == self._alone) << number
-        self._mine[0] = mask
-        self.comm.agree(self._mine, self._common, MPI.BAND)
-        return int(self._common[0])
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def _free_mask(self) -> int:
+        """Return the windows that no rank uses, as a bit mask. Collective."""
+        mask, common = np.zeros(1, np.uint64), np.empty(1, np.uint64)
+        mask[0] = sum(1 << k for k, window in enumerate(self._windows) if not window.is_used)
+        self.comm.agree(mask, common, MPI.BAND)
+        return int(common[0])
 
     def memory(self) -> np.ndarray | None:
-        """A free window's bytes, the same on all ranks; None if there are too many in use. Collective."""
-        # In the order of calls, which is the same on all ranks.
+        """Return the bytes of one free window on all ranks, or None if too many are in use. Collective."""
+        # In the order of calls, which is equal on all ranks.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
-        mask = self.free_ones()
-        if not mask and (len(self._mapped) >= MOST or not self._room()):
+        mask = self._free_mask()
+        if not mask and (len(self) >= MOST or not self._can_add()):
             return None
         self.comm.tally.calls[SHARED_MEMORY] = 0
         if mask:
-            return self._mapped[(mask & -mask).bit_length() - 1][1]
-        mine = self.nbytes if self.comm.Get_rank() == 0 else 0
-        window = self.comm.window(mine)
-        memory: Any = window.Shared_query(0)[0]
-        self._mapped.append((window, np.frombuffer(memory, np.uint8, self.nbytes)))
-        return self._mapped[-1][1]
+            return self._windows[(mask & -mask).bit_length() - 1].open()
+        handle = self.comm.window(self.nbytes if self.comm.Get_rank() == 0 else 0)
+        self._windows.append(Window(handle, self.nbytes))
+        return self._windows[-1].open()
 
-    def _room(self) -> bool:
-        """Whether the group may have one more window, after freeing some of other sizes if need be. Collective."""
+    def _can_add(self) -> bool:
+        """Return True if the group may have one more window. Free windows of other sizes if necessary. Collective."""
         group = list(self._group.values())
-        for other in [one for one in group if one is not self and one._mapped]:
-            if sum(len(one._mapped) for one in group) >= KEPT:
+        for other in group:
+            if other is not self and len(other) and sum(map(len, group)) >= KEPT:
                 other.free()
-        return sum(len(one._mapped) for one in group) < KEPT
+        return sum(map(len, group)) < KEPT
 
     def free(self) -> None:
-        """Free the windows in which no rank has an array. Collective."""
-        mask = self.free_ones()
-        windows, self._mapped = self._mapped, []
-        for number, (window, memory) in enumerate(windows):
-            if mask >> number & 1:
-                window.Free()
-            else:
-                self._mapped.append((window, memory))
+        """Free the windows that no rank uses. Collective."""
+        mask, windows = self._free_mask(), self._windows
+        self._windows = [window for k, window in enumerate(windows) if not mask >> k & 1]
+        for k, window in enumerate(windows):
+            if mask >> k & 1:
+                window.free()
 
     def close(self) -> None:
-        """The same at the end; the others live on until the process ends."""
+        """Free the unused windows. Used windows stay until the process ends. Collective."""
         self.free()
-        _orphans.extend(self._mapped)
-        self._mapped.clear()
+        _orphans.extend(self._windows)
+        self._windows.clear()
 
 
 class Shared:
