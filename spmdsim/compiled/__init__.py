@@ -1,7 +1,7 @@
-"""Functions of tensors recorded once and run again as programs: local calculations and collectives, and nothing else.
+"""Record a function of tensors once, then replay its local calculations and collectives.
 
-A program repeats what the function did, in its order, on other arrays. So it has the same bits and the same collectives,
-which ranks compare and traces show as those of the function.
+A replay repeats the recorded calls with other arrays. So it has the bits and the collectives of the function.
+Ranks compare and traces show the collectives of a replay like those of the function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import numpy as np
 
 from spmdsim.bounded import Bounded
-from spmdsim.compiled.note_taker import NoteTaker
+from spmdsim.compiled.call_recorder import CallRecorder
 from spmdsim.compiled.replay import Replay
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError
@@ -29,49 +29,41 @@ from spmdsim.wrong_calls import explained
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Programs that a function keeps, and of those for arguments alike: its parameters may have gradients already, or none.
+#: Programs that a function keeps, for different arguments and for equal arguments with other gradients or aliases.
 MOST, ALIKE = 32, 4
 
 
 class Compiled(Pictured, Generic[P, R]):
-    """A function that is recorded when it is called with something new, and run as a program from then on.
+    """A function that records calls with new kinds of arguments and replays all other calls.
 
-    Its latest ``programs`` are kept, by what the arguments were.
+    Attributes:
+        programs: the latest recordings, by the arguments' key.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__).replace(".<locals>", "")
         self.programs: Bounded[Any, list[Replay]] = Bounded(MOST)
-        self._latest: Replay | None = None
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, or run the program that does the same."""
-        latest = None if kwargs else self._latest
-        if latest is not None and not (programs or watchers or guards):
-            leaves = latest.takes(args)
-            if leaves is not None:
-                return cast(R, latest.run(leaves))
+        """Replay a recording that fits, or call and record the function."""
         tensors: list[Tensor] = []
         key = _key([args, kwargs], tensors, self.name)
         if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
             return self.function(*args, **kwargs)
-        alike = self.programs.get(key, [])
-        for program in alike:
-            leaves = program.fits(tensors)
+        for program in self.programs.get(key, []):
+            leaves = program.matching_leaves(tensors)
             if leaves is not None:
-                if not kwargs and all(type(one) is Tensor for one in args):
-                    self._latest = program
                 return cast(R, program.run(leaves))
         return self._record(key, tensors, lambda: self.function(*args, **kwargs))
 
     def _record(self, key: Any, tensors: list[Tensor], call: Callable[[], R]) -> R:
-        recorded = NoteTaker(self.name, tensors)
+        recorded = CallRecorder(self.name, tensors)
         try:
             with recorder.told(recorded):
                 result = call()
-        finally:  # once more: a Ctrl-C may have come between
+        finally:  # again, because a Ctrl-C may interrupt the first time
             recorder.untold(recorded)
         if recorded.world is None or not recorded.world.has_data:
             return result
@@ -80,11 +72,11 @@ class Compiled(Pictured, Generic[P, R]):
         return cast(R, _detached(result))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Compiled[P, R]:
-        """The copied function, to be recorded anew: programs know the parameters, and the optimisers, of this one."""
+        """Return a copy without programs, because programs refer to the parameters and optimisers of this function."""
         return Compiled(deepcopy(self.function, memo))
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
-        """As a method: the owner comes first."""
+        """Bind the function as a method."""
         return self if owner is None else partial(self, owner)
 
     def __repr__(self) -> str:
@@ -93,7 +85,7 @@ class Compiled(Pictured, Generic[P, R]):
 
 
 def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
-    """What a recording depends on in a function's arguments; their tensors are appended to ``tensors``."""
+    """Return the key of an argument, which selects a recording. Append the argument's tensors to `tensors`."""
     if isinstance(value, Tensor):
         if value.node is not None:
             raise UsageTypeError(
@@ -127,26 +119,24 @@ def _detached(result: Any) -> Any:
 
 @explained
 def compile(function: Callable[P, R]) -> Compiled[P, R]:
-    """Record a function of tensors once, and run only its local calculations and collectives from then on.
+    """Record a function of tensors once, then replay only its local calculations and collectives.
 
-    The first call with tensors of other layouts, shapes or element types, or with other values that are no tensors, runs
-    the function and notes what it does: operators, redistributions, gradients, updates of parameters. Later calls do
-    exactly that with other arrays: the same bits, the same collectives, the same events in traces, the same errors.
+    The first call with new layouts, shapes, element types or other arguments runs and records the function: operators,
+    redistributions, gradients and updates of parameters. Later calls repeat these with other arrays. They have the bits,
+    collectives, trace events and errors of the function.
 
     Args:
-        function: of tensors, alone or in tuples, lists and dicts, and of values that can be hashed. Its Python runs
-            when it is recorded, and not afterwards; parameters, gradients and optimisers' rates are read in every call.
-            It returns tensors, alone or in such, and anything that stays the same. Gradients stay inside: what it returns
-            has none to hand on.
+        function: a function of tensors and hashable values. Tensors may be in tuples, lists and dicts. Its Python code
+            runs only when it is recorded. Parameters, gradients and the rates of optimisers are read in every call. It
+            returns tensors, alone or in tuples, lists and dicts, and constant values. No gradient flows through results.
 
     Returns:
-        What is called as the function. It keeps the latest 32 programs. In a world without data, and while somebody
-        watches operators, it is the function.
+        An object that is called like the function. It keeps the latest 32 recordings. In a world without data, and while
+        operators are watched, it calls the function.
 
     Raises:
-        UsageTypeError: (when it is called) it looks at numbers, takes tensors that are neither arguments nor
-            parameters, or does something else that cannot be repeated, in one line; an argument that was computed with
-            gradients, or that cannot be hashed.
+        UsageTypeError: If a call reads numbers, uses tensors that are neither arguments nor parameters, or does something
+            else that cannot be repeated; if an argument was computed with gradients or cannot be hashed.
 
     Example:
         >>> from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops

@@ -711,4 +711,4 @@ def test_other_threads_go_on_while_a_function_is_recorded():
         np.testing.assert_array_equal(function(x).full(), (np.arange(4) + start + 1) ** 2)
     assert results == [[0.5, 1.0, 1.5, 2.0]]
     (program,) = next(iter(function.programs.values()))
-    assert len(program.notes) == 2
+    assert len(program.calls) == 2

@@ -1,7 +1,7 @@
-"""What a function does, written down while it runs: local calculations and steps, and the operators they belong to.
+"""The recorder of a compiled function: it lists the local calculations and steps that the function makes.
 
-Each is noted where it is done anyway (``performed`` in core, ``World.run``), with the numbers of the values that it reads
-and makes. A value that comes from nowhere is refused: a program that repeats the notes could not know it.
+Core and the worlds call its methods (``performed`` and ``programs`` in `spmdsim.core.world`). A value that is neither an
+argument nor a parameter nor computed from these is refused, because a replay could not know it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, NoReturn
 
+from spmdsim.compiled.recorded_calls import (
+    Assignment,
+    Entry,
+    OperatorEnd,
+    OperatorEvent,
+    OperatorStart,
+    RecordedCall,
+    RecordedUpdate,
+)
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.optimiser_base import Optimiser
@@ -23,65 +31,55 @@ from spmdsim.tensor.sources import Described
 from spmdsim.trace import recorder, source_lines
 
 
-@dataclass(eq=False)
-class Note:
-    """One thing that a program does, from values by number to values: a list per tensor, an array per owned rank."""
+class CallRecorder(recorder.Trace):
+    """Records what a function does while it runs.
 
-    run: partial[Any]  # of a step, an operator's recipe, a parameter or a function of arrays
-    inputs: tuple[int, ...]
-    outputs: tuple[int | None, ...]  # None for a gradient that there is not
-    several: bool  # whether it makes any number of values, in a list
-    line: str | None  # the user's
+    Args:
+        name: the function's name, for messages.
+        tensors: the tensors among its arguments.
 
-
-@dataclass(eq=False)
-class OperatorScope:
-    """An operator begins, has run (its recipe) or, with neither, ends: what traces want to know."""
-
-    begins: recorder.operator | None = None
-    ran: Any = None
-    line: str | None = None
-
-
-class NoteTaker(recorder.Trace):
-    """Writes down what a function does while it runs; ``tensors`` are those among its arguments."""
+    Attributes:
+        entries: what the function did, in its order.
+        values: how many values have a number.
+        constants: the arrays of values that never change, by number.
+        leaves: the arguments, then the parameters that the function reads.
+        before: per leaf the number of its value, its gradient before the call and the number of the gradient's value.
+        assigned_to: the parameters that get new values, by identity.
+    """
 
     def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
         super().__init__()
         self.name, self.tensors = name, list(tensors)
-        self.script: list[Note | OperatorScope] = []
-        self.constants: dict[int, list[Any]] = {}
+        self.entries: list[Entry] = []
         self.values = 0
+        self.constants: dict[int, list[Any]] = {}
         self.parameters: list[Any] = []
         self.leaves: list[Tensor] = []
-        #: Per leaf the number of its value, its gradient before, and that one's number.
         self.before: list[tuple[int, Tensor | None, int | None]] = []
         self.assigned_to: dict[int, Any] = {}
-        #: Per parameter the numbers of all values that it was assigned, one after the other.
-        self.assignments: dict[int, list[int]] = {}
         self.optimisers: dict[int, Optimiser] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
-        #: The arrays of each value; kept, else another one might get the identity, or the memory, of one that is gone.
-        self.arrays: list[list[Any]] = []
-        self._within, self._thread = False, get_ident()
+        # Keep the arrays, because a later array must not get the identity of an earlier one.
+        self._arrays: list[list[Any]] = []
+        self._is_nested, self._thread = False, get_ident()
         self.world: Any = None
         for tensor in tensors:
             self._leaf(tensor)
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise what says that this cannot be recorded."""
+        """Raise UsageTypeError: the function cannot be recorded."""
         raise UsageTypeError(f"{self.name} cannot be compiled: {why}")
 
     # -- values ---------------------------------------------------------------------------------------
 
     def _new(self, arrays: Sequence[Any]) -> int:
-        self.arrays.append([*arrays])
+        self._arrays.append([*arrays])
         self._numbers[tuple(map(id, arrays))] = self.values
         self.values += 1
         return self.values - 1
 
     def number(self, arrays: Sequence[Any], what: str) -> int:
-        """The number of a value; one that comes from nowhere that a program knows is refused."""
+        """Return the number of a value. Refuse a value that is not known; `what` reads it."""
         number = self._numbers.get(tuple(map(id, arrays)))
         if number is None:
             self.refuse(
@@ -99,46 +97,47 @@ class NoteTaker(recorder.Trace):
         number = self._new(tensor.held)
         self.before.append((number, gradient, None if gradient is None else self._new(gradient.held)))
 
-    # -- what tells it (see ``performed`` in core) -----------------------------------------------------------
+    # -- called by core and the worlds ------------------------------------------------------------------------
 
     @contextmanager
-    def _once(self) -> Iterator[None]:
-        """What runs inside belongs to what is written down now."""
-        self._within = True
+    def _nested(self) -> Iterator[None]:
+        """Ignore calls inside, because they belong to the entry that is recorded now."""
+        self._is_nested = True
         try:
             yield
         finally:
-            self._within = False
+            self._is_nested = False
 
     @property
-    def _apart(self) -> bool:
-        """Whether what runs now is none of its own: it belongs to what is written down, or to another thread."""
-        return self._within or get_ident() != self._thread
+    def _is_ignored(self) -> bool:
+        """True for calls that belong to an entry which is recorded now, or to another thread."""
+        return self._is_nested or get_ident() != self._thread
 
     def perform(self, run: partial[Any], lists: Sequence[Any]) -> Any:
-        """Run a local calculation, and write it down."""
-        if self._apart:
+        """Run and record a local calculation."""
+        if self._is_ignored:
             return run(*lists)
         what = self._allowed(run)
         self._blanks(run)
         inputs = tuple(self.number(arrays, what) for arrays in lists)
-        with self._once():
+        with self._nested():
             results = run(*lists)
         several = any(isinstance(one, list) or one is None for one in results)
         values = results if several else [results]
         outputs = tuple(None if one is None else self._new(one) for one in values)
-        self.script.append(Note(run, inputs, outputs, several, source_lines.source_line()))
+        kind = RecordedCall if optimiser_of(run) is None else RecordedUpdate
+        self.entries.append(kind(run, inputs, outputs, several, source_lines.source_line()))
         return results
 
     def _blanks(self, run: partial[Any]) -> None:
-        """Know what stands for operands that a gradient does not look at."""
+        """Number the constants that replace operands which a gradient function does not read."""
         recipe = run.args[0]
         for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, CallRecipe) else ():
             if blank and tuple(map(id, blank)) not in self._numbers:
                 self.constants[self._new(blank)] = blank
 
     def _allowed(self, run: partial[Any]) -> str:
-        """What a calculation is, in a word."""
+        """Return the name of a calculation. Refuse calculations that differ from call to call."""
         owner = optimiser_of(run)
         if isinstance(run.args[0], CallRecipe):
             op = run.args[0].op
@@ -154,19 +153,19 @@ class NoteTaker(recorder.Trace):
         return "a sum"
 
     def moving(self, world: Any, step: Step, shards: list[Any]) -> tuple[list[Any]] | None:
-        """Run a step, and write it down; None if it belongs to what is written down now."""
-        if self._apart:
+        """Run and record a step. Return None if it belongs to an entry that is recorded now."""
+        if self._is_ignored:
             return None
         number = self.number(shards, step.collective)
-        with self._once():
+        with self._nested():
             results: list[Any] = world.run(step, shards)
         run, moved = partial(world.run, step), self._new(results)
-        self.script.append(Note(run, (number,), (moved,), False, source_lines.source_line()))
+        self.entries.append(RecordedCall(run, (number,), (moved,), False, source_lines.source_line()))
         return (results,)
 
     def created(self, tensor: Tensor, source: Any = None) -> None:
-        """A tensor was made of no others: a constant, if that is sure."""
-        if self._apart:
+        """Record a new tensor as a constant. Refuse data and random numbers."""
+        if self._is_ignored:
             return
         if source is not None and (
             not isinstance(source, Described) or source.words is None or "seed" in source.words
@@ -177,50 +176,50 @@ class NoteTaker(recorder.Trace):
         self.constants[self._new(tensor.held)] = tensor.held
 
     def looked_at(self) -> None:
-        """Numbers leave the program."""
-        if not self._apart:
+        """Refuse reads of a tensor's values."""
+        if not self._is_ignored:
             self.refuse(
                 "it looks at a tensor's values, which are others in every call; return the tensor instead"
             )
 
     def changed(self, tensor: Tensor, what: str) -> None:
-        """A tensor became another one."""
+        """Refuse changes of a leaf in place."""
         if any(tensor is leaf for leaf in self.leaves):
             self.refuse(
                 f"{what} in place changes a tensor that was there before; compute a new one and return it"
             )
 
     def read(self, parameter: Any) -> None:
-        """A parameter's value is used."""
-        if not self._apart and all(parameter is not other for other in self.parameters):
+        """Add a parameter to the leaves."""
+        if not self._is_ignored and all(parameter is not other for other in self.parameters):
             self.parameters.append(parameter)
             self._leaf(parameter.tensor)
 
     def assigned(self, parameter: Any) -> None:
-        """A parameter has new values."""
-        if self._apart:
+        """Record the new value of a parameter."""
+        if self._is_ignored:
             return
-        self.assigned_to[id(parameter)] = parameter
-        self.assignments.setdefault(id(parameter), []).append(
-            self.number(parameter.tensor.held, "an optimiser")
-        )
         if all(parameter is not other for other in self.parameters):
             self.refuse("it assigns a parameter without having read it")
+        number = self.number(parameter.tensor.held, "an optimiser")
+        self.assigned_to.setdefault(id(parameter), parameter)
+        place = [*self.assigned_to].index(id(parameter))
+        self.entries.append(Assignment(parameter, number, place, parameter.tensor.meta))
 
     def entered(self, operator: recorder.operator) -> None:
-        """An operator begins."""
-        self.script += [] if self._apart else [OperatorScope(begins=operator)]
+        """Record the start of an operator."""
+        self.entries += [] if self._is_ignored else [OperatorStart(operator)]
 
     def left(self) -> None:
-        """It ends."""
-        self.script += [] if self._apart else [OperatorScope()]
+        """Record the end of an operator."""
+        self.entries += [] if self._is_ignored else [OperatorEnd()]
 
     def emitted(self, recipe: Any) -> None:
-        """It has run."""
-        self.script += [] if self._apart else [OperatorScope(ran=recipe, line=source_lines.source_line())]
+        """Record the event of an operator that has run."""
+        self.entries += [] if self._is_ignored else [OperatorEvent(recipe, source_lines.source_line())]
 
 
 def optimiser_of(run: partial[Any]) -> Optimiser | None:
-    """Whose update a calculation is."""
+    """Return the optimiser whose update a calculation is; None for other calculations."""
     owner = getattr(run.func, "__self__", None)
     return owner if isinstance(owner, Optimiser) else None
