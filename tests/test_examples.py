@@ -72,7 +72,6 @@ def test_first_steps():
 
 @pytest.mark.parametrize("script, lines", [("sample_sort.py", SAMPLE_SORT), ("fft_2d.py", FFT_2D)])
 def test_sorting_and_transforming(script, lines):
-    """On real ranks the README's blocks run them."""
     told = run(script)
     assert [line for line in lines if line not in told] == []
     assert len((EXAMPLES / script).read_text().splitlines()) <= 60
@@ -100,10 +99,9 @@ def test_gpt_on_text(options, collectives):
     assert "losses: ok: max error" in told and "equal within float32 rounding" in told
 
 
-@pytest.mark.parametrize("ranks, mesh", [(2, "dp=1 tp=2"), (3, "dp=3 tp=1")])
-def test_gpt_on_text_on_ranks(launcher, ranks, mesh):
-    told = run("gpt_on_text.py", *GPT, launch=ranks)
-    assert told.startswith(f"{mesh}, ")
+def test_gpt_on_text_on_ranks(launcher):
+    told = run("gpt_on_text.py", *GPT, launch=2)
+    assert told.startswith("dp=1 tp=2, ")
     (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
     assert float(difference) < 1e-5
 
@@ -133,14 +131,10 @@ BLOCK = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    "words", [["-m", "spmdsim.dialects.oneflow.distributed.launch"], ["-m", "spmdsim", "launch"]]
-)
-def test_the_document_prints_rank_by_rank(launcher, words):
+def test_the_document_prints_rank_by_rank(launcher):
     """As in the document: one whole block for each rank, in whatever order; equal ones where ranks hold copies."""
-    result = run_python(
-        *words, "--nproc_per_node=4", EXAMPLES / "documents" / "two_dimensional_sbp.py", COLUMNS="120"
-    )
+    words = ["-m", "spmdsim", "launch", "--nproc_per_node=4"]
+    result = run_python(*words, EXAMPLES / "documents" / "two_dimensional_sbp.py", COLUMNS="120")
     assert result.returncode == 0, result.stderr
     blocks = {int(match[1]): match[0].split("\n", 1)[1] for match in BLOCK.finditer(result.stdout)}
     assert sorted(blocks) == [0, 1, 2, 3] and BLOCK.sub("", result.stdout) == ""

@@ -102,12 +102,15 @@ def test_a_clone_is_found_from_every_folder(clone: Path, environment: dict[str, 
     ).strip()
     beside, elsewhere = clone.parent / "mine", clone.parent.parent
     beside.mkdir()
-    for folder in (clone, clone.parent, beside, elsewhere):
+    launch = ["-m", "spmdsim", "launch", "-n", "2", "--world", "lockstep", "first.py"]
+    starts = {clone: [["first.py"]], beside: [["-m", "first"]], elsewhere: [launch]}
+    # From the folder above, the name of the package is that of a folder, too.
+    starts[clone.parent] = [["-c", WHERE], ["first.py"], ["-m", "first"], launch]
+    for folder, commands in starts.items():
         (folder / "first.py").write_text(WHERE, encoding="utf-8")
-        launch = ["-m", "spmdsim", "launch", "-n", "2", "--world", "lockstep", "first.py"]
-        for words in (["-c", WHERE], ["first.py"], ["-m", "first"], launch):
-            said = printed([python, *words], folder, environment)
-            assert said.strip() == str(clone / "spmdsim" / "__init__.py"), (folder, words)
+        for words in commands:
+            output = printed([python, *words], folder, environment)
+            assert output.strip() == str(clone / "spmdsim" / "__init__.py"), (folder, words)
 
 
 @needs_setuptools

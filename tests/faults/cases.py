@@ -12,16 +12,11 @@ CASES = [*deaths.CASES, *mismatches.CASES, *values.CASES, *files.CASES, *emulate
 QUICK = (
     ("raise at call 3", MPIRUN),
     ("kill -9 at call 3", LAUNCH),
-    ("sys.exit(0) at call 3", EMULATED),
     ("SIGSTOP at call 3", MPIRUN),
     ("layout, late", LAUNCH),
-    ("two equal calls on other tensors, late", MPIRUN),
     ("other array, copied", MPIRUN),
-    ("a number read of a replica", LAUNCH),
-    ("SPMDSIM_CHECK=0 on one rank", LAUNCH),
     ("saves another name", LAUNCH),
     ("element type of the same size, emulated, late", EMULATED),
-    ("rank 0 compares with a world of its own", LAUNCH),
     ("pairs work at their own pace", MPIRUN),
 )
 

@@ -14,7 +14,7 @@ from spmdsim.errors import RuleError
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep, MPIWorld
 
-MESHES = [Mesh((8,), ("x",)), Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))]
+MESHES = [Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))]
 #: Where there are many strategies a sample of them is run; a small one under mpirun, where each collective costs a
 #: context switch per rank, and of functions that share their rule with many others.
 MPI_SAMPLE = 4
