@@ -24,16 +24,15 @@ from spmdsim.worlds import MPIWorld
 TORCH = torch_backend()
 
 
-@pytest.mark.parametrize("first", range(0, 100, 20))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_programs_in_lock_step(first):
     with np.errstate(all="ignore"):
         for seed in range(first, first + 20):
             Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)), TORCH)
 
 
-@pytest.mark.parametrize("first", range(0, 20, 10))
-def test_trainings_in_lock_step(first):
-    for seed in range(first, first + 10):
+def test_trainings_in_lock_step():
+    for seed in range(10):
         Training(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))
 
 
@@ -41,11 +40,11 @@ def test_trainings_in_lock_step(first):
 def test_calls_in_other_surroundings_have_the_same_bits():
     compiled = []
     with np.errstate(all="ignore"):
-        for seed in range(24):
+        for seed in range(12):
             calls = Again(seed, ranks_of(seed))
             calls.check(LockStep(ranks_of(seed)))
             compiled.append(calls.compiled)
-    assert sum(compiled) > 80
+    assert sum(compiled) > 40
 
 
 @pytest.mark.mpi
@@ -53,9 +52,9 @@ def test_calls_in_other_surroundings_have_the_same_bits():
 def test_programs_on_real_ranks(world):
     assert isinstance(world, MPIWorld)
     with np.errstate(all="ignore"):
-        for seed in range(12):
+        for seed in range(6):
             Program(seed, world.size).check(world)
-        for seed in range(3):
+        for seed in range(2):
             Training(seed, world.size).check(world)
             Again(seed, world.size).check(world)
 
@@ -67,6 +66,8 @@ def test_all_operations_are_drawn():
         program = Program(seed, ranks_of(seed))
         names.update(program.drawn)
         sizes += [value.true.size for value in program.values]
+        if len(names) == len(OPERATIONS):
+            break
     assert names == {make.__name__ for make in OPERATIONS}
     assert np.mean(np.array(sizes) > 1) > 0.7
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import zlib
 from types import SimpleNamespace
 
@@ -13,9 +12,8 @@ from processes import run_python
 
 from spmdsim import nn, ops
 from spmdsim.core import Mesh
-from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.tensor import Tensor, file_arrays, replicas, sources, watch
+from spmdsim.tensor import Tensor, file_arrays, watch
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
 from spmdsim.worlds import LockStep
@@ -211,6 +209,8 @@ case("sums", lambda: (Tensor.from_global(a, S, world).sum() * 2.0).full())
 turned = MPIWorld(MPI.COMM_WORLD.Split(0, (rank + 1) % 3))  # its ranks are other ones of the job
 case("turned", lambda: Tensor.from_global(changed((0, 3)), R, turned))
 case("turned pieces", lambda: Tensor.from_local(a[: 4 - 2 * odd], S, turned))
+pair = Mesh((2,), ("x",), ranks=(2, 0))(None, None)
+case("outside", lambda: Tensor.from_global(changed((0, 3)), pair, world))
 unwatched = MPIWorld(MPI.COMM_WORLD.Dup(), check=False)
 case("unchecked", lambda: Tensor.from_global(a + odd, R, unwatched))
 with open(f"{folder}/{rank}.json", "w") as file:
@@ -253,7 +253,7 @@ def test_values_that_differ_are_named(said, name, words):
     assert all(word in said[name] for word in words), said[name]
 
 
-@pytest.mark.parametrize("name", ["equal", "nan", "sums", "function, split", "unchecked"])
+@pytest.mark.parametrize("name", ["equal", "nan", "sums", "function, split", "outside", "unchecked"])
 def test_values_that_may_differ_or_do_not_are_no_mistake(said, name):
     assert said[name] == "nothing"
 
@@ -290,185 +290,18 @@ def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
                 act()
 
 
-def test_each_look_takes_other_samples(monkeypatch, watchers_as_before):
-    """A difference that one look's samples miss is found by a later one; all know which samples are taken."""
-    watch.watchers.clear()
+def test_a_difference_far_inside_a_large_copy_is_found_after_some_uses(monkeypatch):
+    """Each use compares other samples of a large array."""
     monkeypatch.setenv("SPMDSIM_CHECK", "values")
-    world, large = LockStep(2), np.zeros(1 << 17, np.uint8)
-    turns, looks = [], 40
-    monkeypatch.setattr(replicas, "sampled", lambda array, turn=0: turns.append(turn) or sampled(array, turn))
-    x = Tensor.from_local([large.copy(), large.copy()], Mesh((2,), ("x",))(None), world)
-    watcher = replicas.Copies()
-    for _ in range(looks):
-        watcher.look(x, "it")
-    assert turns == [1 + look for look in range(looks) for _ in range(2)]
-    far = range(0, large.size, 1 << 13)
-    missed = [at for at in far if not _sees(at, 1) and any(_sees(at, turn) for turn in range(2, 20))]
-    x.held[1][missed[0]] = 1
-    watcher = replicas.Copies()
+    x = Tensor.from_global(np.zeros(1 << 17, np.uint8), Mesh((2,), ("x",))(None), LockStep(2), name="it")
+    for _ in range(40):
+        x + x
+    x.shards[1][9 << 13] = 1
     with pytest.raises(
-        WorldError, match=rf"copies of 'it' .* differ at \({missed[0]},\): rank 0 holds 0, rank 1 holds 1"
+        WorldError, match=r"copies of 'it' .* differ at \(73728,\): rank 0 holds 0, rank 1 holds 1"
     ):
         for _ in range(60):
-            watcher.look(x, "it")
-    assert watcher.turn > 1
-
-
-def _sees(at, turn):
-    one = np.zeros(1 << 17, np.uint8)
-    before = sampled(one, turn)
-    one[at] = 1
-    return sampled(one, turn) != before
-
-
-def test_a_checksum_is_of_all_bytes_in_order():
-    array = np.arange(24.0).reshape(4, 6)
-    assert replicas.checksum(array) == zlib.crc32(array.tobytes())
-    assert replicas.checksum(array.T) == zlib.crc32(array.T.tobytes()) != replicas.checksum(array)
-    assert replicas.checksum(np.zeros((0, 3))) == 0 and replicas.checksum(np.float32(2)) == zlib.crc32(
-        np.float32(2).tobytes()
-    )
-    for size in (1 << 16, (1 << 16) + 1):  # all of a small one counts, of a large one 16 stretches of 4 KiB
-        differing = sum(_changes(size, at) for at in range(0, size, 512))
-        assert differing == size // 512 if size <= 1 << 16 else 16 * 8 - 16 <= differing < size // 512 + 1
-
-
-def _changes(size, at):
-    one = np.zeros(size, np.uint8)
-    before = sampled(one)
-    one[at] = 1
-    return sampled(one) != before
-
-
-class Side:
-    """One rank's side of a world of threads, as each process has it under MPI."""
-
-    watches_values, job = True, LockStep(5).job
-
-    def __init__(self, rank, met):
-        self.ranks, self.met, self.times = [rank], met, {}
-
-    def gather_on(self, group, mine):
-        group = tuple(sorted(group))
-        assert self.ranks[0] in group and len(group) > 1  # nobody asks itself
-        number = self.times[group] = self.times.get(group, 0) + 1
-        barrier, said = self.met.setdefault((group, number), (threading.Barrier(len(group)), {}))
-        said[self.ranks[0]] = mine
-        barrier.wait(5)
-        return said
-
-    def equal_on(self, group, number, what):
-        return len({*self.gather_on(group, number).values()}) == 1
-
-
-def on_threads(size, body):
-    """What each rank's body raises, in words."""
-    met, says = {}, {}
-
-    def side(rank):
-        try:
-            says[rank] = body(Side(rank, met))
-        except Exception as error:
-            says[rank] = str(error)
-
-    threads = [threading.Thread(target=side, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [says[rank] for rank in range(size)]
-
-
-class Formula:
-    """A function of blocks that says what it gives."""
-
-    def __init__(self, words):
-        self.words = words
-
-    def __call__(self, index):
-        return None
-
-
-GRID = Mesh((2, 2), ("a", "b"), ranks=(3, 0, 1, 4))  # rank 2 takes no part
-
-
-@pytest.mark.parametrize(
-    ("what", "rank_1", "says"),
-    [
-        ("array", {}, None),
-        ("list", {}, None),
-        ("function", {}, None),
-        ("seed 7", {}, None),
-        (None, {"values": 1}, None),
-        ("seed 7", {"values": 1}, None),
-        ("array", {"shape": (8, 2)}, "the shape of {}: ranks 0, 3, 4 make (4, 4), rank 1 makes (8, 2)"),
-        ("list", {"dtype": "f4"}, "the element type of {}: ranks 0, 3, 4 make float64, rank 1 makes float32"),
-        ("array", {"layout": GRID("b", None)}, "the layout of {}: ranks 0, 3, 4 make [a, -] over a=2 b=2 on ranks [3, 0, 1, 4], rank 1 makes [b, -]"),
-        ("seed 7", {"what": "seed 8"}, "the values of {}: ranks 0, 3, 4 make seed 7, rank 1 makes seed 8"),
-        ("array", {"values": 1}, "the values of {}, f64[4,4] S(0)R, at (3, 1): ranks 0, 3, 4 make 13.0, rank 1 makes 14.0"),
-        ("list", {"values": 1}, "the values of {}, f64[4,4] S(0)R, at (3, 1): ranks 0, 3, 4 make 13.0, rank 1 makes 14.0"),
-        ("function", {"values": 1}, "the values of {}, f64[4,4] S(0)R, at (3, 1): rank 1 makes 14.0, rank 4 makes 13.0"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("name", ["", "w"])
-def test_sources_are_compared_on_the_ranks_that_share_them(what, rank_1, says, name):
-    """All of a mesh compare an array and what a function says that it gives, copies what it gave."""
-
-    def body(world):
-        (rank,) = world.ranks
-        mine = rank_1 if rank == 1 else {}
-        shape, layout, kind = (
-            mine.get("shape", (4, 4)),
-            mine.get("layout", GRID("a", None)),
-            mine.get("what", what),
-        )
-        whole = np.arange(16.0).reshape(4, 4)
-        whole[3, 1] += mine.get("values", 0)
-        whole = whole.reshape(shape).astype(mine.get("dtype", "f8"))
-        inside = rank in GRID
-        piece = whole[layout.slices(shape, rank)] if inside else np.zeros((0, 0))
-        meta = Meta.of(layout, shape, whole.dtype)
-        tensor = SimpleNamespace(
-            layout=layout, shape=shape, dtype=whole.dtype, held=[piece], meta=meta, name=name, world=world
-        )
-        source = (
-            {"array": whole, "list": whole.tolist(), "function": lambda index: None}.get(kind)
-            if kind
-            else Formula(None)
-        )
-        if kind == "list" and "dtype" in mine:
-            source = whole
-        return sources.require_equal_source(world, tensor, Formula(kind) if source is None else source)
-
-    heard = on_threads(5, body)
-    assert heard[2] is None
-    title = "tensor 'w'" if name else "a tensor"
-    concerned = (1, 4) if what == "function" and says else (0, 1, 3, 4) if says else ()
-    for rank, text in enumerate(heard):
-        if rank in concerned:
-            assert text.startswith(f"ranks disagree about {says.format(title)}"), text
-        else:
-            assert text is None
-
-
-@pytest.mark.parametrize("rank_1", [0, 1])
-def test_copies_are_compared_on_the_ranks_that_share_them(rank_1):
-    def body(world):
-        (rank,) = world.ranks
-        piece = np.arange(8.0).reshape(2, 4)
-        piece[1, 2] += rank_1 * (rank == 1)
-        meta = Meta.of(GRID("a", None), (4, 4), piece.dtype)
-        tensor = SimpleNamespace(
-            layout=meta.layout, shape=(4, 4), held=[piece], meta=meta, name="", world=world
-        )
-        alone = SimpleNamespace(layout=GRID("a", "b"), shape=(4, 4), held=[piece[:, :2]], world=world)
-        watcher = replicas.Copies()
-        watcher.look(alone, "pieces of one rank each")
-        return watcher.look(tensor, "it")
-
-    said = "copies of 'it' (f64[4,4] S(0)R) differ at (3, 2): rank 1 holds 7.0, rank 4 holds 6.0; asked at"
-    for rank, text in enumerate(on_threads(5, body)):
-        assert text.startswith(said) if rank_1 and rank in (1, 4) else text is None, text
+            x + x
 
 
 def test_samples_of_any_memory_order_and_element_are_alike():
@@ -509,13 +342,6 @@ def test_what_is_compared_is_called_by_its_name():
         )
     split = Tensor.from_global(np.zeros(4), mesh("x"), world)
     assert check_replicas(split).compared == "0 copies of 1 tensor compared"
-
-
-def test_a_checksum_of_an_array_in_another_order_is_taken_block_by_block(monkeypatch):
-    monkeypatch.setattr(sources, "BLOCK", 64)
-    array = np.arange(600.0).reshape(20, 30)
-    for other in (array.T, array[::2], array[:, 3:9], array.reshape(20, 5, 6)[..., ::3]):
-        assert replicas.checksum(other) == zlib.crc32(other.tobytes())
 
 
 def test_files_are_told_apart_by_their_size_and_their_elements(tmp_path, monkeypatch):
