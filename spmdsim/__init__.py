@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spmdsim.core import Shard as Shard
     from spmdsim.core import Strategy as Strategy
     from spmdsim.cost.machine import Machine as Machine
+    from spmdsim.draw.figures import figure as figure
     from spmdsim.draw.show import show as show
     from spmdsim.errors import SpmdError as SpmdError
     from spmdsim.local import local_map as local_map
@@ -63,7 +64,7 @@ _HOMES = {
     "Machine": "spmdsim.cost.machine",
     "forbid_redistribution": "spmdsim.redistribution.guard",
     "record": "spmdsim.trace",
-    "show": "spmdsim.draw",
+    **dict.fromkeys(("figure", "show"), "spmdsim.draw"),
     "simulate": "spmdsim.simulation",
     "SpmdError": "spmdsim.errors",
 }

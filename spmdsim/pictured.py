@@ -19,14 +19,14 @@ class Pictured:
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        return _drawn(self, "html_of")
+        return _drawn(self, "html")
 
     def _repr_svg_(self) -> str | None:
-        return _drawn(self, "svg_of")
+        return _drawn(self, "svg")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any] | None:
         """The picture for notebooks that draw, the text for all others."""
-        html = _drawn(self, "html_of")
+        html = _drawn(self, "html")
         return None if html is None else {"text/html": html, "text/plain": _plain(self)}
 
 
@@ -81,5 +81,5 @@ def _drawn(value: Any, how: str) -> str | None:
         draw = import_module("spmdsim.draw.figures")
     except ImportError:
         return None
-    text: str = getattr(draw, how)(value)
+    text: str = getattr(draw.figure(value), how)
     return text

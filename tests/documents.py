@@ -95,7 +95,7 @@ def _only_columns(part: list[str], lines: list[str]) -> list[str]:
     part[:] = [
         "   ".join(_cells(line.removesuffix(LEFT_OUT))) if len(_cells(line)) > 1 else line for line in part
     ]
-    return [line for line in cut if set(line) - {"─", " "}] + lines[end:]
+    return [line for line in cut if set(line) - {"-", "─", " "}] + lines[end:]
 
 
 def _cells(line: str) -> list[str]:

@@ -20,7 +20,7 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.group_steps import PartsStep
-from spmdsim.redistribution.plan_table import text_table
+from spmdsim.tables import Table
 from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
@@ -278,7 +278,7 @@ class Proof(ShortRepr):
         remark = _remark(predicted == counted, all(row.agree for row in self.rows))
         rows.append(["all", f"{predicted:,} B", f"{counted:,} B", remark])
         verdict = "as predicted" if self.holds else "NOT as predicted"
-        table = text_table(["operator", "predicted", "counted", ""], rows, right=(1, 2))
+        table = Table(("operator", "predicted", "counted", ""), rows, right=(1, 2)).text()
         return (
             f"run in {self.world}: bytes received by rank {self.rank}\n{table}\n{self.verdict}\n"
             f"result and gradients differ from one rank's by {self.error:.1e} at most (rounding allows "

@@ -16,7 +16,8 @@ from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Mesh
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.plan_table import text_table
+from spmdsim.redistribution.plan_table import seconds_text
+from spmdsim.tables import Table
 from spmdsim.trace.event_table import nbytes_text
 
 Either = TypeVar("Either", "TradeOff", Solution)
@@ -97,7 +98,7 @@ def frontier(
     return unbeaten(points)
 
 
-def frontier_table(points: Sequence[TradeOff]) -> str:
-    """The frontier as a table."""
-    rows = [[f"{p.seconds * 1e3:.4g}", nbytes_text(p.memory), str(p.mesh)] for p in points]
-    return text_table(["ms", "peak memory", "mesh"], rows, right=(0, 1))
+def frontier_table(points: Sequence[TradeOff]) -> Table:
+    """Return the table of trade-offs: time of a step, peak bytes of a rank, mesh."""
+    rows = [(seconds_text(p.seconds), nbytes_text(p.memory), str(p.mesh)) for p in points]
+    return Table(("time", "peak memory", "mesh"), rows, right=(0, 1))

@@ -12,7 +12,7 @@ from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.strategy_choice import has_uneven_pieces
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import many
-from spmdsim.redistribution.plan_table import text_table
+from spmdsim.tables import Table, join_text
 from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
@@ -27,9 +27,19 @@ PARTS = ("compute", "forward", "backward", "gradient")
 
 
 def report(answer: SearchResult) -> str:
-    """Everything about a search's result, as text."""
-    parts = (_head, _operators, _redistributions, _totals, _comparison)
-    return "\n\n".join(part(answer) for part in parts)
+    """Return the report of a search as text."""
+    return join_text(report_parts(answer))
+
+
+def report_parts(answer: SearchResult) -> list[str | Table]:
+    """Return the lines and tables of the report of a search, in the order in which they are read."""
+    not_possible = "\n".join(
+        f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"
+        for name, reason in answer.not_possible.items()
+    )
+    comparison = comparison_table(answer)
+    tables = (_operators(answer), "", _redistributions(answer), "", _totals(answer), "", comparison)
+    return [_head(answer), "", *tables, *filter(None, [not_possible])]
 
 
 def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = None) -> list[dict[str, Any]]:
@@ -109,7 +119,7 @@ def _head(answer: SearchResult) -> str:
     return "\n".join(lines)
 
 
-def _operators(answer: SearchResult) -> str:
+def _operators(answer: SearchResult) -> Table:
     unit, scale = _unit(answer)
     shown, counts = _shown(answer)
     rows = []
@@ -120,16 +130,9 @@ def _operators(answer: SearchResult) -> str:
         name = operator.name + (f" x{count}" if count > 1 else "")
         layouts = f"{inputs} -> {row['output'] or '-'}"
         rows.append([name, row["strategy"], layouts, *seconds, nbytes_text(row["result_nbytes"])])
-    heads = ["operator", "strategy", "layouts", *PARTS, "total", "result"]
-    table = text_table(heads, _first(rows), right=range(3, 9))
-    return f"operators ({unit} of one step; result: bytes of a rank's piece)\n{table}"
-
-
-def _first(rows: list[list[str]]) -> list[list[str]]:
-    """The first rows, and how many more there are."""
-    if len(rows) <= MOST_ROWS:
-        return rows
-    return [*rows[:MOST_ROWS], [f"... {len(rows) - MOST_ROWS} more", *[""] * (len(rows[0]) - 1)]]
+    heads = ("operator", "strategy", "layouts", *PARTS, "total", "result")
+    title = f"operators ({unit} of one step; result: bytes of a rank's shard)"
+    return Table(heads, rows, title, range(3, 9)).shorten(MOST_ROWS)
 
 
 def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
@@ -151,7 +154,7 @@ def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
     return shown, counts
 
 
-def _redistributions(answer: SearchResult) -> str:
+def _redistributions(answer: SearchResult) -> str | Table:
     unit, scale = _unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
     alone = {id(move) for move in answer.evaluation.alone}
@@ -170,8 +173,8 @@ def _redistributions(answer: SearchResult) -> str:
     ]
     if not rows:
         return "redistributions: none"
-    heads = ["when", "tensor", "from -> to", "collectives", "times", "bytes/rank", unit]
-    return "redistributions\n" + text_table(heads, _first(rows), right=range(4, 7))
+    heads = ("when", "tensor", "from -> to", "collectives", "times", "bytes/rank", unit)
+    return Table(heads, rows, "redistributions", range(4, 7)).shorten(MOST_ROWS)
 
 
 def _generic_name(answer: SearchResult, move: Move) -> str:
@@ -214,7 +217,8 @@ def _totals(answer: SearchResult) -> str:
     )
 
 
-def _comparison(answer: SearchResult) -> str:
+def comparison_table(answer: SearchResult) -> Table:
+    """Return the table that compares the strategies found with strategies that people choose by hand."""
     unit, scale = _unit(answer)
     rows = []
     for name, other in {"found": answer, **answer.comparison}.items():
@@ -223,22 +227,13 @@ def _comparison(answer: SearchResult) -> str:
         if other.seconds >= IMPOSSIBLE:
             seconds, ratio = "not allowed", "-"
         rows.append([name, seconds, ratio, nbytes_text(other.nbytes), nbytes_text(other.memory.peak)])
-    heads = ["layout", unit, "ratio", "bytes/rank", "peak memory"]
-    lines = ["comparison", text_table(heads, rows, right=range(1, 5))]
-    ranks = many(answer.mesh.size, "rank")
-    lines += [f"{name}: not possible on {ranks}: {reason}" for name, reason in answer.not_possible.items()]
-    return "\n".join(lines)
-
-
-WHY_HEADS = ("operator", "strategy", *PARTS, "total")
+    return Table(("layout", unit, "ratio", "bytes/rank", "peak memory"), rows, "comparison", range(1, 5))
 
 
 def why_report(answer: WhyNot) -> str:
     """What a given strategy costs more, and where the difference comes from."""
-    lines, rows = [*why_lines(answer)], why_rows(answer)
-    if rows:
-        lines.append(text_table(WHY_HEADS, rows[:MOST_ROWS], right=range(2, 7)))
-    return "\n".join(lines)
+    table = why_table(answer)
+    return join_text([*why_lines(answer), *([table] if table.rows else [])])
 
 
 def why_lines(answer: WhyNot) -> tuple[str, str]:
@@ -253,10 +248,10 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
     )
 
 
-def why_rows(answer: WhyNot) -> list[list[str]]:
-    """Where the difference comes from: a row, with the cells of :data:`WHY_HEADS`, per operator that differs."""
+def why_table(answer: WhyNot) -> Table:
+    """Return the table of the operators whose strategy or time differs, with the differences of their times."""
     best, other = answer.best, answer.other
-    _, scale = _unit(best)
+    unit, scale = _unit(best)
     rows = []
     costs = best.evaluation.operators, other.evaluation.operators
     for operator, old, new in zip(best.graph.operators, *costs):
@@ -265,7 +260,8 @@ def why_rows(answer: WhyNot) -> list[list[str]]:
             differences = (getattr(new, part) - getattr(old, part) for part in (*PARTS, "seconds"))
             change = "" if before == after else f"{before} => {after}"
             rows.append([operator.name, change, *(_signed(one * scale) for one in differences)])
-    return rows
+    heads = ("operator", "strategy", *PARTS, "total")
+    return Table(heads, rows, f"differences in {unit}", range(2, 7)).shorten(MOST_ROWS)
 
 
 def _unit(answer: SearchResult) -> tuple[str, float]:

@@ -26,13 +26,14 @@ The first call that ranks made differently is marked with ">".
 )
 def main(args: argparse.Namespace) -> int:
     """Print the table."""
-    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.figures import Figure
+    from spmdsim.tables import Table
     from spmdsim.trace.last_calls import groups, read, table, title
 
     documents = [read(path) for path in args.files]
     parts, notes = [], []
     for one in groups(documents):
-        parts.append(FactTable(one.rows[0], one.rows[1:], one.name))
+        parts.append(Table(one.rows[0], one.rows[1:], one.name))
         notes += [line.replace("first difference", "wrong: first difference") for line in one.notes]
     if not write_pictures(args, Figure(title(documents), tuple(parts), tuple(notes))):
         say(table(documents))

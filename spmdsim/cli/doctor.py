@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spmdsim.cli.main import PICTURES, command, flag
-from spmdsim.cli.output import emit_json, print_table, say, write_pictures
+from spmdsim.cli.output import emit_json, say, write_pictures
+from spmdsim.tables import Table
 
 EXAMPLES = """\
 examples:
@@ -28,7 +29,7 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
 )
 def main(args: argparse.Namespace) -> int:
     """Examine, and print what was found."""
-    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 
     cleaned = [clean()] if args.clean else []
@@ -38,9 +39,9 @@ def main(args: argparse.Namespace) -> int:
         emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
         return int(broken)
     rows = tuple((f.state, f.about, f.observed, f.advice) for f in findings)
-    facts = FactTable(("", "about", "found", "advice"), rows)
+    facts = Table(("", "about", "found", "advice"), rows)
     if not write_pictures(args, Figure("this machine for runs on many ranks", (facts,))):
         # With a column less, and below it, paths and commands stay whole, to be copied.
-        print_table(("about", "state", "found"), [(f.about, f.state, f.observed) for f in findings])
+        say(Table(("about", "state", "found"), [(f.about, f.state, f.observed) for f in findings]), "")
         say(*[f"{f.about}: {f.advice}" for f in findings if f.advice])
     return int(broken)

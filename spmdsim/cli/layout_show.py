@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import console, emit_json, print_table, say, wants_pictures, write_pictures
+from spmdsim.cli.output import console, emit_json, say, wants_pictures, write_pictures
 from spmdsim.core import Layout
-from spmdsim.draw.layout_picture import Picture, box_text, rank_grid
-from spmdsim.draw.shard_picture import tensor_pieces
+from spmdsim.draw.grid_figures import layout_figure, layout_words
+from spmdsim.draw.layout_picture import box_text
 from spmdsim.errors import InputError, many
 from spmdsim.layout.addends import PartialReduction, ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout import Shape
@@ -149,7 +151,7 @@ def show_layout(
     say(*remark)
     _show_derivation(layout, rows, names)
     _show_slices([("", layout, shape)], rows)
-    say(*left_out)
+    say(*left_out, "")
     _show_pictures(layout, shape)
     return 0
 
@@ -171,7 +173,7 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
         (name, str(shape), str(layout.to_dict()["tensor_map"]), layout.short())
         for name, layout, shape in (*derived.inputs, *derived.computed)
     ]
-    _print_table("tensors", ["tensor", "shape", "tensor map", "per axis"], cells)
+    say("", Table(("tensor", "shape", "tensor map", "per axis"), cells, "tensors"))
     _show_collectives(derived)
     for key in ("mode", "repeated_calculation", "virtual_div", "micro_shards"):
         if key in derived.further:
@@ -207,7 +209,7 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
         )
         for rank in (ranks or split.mesh.rank_list)
     ]
-    _print_table("parts", ["rank", what, "weight", "bias", "padding row"], rows, right=["rank"])
+    say("", Table(("rank", what, "weight", "bias", "padding row"), rows, "parts", right=(0,)), "")
     for name, layout, shape in _parameters(split):
         say(f"{name}: {layout.short()}")
         _show_pictures(layout, shape)
@@ -219,10 +221,8 @@ def _show_derivation(
 ) -> None:
     """The steps as tables; ``numbered`` if the first one has been shown (operands share the device matrix)."""
     for number, step in enumerate(Derivation(layout, ranks, names).tables(), 1):
-        if numbered and number == 1:
-            continue
-        _print_table(f"{number}. {step.title}", step.columns, step.rows, right=["rank", "shard number"])
-        say(*(f"   {note}" for note in step.notes))
+        if not (numbered and number == 1):
+            say("", replace(step, title=f"{number}. {step.title}"))
 
 
 def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Sequence[int]) -> None:
@@ -240,17 +240,7 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
         for one in places:
             row += [box_text(one.bounds), one.local_shape]
         rows.append([*row, ranks_text(places[0].replicas)] if single else row)
-    _print_table("slices", [*columns, "replicas"] if single else columns, rows, right=["rank"])
-
-
-def _print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()
-) -> None:
-    """A titled table; plain ASCII where nobody looks at a terminal."""
-    from rich.box import MARKDOWN
-
-    say("", title)
-    print_table(columns, rows, right=right, box=None if console().is_terminal else MARKDOWN)
+    say("", Table([*columns, "replicas"] if single else columns, rows, "slices", right=(0,)))
 
 
 def _show_collectives(derived: Derived) -> None:
@@ -260,7 +250,7 @@ def _show_collectives(derived: Derived) -> None:
     rows = [
         (c.collective, ", ".join(c.axes), _groups_text(c.groups), len(c.groups)) for c in derived.collectives
     ]
-    _print_table("collectives", ["collective", "axes", "groups", "how many"], rows, right=["how many"])
+    say("", Table(("collective", "axes", "groups", "how many"), rows, "collectives", right=(3,)), "")
 
 
 def _groups_text(groups: Sequence[Sequence[int]]) -> str:
@@ -269,19 +259,12 @@ def _groups_text(groups: Sequence[Sequence[int]]) -> str:
 
 
 def _show_pictures(layout: Layout, shape: Shape | None) -> None:
-    _draw(rank_grid(layout, _width()))
-    if shape is not None:
-        say("")
-        _draw(tensor_pieces(layout, shape, _width()))
+    say(*layout_words(layout, shape, max(40, min(console().width, 120))))
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
     if not wants_pictures(args):
         return
-    from dataclasses import replace
-
-    from spmdsim.draw.grid_figures import layout_figure
-
     figures = []
     for name, layout, shape in tensors:
         figure = layout_figure(layout, shape)
@@ -289,17 +272,6 @@ def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layou
     if not figures:
         raise InputError("there is nothing to draw: no parameter is split evenly")
     write_pictures(args, *figures, title=figures[0].title if len(figures) == 1 else "tensors of an operator")
-
-
-def _draw(picture: Picture) -> None:
-    if console().is_terminal:
-        console().print(picture.rich())
-    else:
-        say(picture.plain())
-
-
-def _width() -> int:
-    return max(40, min(console().width, 120))
 
 
 def _chosen(layout: Layout | SplitLayout, args: argparse.Namespace) -> tuple[int, ...] | None:

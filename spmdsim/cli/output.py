@@ -1,57 +1,39 @@
 """What commands print with: one rank speaks, tables on a terminal or in a file, JSON for programs.
 
 Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log.
-Results go to stdout, progress and remarks to stderr. On terminals and pipes that know only ASCII or an old code page
-arrows and lines become their likeness. What they refuse before the work is here, too: places that cannot be written, and
-options that would change nothing beside the others.
+Results go to stdout, progress and remarks to stderr. Streams whose encoding lacks a glyph get a similar character. What
+commands refuse before the work is here, too: places that cannot be written, and options that would change nothing beside
+the others.
 """
 
 from __future__ import annotations
 
 import codecs
-import itertools
 import json
 import os
-import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.ending.stop import READER_LEFT, describe, leave
 from spmdsim.errors import InputError, working_folder
 from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
+from spmdsim.tables import Table, strip_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from rich.box import Box
     from rich.console import Console
-    from rich.table import Table
-
-COMFORTABLE = 24
-"""Characters that a cell may have before it goes on in a second line."""
 
 NO_TERMINAL_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: nobody wraps it, so nothing is cut."""
 
-LIKENESS = {
-    **dict(zip("│┃┼●▶◀→←·×≤≥–━═─", "||+*><><.x<>--=-")),
-    **{
-        "∑": "S",
-        "…": "...",
-        "α": "alpha",
-        "β": "beta",
-        "γ": "gamma",
-        "µ": "u",
-        "█": "#",
-        "✓": "ok",
-        "✗": "x",
-    },
-}
+LIKENESS = {**dict(zip("│┼●▶◀→←·×≤≥─µ", "|+*><><.x<>-u")), "∑": "S", "…": "...", "✓": "ok", "✗": "x"}
+"""Similar characters for the glyphs of pictures, for streams that cannot encode them."""
 
 unwritten: list[InputError] = []
 """What a command could not write, to be said when it has shown what it computed."""
@@ -69,11 +51,19 @@ LIMITS = "--time-limit --memory-limit --output-limit"
 def _likeness(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    wrong = error.object[error.start : error.end]
-    return "".join(LIKENESS.get(c, "?") for c in wrong), error.end
+    return "".join(LIKENESS.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 codecs.register_error("likeness", _likeness)
+
+
+def to_encoding(text: str, encoding: str | None) -> str:
+    """Return the text with similar characters for those that an encoding lacks.
+
+    >>> to_encoding("0 → 1 ≤ 2", "ascii")
+    '0 > 1 < 2'
+    """
+    return text.encode(encoding or "utf-8", "likeness").decode(encoding or "utf-8")
 
 
 def print_anywhere() -> None:
@@ -116,17 +106,6 @@ def printing() -> Iterator[None]:
         raise InputError(f"cannot write any more: {error.strerror}") from None
 
 
-def in_encoding_of(stream: IO[str], text: str) -> str:
-    """The text as this stream can write it, whoever made the stream.
-
-    >>> import io
-    >>> in_encoding_of(io.TextIOWrapper(io.BytesIO(), "ascii"), "0 → 1 ≤ 2")
-    '0 > 1 < 2'
-    """
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "likeness").decode(encoding)
-
-
 def is_heard() -> bool:
     """True where printing makes sense: in the process that speaks for all, and on ranks with a log of their own."""
     return is_root() or has_log()
@@ -157,16 +136,27 @@ def console() -> Console:
     )
 
 
-def say(*lines: object) -> None:
+def say(*lines: object, encoding: str | None = None) -> None:
     """Print lines on the speaking rank, and into each rank's own log; each is written in one piece.
 
-    In files and pipes they are as they are; on a terminal that is narrower, words and columns of tables stay whole.
+    Args:
+        lines: texts, tables, or ``rich`` texts, which have colours on terminals. On a narrow terminal lines are broken
+            between words, and tables between columns. Files and pipes have no width.
+        encoding: the encoding of the text, if it is not the stream's.
     """
-    if is_heard():
-        width = line_columns()
-        for line in lines:
-            sys.stdout.write(f"{folded(str(line), width) if width else line}\n")
-        sys.stdout.flush()
+    if not is_heard():
+        return
+    width, out = line_columns(), sys.stdout
+    for line in lines:
+        if hasattr(line, "plain"):
+            if terminal_columns(out) is not None and encoding is None:
+                console().print(line, soft_wrap=True)
+                continue
+            text = strip_lines(line.plain)
+        else:
+            text = line.text(width) if isinstance(line, Table) else folded(str(line), width)
+        out.write(to_encoding(text, encoding or getattr(out, "encoding", None)) + "\n")
+    out.flush()
 
 
 def line_columns() -> int | None:
@@ -175,50 +165,16 @@ def line_columns() -> int | None:
     return (int(said) if said.isdecimal() else 0) or terminal_columns(sys.stdout)
 
 
-def folded(text: str, width: int) -> str:
-    r"""Text with no line longer than so many characters, where its words allow it.
+def folded(text: str, width: int | None) -> str:
+    r"""Return text whose lines are broken between words where they have more than ``width`` characters.
 
-    A table goes on below itself, with its first column once more; other lines are broken between words.
-
-    >>> print(folded("operator  layouts  time\nmatmul      S(0)R    12\nrelu        S(0)R     3", 20))
-    operator  layouts
-    matmul      S(0)R
-    relu        S(0)R
-    <BLANKLINE>
-    operator  time
-    matmul      12
-    relu         3
+    >>> print(folded("one two three\n  four five", 9))
+    one two
+        three
+      four
+          five
     """
-    lines = []
-    for cells, several in itertools.groupby(text.split("\n"), key=_has_columns):
-        block = list(several)
-        if cells and max(map(len, block)) > width:
-            block = _folded_table(block, width)
-        lines += [_folded_line(line, width) for line in block]
-    return "\n".join(lines)
-
-
-def _has_columns(line: str) -> bool:
-    return len(re.split(r" {2,}", line.strip())) > 2
-
-
-def _folded_table(lines: list[str], width: int) -> list[str]:
-    """Rows whose columns stand below each other, as several tables of fewer columns, all with those that tell rows apart."""
-    inked = "".join(
-        " x"[any(cell.strip() for cell in column)] for column in itertools.zip_longest(*lines, fillvalue="")
-    )
-    ends = [column.end() for column in re.finditer(r"x(?: ?x)*", inked)]
-    telling = [end for end in ends if end <= width // 2 and len({line[:end] for line in lines}) == len(lines)]
-    first = (telling or ends)[0]
-    parts: list[tuple[int, int]] = []
-    # A column begins where the one before it ends: numbers stay below each other.
-    for end in ends[ends.index(first) + 1 :]:
-        if parts and first + end - parts[-1][0] <= width:
-            parts[-1] = parts[-1][0], end
-        else:
-            parts.append((parts[-1][1] if parts else first, end))
-    shown = [["", *((line[:first].ljust(first) + line[a:b]).rstrip() for line in lines)] for a, b in parts]
-    return [line for part in shown for line in part][1:] or lines
+    return text if width is None else "\n".join(_folded_line(line, width) for line in text.split("\n"))
 
 
 def _folded_line(line: str, width: int) -> str:
@@ -237,93 +193,6 @@ def remark(*lines: object) -> None:
         for line in lines:
             sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-
-
-def table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    title: str | None = None,
-    right: Sequence[str] = (),
-) -> Table:
-    """A plain table to give to ``console().print``: headings, cells as ``str`` or rich objects, headings of numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import ConsoleRenderable
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(c if isinstance(c, ConsoleRenderable) else Text(str(c)) for c in row))
-    return grid
-
-
-def print_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    title: str | None = None,
-    right: Sequence[str] = (),
-    box: Box | None = None,
-) -> None:
-    """Print a table, or, where words would have to be cut to make it fit, several with fewer columns.
-
-    Where the first column does not tell rows apart, it is a paragraph for each row instead.
-    """
-    out = console()
-    texts = [[name, *(str(row[k]) for row in rows)] for k, name in enumerate(columns)]
-    groups = _groups(texts, out.width) if rows else [range(len(columns))]
-    for part in groups:
-        shown = [[row[k] for k in part] for row in rows]
-        grid = table([columns[k] for k in part], shown, title, right)
-        grid.box = box or grid.box
-        _fit(grid, [texts[k] for k in part], out.width)
-        out.print(grid)
-        title = None
-    if not groups:
-        say(*([title] if title else []))
-        for first, *rest in rows:
-            cells = [f"{name} {cell}" for name, cell in zip(columns[1:], rest) if str(cell)]
-            say(_folded_line(f"{first}: {'; '.join(cells)}", out.width))
-
-
-def _least(column: Sequence[str]) -> int:
-    """The width of a column that keeps words whole, and what stands in brackets."""
-    return max(
-        len(word) for text in column for word in re.findall(r"\[[^][]*\]|\([^()]*\)|\S+", text) or [""]
-    )
-
-
-def _room(widths: Sequence[int]) -> int:
-    """The characters of a row: between columns there are three, and one at each end."""
-    return sum(widths) + 3 * len(widths) - 1
-
-
-def _groups(texts: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[int]]:
-    """The columns of each of the tables to print, the first column in all of them; none where rows cannot be told by it."""
-    least, most = [_least(column) for column in texts], [max(map(len, column)) for column in texts]
-    every = range(len(texts))
-    if len(set(texts[0])) < len(texts[0]):
-        return [every] if _room(least) <= width else []
-    # Better another table than short cells in many lines.
-    wanted = [max(one, min(other, COMFORTABLE)) for one, other in zip(least, most)]
-    for count in every[:-1]:
-        ways = [
-            [[0, *range(a, b)] for a, b in itertools.pairwise((1, *cuts, len(texts)))]
-            for cuts in itertools.combinations(every[2:], count)
-        ]
-        if fitting := [way for way in ways if all(_room([wanted[k] for k in part]) <= width for part in way)]:
-            return min(fitting, key=lambda way: max(_room([most[k] for k in part]) for part in way))
-    return []
-
-
-def _fit(grid: Table, texts: Sequence[Sequence[str]], width: int) -> None:
-    """Narrow the widest columns until a row fits; words stay whole."""
-    least, widths = [_least(column) for column in texts], [max(map(len, column)) for column in texts]
-    while _room(widths) > width and any(map(int.__gt__, widths, least)):
-        widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
-    for column, room in zip(grid.columns, widths):
-        column.width = room
 
 
 def _plain(value: Any) -> Any:
@@ -362,13 +231,13 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
     """
     if not wants_pictures(args) or not is_root():
         return wants_pictures(args)
-    from spmdsim.draw.figures import Figure, figure_of, page, stacked
+    from spmdsim.draw.figures import figure, page, stacked
 
-    figures = [value if isinstance(value, Figure) else figure_of(value) for value in values]
+    figures = [figure(value) for value in values]
     title = title or figures[0].title
     drawn: dict[str, str] = {}
     if args.svg is not None:
-        drawn[args.svg] = (figures[0] if len(figures) == 1 else stacked(title, figures)).svg()
+        drawn[args.svg] = (figures[0] if len(figures) == 1 else stacked(title, figures)).svg
     if args.html is not None:
         drawn[args.html] = page(title, figures)
     there = [path for path, text in drawn.items() if write_file(path, text)]

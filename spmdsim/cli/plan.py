@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, written_layout
-from spmdsim.cli.output import console, only_with, remark, say, write_pictures
+from spmdsim.cli.output import only_with, remark, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -55,6 +55,7 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 def main(args: argparse.Namespace) -> int:
     """Plan and print."""
     from spmdsim.cost.machine_file import load_cost_model
+    from spmdsim.redistribution.plan_table import plan_parts
     from spmdsim.redistribution.planner import plan
 
     if args.device_matrix:
@@ -75,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps({**planned.to_dict(), **_ranks(ours, args.rank)}, indent=2))
         return 0
-    say(planned)
+    say(*([str(planned).removesuffix(f"\n{ours}")] if args.style else []), *plan_parts(ours))
     if args.draw:
         _draw(ours)
     if args.rank is not None:
@@ -140,7 +141,7 @@ def _draw(plan: Plan) -> None:
     say("", f"who sends what to whom (sender>receiver){moving_words(plan)}:")
     picture = transfers_picture(plan.src, plan.dst, plan.shape)
     if picture is not None:
-        console().print(picture.rich())
+        say(picture.rich())
     else:
         say(*transfers_list(plan.src, plan.dst, plan.shape))
 

@@ -25,6 +25,7 @@ from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.launcher import is_root, launched
 from spmdsim.reading import one_line
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
@@ -43,6 +44,9 @@ MOST_ELEMENTS = 1 << 40
 
 SHORT = ("operator", "mesh", "strategy", "collectives", "received", "verdict")
 """Columns of the table, unless all are asked for."""
+
+NUMBERS = ("cases", "sent", "received", "most received", "ms")
+"""Columns that are aligned right."""
 
 MOST_ROWS = 24
 """Cases that the table shows one by one unless all are asked for."""
@@ -157,8 +161,8 @@ def _list_faults(as_json: bool) -> int:
     if as_json:
         output.emit_json({fault.name: fault.about for fault in FAULTS.values()})
     else:
-        rows = [[fault.name, fault.about] for fault in FAULTS.values()]
-        output.print_table(("kind", "what goes wrong"), rows)
+        rows = [(fault.name, fault.about) for fault in FAULTS.values()]
+        output.say(Table(("kind", "what goes wrong"), rows))
     return 0
 
 
@@ -278,7 +282,8 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     if summed_up:
         rows = _summary(outcomes)
     columns = tuple(rows[0]) if rows and (timed or summed_up) else SHORT
-    output.print_table(columns, [[row[name] for name in columns] for row in rows], right=("ms", "cases"))
+    numbers = [k for k, name in enumerate(columns) if name in NUMBERS]
+    output.say(Table(columns, [[row[name] for name in columns] for row in rows], right=numbers), "")
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
@@ -304,17 +309,16 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
 
 
 def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
-    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.figures import Figure
 
     rows = [_row(outcome) for outcome in outcomes]
-    cells = tuple(tuple(row.values()) for row in rows)
-    table = FactTable(tuple(rows[0]) if rows else (), cells, most=1000)
+    table = Table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
     hold = sum(outcome.ok for outcome in outcomes)
     title = f"{hold} of {many(len(rows), 'case holds', 'cases hold')} on {many(world.size, 'rank')} ({type(world).__name__})"
     notes = (
         "bytes are those of the rank that sends or receives most; every shard is compared with one process",
     )
-    output.write_pictures(args, Figure(title, (table,) if rows else (), notes))
+    output.write_pictures(args, Figure(title, (table,) if rows else (), notes, most_rows=1000))
 
 
 def _report_faults(outcomes: list[Outcome], world: World) -> None:
@@ -326,7 +330,7 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
         ]
         for o in outcomes
     ]  # fmt: skip
-    output.print_table(columns, rows)
+    output.say(Table(columns, rows), "")
     words = [outcome.word for outcome in outcomes]
     without, missed = words.count("no effect"), words.count("MISSED")
     output.say(
@@ -388,4 +392,4 @@ def _show_slices(outcome: Outcome) -> None:
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]
     rows = [[rank, *map(box_text, boxes)] for rank, boxes in enumerate(outcome.slices)]
     title = f"{outcome.case.op}: {outcome.case.strategy} on {outcome.case.mesh}; {outcome.verdict}"
-    output.print_table(("rank", *names), rows, title=title)
+    output.say("", Table(("rank", *names), rows, title, right=(0,)), "")

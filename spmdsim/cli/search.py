@@ -207,14 +207,15 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
 def _print(
     args: argparse.Namespace, result: SearchResult, answers: list[WhyNot], proof: Proof | None
 ) -> None:
+    from spmdsim.draw.figures import figure
+
     if args.json:
         emit_json(_facts(result, answers, proof))
         return
-    say(str(result))
-    for answer in answers:
-        say("", str(answer))
+    for answer in (result, *answers):
+        say(*figure(answer).words(), "")
     if proof is not None:
-        say("", str(proof))
+        say(str(proof))
 
 
 def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from spmdsim.cli.main import (
 )
 from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, many
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cases.network import Beside, Images, Network
@@ -136,7 +137,7 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
         for rank in range(world.size)
     ]
     title = f"device {mesh.axes} and slices"
-    output.print_table(("rank", "device", *shapes), rows, title)
+    output.say(Table(("rank", "device", *shapes), rows, title, right=(0,)), "")
 
 
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Pictures: text for pipes, colour for terminals and notebooks."""
 
+from spmdsim.draw.figures import Figure, figure
 from spmdsim.draw.show import show
 
-__all__ = ["show"]
+__all__ = ["Figure", "figure", "show"]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from html import escape
 from math import ceil
 
+from spmdsim.tables import Table
+
 #: Fills that people with colour blindness can tell apart (Okabe and Ito), each with the letters that are read on it.
 FILLS = (
     ("#56b4e9", "#000"), ("#e69f00", "#000"), ("#009e73", "#000"), ("#f0e442", "#000"),
@@ -29,6 +31,8 @@ MOST_BYTES = 1 << 20
 INKS = ("#3d97cc", "#d08f00", "#009e73", "#a89400", "#c2659a", "#2b7fc0", "#d55e00", "#888888")
 
 FONT = 12
+ROW = 18
+"""Height of a line, in pixels."""
 LETTER = 7.25
 """Width of a letter of the monospaced font, in pixels."""
 
@@ -230,6 +234,24 @@ class Canvas:
         )
         if hatched:
             self.parts.append(_hatching(corners, fill_of(index)[1]))
+
+    def table(self, table: Table, y: float) -> None:
+        """Draw a table whose upper edge is at ``y``."""
+        head, *rows = table.cells
+        widths = [(max(map(len, column)) + 2) * LETTER for column in zip(head, *rows)]
+        starts = [sum(widths[:k]) for k in range(len(widths) + 1)]
+        if table.title:
+            self.text(0, y + 12, table.title, "faint")
+            y += ROW
+        for number, cells in enumerate((head, *rows)):
+            for k, cell in enumerate(cells):
+                x, anchor = (starts[k + 1] - 2 * LETTER, "end") if k in table.right else (starts[k], "start")
+                self.text(x, y + 12 + ROW * number, cell, "" if number else "faint", anchor)
+        self.line(0, y + ROW - 1, starts[-1] - LETTER, y + ROW - 1)
+        y += ROW * (len(rows) + 1)
+        self.reach(starts[-1], y)
+        for number, note in enumerate(table.notes):
+            self.text(0, y + 12 + ROW * number, note, "faint")
 
     def arrow(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import cos, pi, sin
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,11 @@ from spmdsim.cost.prediction import Crossover, PredictedPoint, Prediction
 from spmdsim.cost.topologies import Dragonfly, Torus
 from spmdsim.cost.topology import Topology, TopologyPlace
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
-from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows
+from spmdsim.draw.figures import Figure, Part, fact_rows
 from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
 from spmdsim.errors import InputError, many
 from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from spmdsim.cost.machine import Machine
     from spmdsim.cost.prediction import Prediction
 
-#: Points side by side in one table.
+
 MOST_COLUMNS = 10
+"""Points side by side in the table of a figure."""
 
 
 def size_words(nbytes: float) -> str:
@@ -51,31 +54,32 @@ def microseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def prediction_tables(
-    prediction: Prediction, libraries: bool, width: int = 120
-) -> Iterator[tuple[list[str], list[list[str]], str]]:
-    """Columns, rows and title of each table: algorithms below one another, as many points side by side as fit."""
+def prediction_tables(prediction: Prediction, libraries: bool = False) -> list[Table]:
+    """Return tables of times in microseconds: a row per algorithm, a column per size or rank count.
+
+    Args:
+        prediction: the prediction. If it has one size, the columns are rank counts; else each rank count has its table.
+        libraries: add a row with the algorithm that each MPI library takes.
+    """
     over_ranks = len({point.nbytes for point in prediction.points}) == 1
-    most = max(1, min(MOST_COLUMNS, (width - max(map(len, prediction.algorithms), default=0) - 2) // 10))
     blocks: dict[int, list[PredictedPoint]] = {}
     for point in prediction.points:
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
+    tables = []
     for ranks, points in blocks.items():
-        title = (
-            many(points[0].nbytes, "byte", written=size_words(points[0].nbytes))
-            if over_ranks
-            else many(ranks, "rank")
-        )
-        for start in range(0, len(points), most):
-            part = points[start : start + most]
-            heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
-            rows = [[name, *(_cell(p, name) for p in part)] for name in prediction.algorithms]
-            rows.append(["(bound)", *(microseconds(p.bound) + " " for p in part)])
-            rows.append(["(plans)", *(microseconds(p.plans) + " " for p in part)])
-            if libraries:
-                for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
-                    rows.append([label, *(_choice(library, prediction.collective, p) for p in part)])
-            yield ["ranks" if over_ranks else "size", *heads], rows, title
+        size = points[0].nbytes
+        title = many(size, "byte", written=size_words(size)) if over_ranks else many(ranks, "rank")
+        heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in points]
+        rows = [[name, *(_cell(p, name) for p in points)] for name in prediction.algorithms]
+        rows.append(["(bound)", *(microseconds(p.bound) + " " for p in points)])
+        rows.append(["(plans)", *(microseconds(p.plans) + " " for p in points)])
+        if libraries:
+            for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
+                rows.append([label, *(_choice(library, prediction.collective, p) for p in points)])
+        right = range(1, len(heads) + 1)
+        title += ": microseconds, * is the fastest"
+        tables.append(Table(["ranks" if over_ranks else "size", *heads], rows, title, right))
+    return tables
 
 
 def _cell(point: PredictedPoint, name: str) -> str:
@@ -180,20 +184,15 @@ def machine_figure(machine: Machine) -> Figure:
 
 def prediction_figure(prediction: Prediction) -> Figure:
     """Times of algorithms as lines, and as a table with the fastest marked."""
-    points = prediction.points[:10]
-    columns = ("algorithm", *(f"{point.ranks} x {size_words(point.nbytes)}" for point in points))
-    rows = [(name, *(_cell(point, name).rstrip() for point in points)) for name in prediction.algorithms]
-    rows.append(("(bound)", *(microseconds(point.bound) for point in points)))
-    right = tuple(range(1, len(columns)))
-    table = FactTable(columns, tuple(rows), "microseconds by ranks x bytes; * is fastest", right)
     plot = prediction_plot(prediction, 8)
     drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
     notes = [plot.undrawn_words] if drawn and plot.undrawn else []
-    if len(prediction.points) > len(points):
-        notes.append(f"the table has the first {len(points)} of {len(prediction.points)} points")
+    shown = replace(prediction, points=prediction.points[:MOST_COLUMNS])
+    if len(prediction.points) > MOST_COLUMNS:
+        notes.append(f"the table has the first {MOST_COLUMNS} of {len(prediction.points)} points")
     notes += measured_words(prediction)
     notes += [f"left out: {name} {why}" for name, why in prediction.left_out.items()]
-    return Figure(plot.title, (*drawn, table), tuple(notes))
+    return Figure(plot.title, (*drawn, *prediction_tables(shown)), tuple(notes))
 
 
 # ---------------------------------------------------------------- topologies: ranks, switches and links where a person would draw them

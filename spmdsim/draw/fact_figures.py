@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cost.roofline import flops_of
 from spmdsim.draw.canvas import Canvas, width_of
-from spmdsim.draw.figures import FactTable, Figure, fact_rows, facts_of, short
+from spmdsim.draw.figures import Figure, fact_rows, facts_of, short
 from spmdsim.errors import many
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy
@@ -66,7 +67,7 @@ def bound_figure(bound: BoundRule) -> Figure:
     """A rule with sizes."""
     whole, columns = bound.rule.whole, ("factor", "size", "may be split")
     rows = tuple((name, f"{size:,}", "no" if name in whole else "yes") for name, size in bound.sizes.items())
-    table = FactTable(columns, rows, f"{flops_of(bound):,} floating-point operations", (1,))
+    table = Table(columns, rows, f"{flops_of(bound):,} floating-point operations", (1,))
     return Figure(f"rule {bound.rule} with sizes", (_terms(bound.rule), table))
 
 
@@ -107,7 +108,7 @@ def world_figure(world: Any) -> Figure:
 
 def tuned_figure(tuned: TunedSteps) -> Figure:
     """Which ways steps take, and why."""
-    table = FactTable(("step", "ranks", "way", "why"), tuple(tuned.rows), right=(1,))
+    table = Table(("step", "ranks", "way", "why"), tuple(tuned.rows), right=(1,))
     title = f"{many(len(tuned.steps), 'step')} with several ways, on {tuned.machine}"
     return Figure(title, (table,), (f"SPMDSIM_TUNE={tuned.mode}",))
 
@@ -118,7 +119,7 @@ def module_figure(module: Module) -> Figure:
         (name, "x".join(map(str, one.shape)) or "scalar", str(one.dtype), str(one.layout))
         for name, one in module.named_parameters()
     )
-    table = FactTable(("parameter", "shape", "dtype", "layout"), rows, right=(1,))
+    table = Table(("parameter", "shape", "dtype", "layout"), rows, right=(1,))
     count = sum(prod(one.shape) for _, one in module.named_parameters())
     name = type(module).__name__
     return Figure(f"module {name}: {many(len(rows), 'parameter')} with {many(count, 'element')}", (table,))

@@ -1,133 +1,111 @@
-"""Figures: what a value looks like, as HTML for notebooks and pages, as one SVG image, and as text.
+"""Figures: one picture of a value, as text, as one SVG image, and as HTML for notebooks and pages.
 
-A figure has a title and parts, drawings and tables. Which function makes the figure of which value stands in one table;
-a value without an entry is shown by its public facts, so there is a figure of everything that the package returns.
+A figure has a title and parts: drawings and tables. The table ``DRAWN`` names the function that makes the figure of each
+class. A value of another class is shown by its public fields.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from html import escape, unescape
 from importlib import import_module
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spmdsim.draw.canvas import LETTER, MOST_BYTES, STYLE, Canvas, svg, width_of
+from spmdsim.draw.canvas import MOST_BYTES, ROW, STYLE, Canvas, svg, width_of
 from spmdsim.errors import InputError, UsageTypeError, many
+from spmdsim.pictured import ShortRepr
+from spmdsim.tables import Table, escape_words, join_text, strip_lines
 
-GAP, ROW = 14, 18
+if TYPE_CHECKING:
+    from rich.text import Text
+
+GAP = 14
 MOST_FIGURES = 16
-MOST_ROWS = 64
-"""Rows of a table; of longer ones the first are shown, and how many there are."""
+MOST_LINES = 64
+"""Lines of a value's own text that its figure repeats."""
+WIDTH = 100
+"""Characters of a line of text, unless a terminal is narrower."""
 
 
-@dataclass(frozen=True)
-class FactTable:
-    """A table of a figure."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-    right: tuple[int, ...] = ()  # numbers of the columns that are aligned right
-    most: int = MOST_ROWS  # rows that are shown
-
-    @property
-    def shown(self) -> tuple[tuple[str, ...], ...]:
-        """The rows, of many the first and the last."""
-        if len(self.rows) <= self.most:
-            return self.rows
-        more = f"... {len(self.rows) - self.most} more"
-        gap = (more, *("",) * (len(self.columns) - 1))
-        return (*self.rows[: self.most - 1], gap, self.rows[-1])
-
-    def html(self) -> str:
-        """As a table that can be read out."""
-        sides = [' class="right"' if k in self.right else "" for k in range(len(self.columns))]
-        head = "".join(f'<th scope="col"{side}>{_words(c)}</th>' for c, side in zip(self.columns, sides))
-        body = "".join(
-            f"<tr>{''.join(f'<td{side}>{_words(cell)}</td>' for cell, side in zip(row, sides))}</tr>"
-            for row in self.shown
-        )
-        caption = f"<caption>{_words(self.caption)}</caption>" if self.caption else ""
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-    def draw(self, canvas: Canvas, y: float) -> None:
-        """On a drawing, from ``y`` on."""
-        widths = [
-            max(len(text) for text in column) * LETTER + 2 * LETTER
-            for column in zip(self.columns, *self.shown)
-        ]
-        starts = [sum(widths[:k]) for k in range(len(widths) + 1)]
-        if self.caption:
-            canvas.text(0, y + 12, self.caption, "faint")
-            y += ROW
-        for row, cells in enumerate((self.columns, *self.shown)):
-            for k, cell in enumerate(cells):
-                right = k in self.right
-                x = starts[k + 1] - 2 * LETTER if right else starts[k]
-                canvas.text(x, y + 12 + ROW * row, cell, "" if row else "faint", "end" if right else "start")
-        canvas.line(0, y + ROW - 1, starts[-1] - LETTER, y + ROW - 1)
-        canvas.reach(starts[-1], y + ROW * (len(self.shown) + 1))
-
-    def text(self) -> str:
-        """As lines of text."""
-        from spmdsim.redistribution.plan_table import text_table
-
-        caption = f"{self.caption}\n" if self.caption else ""
-        return caption + text_table(list(self.columns), [list(row) for row in self.shown], right=self.right)
+def fact_rows(rows: Iterable[tuple[str, str]], key: str = "fact") -> Table:
+    """Return a table of facts with their values."""
+    return Table((key, "value"), tuple(rows))
 
 
-def fact_rows(rows: Iterable[tuple[str, str]], key: str = "fact") -> FactTable:
-    """A table of facts with their values."""
-    return FactTable((key, "value"), tuple(rows))
+Part: TypeAlias = "Canvas | Table"
+"""A part of an image or a page."""
+Words: TypeAlias = "str | Table | Text"
+"""A part of a text: lines, a table, or lines with colours."""
 
 
-Part = Canvas | FactTable
+@dataclass(frozen=True, repr=False)
+class Figure(ShortRepr):
+    """The picture of a value.
 
-
-@dataclass(frozen=True)
-class Figure:
-    """What a value looks like."""
+    Attributes:
+        title: its first line.
+        parts: drawings and tables of the image and the page.
+        notes: lines under the title.
+        written: a function of the width of a line in characters that returns the parts of the text. None: the title, the
+            notes and the tables.
+    """
 
     title: str
     parts: tuple[Part, ...] = ()
-    notes: tuple[str, ...] = ()  # lines under the title
+    notes: tuple[str, ...] = ()
+    written: Callable[[int], Iterable[Words]] | None = None
+    most_rows: int = 64  # of a table
 
+    def words(self, width: int = WIDTH) -> list[Words]:
+        """Return the parts of the text for lines of ``width`` characters."""
+        if self.written is not None:
+            return [*self.written(width)]
+        tables = [part.shorten(self.most_rows) for part in self.parts if isinstance(part, Table)]
+        return [self.title, *self.notes, *tables]
+
+    @property
+    def text(self) -> str:
+        """The figure as text without colours."""
+        return strip_lines(
+            join_text(part if isinstance(part, (str, Table)) else part.plain for part in self.words())
+        )
+
+    @property
     def svg(self) -> str:
-        """All parts below each other in one image."""
-        whole, y = Canvas(), 12.0
+        """The figure as one SVG image: all parts below each other."""
+        image, y = Canvas(), 12.0
         for k, line in enumerate((self.title, *self.notes)):
-            whole.text(0, y, line, _kind(line) if k else "title")
+            image.text(0, y, line, _kind(line) if k else "title")
             y += ROW
         y -= 4
         for part in self.parts:
-            if isinstance(part, FactTable):
-                part.draw(whole, y)
+            if isinstance(part, Table):
+                image.table(part.shorten(self.most_rows), y)
             else:
-                whole.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(part.parts)}</g>')
-                whole.reach(part.width, y + part.height)
-            y = whole.height + GAP
-        return _limited(svg(whole, self.title, told="; ".join(self.notes) or _read(whole)), self.title)
+                image.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(part.parts)}</g>')
+                image.reach(part.width, y + part.height)
+            y = image.height + GAP
+        return _limited(svg(image, self.title, told="; ".join(self.notes) or _read(image)), self.title)
 
-    def html(self, heading: str = "h4") -> str:
-        """As a fragment of a page: drawings as images that scroll, tables as tables."""
-        told = [f"<{heading}>{_words(self.title)}</{heading}>"]
-        told += [f'<p class="{_kind(line)}">{_words(line)}</p>' for line in self.notes]
+    @property
+    def html(self) -> str:
+        """The figure as a fragment of a page: drawings as images that scroll, tables as tables."""
+        return self.fragment("h4")
+
+    def fragment(self, heading: str) -> str:
+        """Return the HTML with a title of the given element, such as ``h2``."""
+        lines = [f"<{heading}>{escape_words(self.title)}</{heading}>"]
+        lines += [f'<p class="{_kind(line)}">{escape_words(line)}</p>' for line in self.notes]
         for part in self.parts:
-            inner = part.html() if isinstance(part, FactTable) else svg(part, self.title, 4)
-            told.append(f'<div class="scroll">{inner}</div>')
-        return _limited(f'<div class="spmdsim"><style>{STYLE}</style>{"".join(told)}</div>', self.title)
-
-    def text(self) -> str:
-        """Title, notes and tables as text; drawings have texts of their own elsewhere."""
-        tables = [part.text() for part in self.parts if isinstance(part, FactTable)]
-        return "\n".join((self.title, *self.notes, *tables))
-
-
-def _words(text: str) -> str:
-    """Text on a page, in which no arrow is torn at the end of a line."""
-    return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
+            inner = (
+                part.shorten(self.most_rows).html() if isinstance(part, Table) else svg(part, self.title, 4)
+            )
+            lines.append(f'<div class="scroll">{inner}</div>')
+        return _limited(f'<div class="spmdsim"><style>{STYLE}</style>{"".join(lines)}</div>', self.title)
 
 
 def _read(drawing: Canvas) -> str:
@@ -152,8 +130,8 @@ def _limited(text: str, title: str) -> str:
 def page(title: str, figures: Sequence[Figure]) -> str:
     """A whole HTML page that needs no other file."""
     alone = len(figures) == 1 and figures[0].title == title
-    body = "".join(figure.html("h1" if alone else "h2") for figure in figures)
-    heading = "" if alone else f"<h1>{_words(title)}</h1>"
+    body = "".join(one.fragment("h1" if alone else "h2") for one in figures)
+    heading = "" if alone else f"<h1>{escape_words(title)}</h1>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}'
@@ -193,27 +171,50 @@ DRAWN: dict[str, str] = {
 }
 
 
-def figure_of(value: object, **options: Any) -> Figure:
-    """The figure of a value that the package returns, or of a list; options are what its kind takes, such as ``shape``.
+def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
+    """Return the figure of a value that the package returns, or of a list of such values.
+
+    Args:
+        value: the value.
+        shape: a global shape, if the value is a layout: the figure shows the tensor with its shards.
+
+    Raises:
+        UsageTypeError: If the value is not one of the package's.
+        InputError: If a shape is given for another value than a layout.
 
     >>> from spmdsim.core import Mesh
-    >>> figure_of(Mesh((2, 2), ("dp", "tp"))).title
-    'mesh dp=2 tp=2: 4 ranks'
+    >>> print(figure(Mesh((2, 2), ("dp", "tp"))).text)
+    dp=2 tp=2
+    rank  tp=0  tp=1
+    dp=0  0     1
+    dp=1  2     3
     """
+    from spmdsim.core import Layout
+
+    if shape is not None and not isinstance(value, Layout):
+        raise InputError(f"a shape goes with a layout, but {type(value).__name__} was given with {shape}")
+    if isinstance(value, Figure):
+        return value
     if isinstance(value, (list, tuple)) and value and not hasattr(value, "_fields"):
         return _together(value)
-    for kind in type(value).__mro__:
-        entry = DRAWN.get(f"{kind.__module__}.{kind.__qualname__}")
-        if entry is not None:
-            module, _, name = entry.partition(".")
-            make: Callable[..., Figure] = getattr(import_module(f"spmdsim.draw.{module}"), name)
-            return make(value, **options)
-    if not any(kind.__module__.startswith("spmdsim.") for kind in type(value).__mro__):
+    classes = type(value).__mro__
+    names = (DRAWN.get(f"{kind.__module__}.{kind.__qualname__}") for kind in classes)
+    function = next(filter(None, names), "figures.facts_figure")
+    if not any(kind.__module__.startswith("spmdsim.") for kind in classes):
         raise UsageTypeError(
             f"there is no picture of {short(value, 60)}: show a Mesh, Layout, Tensor, plan, trace, schedule or "
             "another value that spmdsim returned"
         )
-    return facts_figure(value)
+    module, _, name = function.partition(".")
+    make: Callable[..., Figure] = getattr(import_module(f"spmdsim.draw.{module}"), name)
+    drawn = make(value) if shape is None else make(value, shape)
+    return drawn if drawn.written else replace(drawn, written=partial(_own_words, value, drawn))
+
+
+def _own_words(value: object, drawn: Figure, width: int) -> list[Words]:
+    """Return the value's own text if that has several lines, else the figure's."""
+    text = str(value)
+    return [text] if "\n" in text and text != repr(value) else drawn.words(width)
 
 
 def _together(values: Sequence[Any]) -> Figure:
@@ -223,7 +224,7 @@ def _together(values: Sequence[Any]) -> Figure:
         from spmdsim.draw.search_figures import frontier_figure
 
         return frontier_figure(values)
-    figures = [figure_of(value) for value in values[:MOST_FIGURES]]
+    figures = [figure(value) for value in values[:MOST_FIGURES]]
     more = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
     return stacked(f"{many(len(values), 'value')}", figures, more)
 
@@ -231,12 +232,17 @@ def _together(values: Sequence[Any]) -> Figure:
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
     """Several figures below each other as one."""
     parts: list[Part] = []
-    for figure in figures:
+    for one in figures:
         head = Canvas()
-        for line, words in enumerate((figure.title, *figure.notes)):
+        for line, words in enumerate((one.title, *one.notes)):
             head.text(0, 12 + ROW * line, words, "faint" if line else "title")
-        parts += [head, *figure.parts]
-    return Figure(title, tuple(parts), notes)
+        parts += [head, *one.parts]
+    return Figure(
+        title,
+        tuple(parts),
+        notes,
+        lambda width: [title, *notes, *chain.from_iterable(one.words(width) for one in figures)],
+    )
 
 
 def facts_figure(value: Any) -> Figure:
@@ -245,7 +251,7 @@ def facts_figure(value: Any) -> Figure:
     rows = [(key, short(fact)) for key, fact in facts_of(value).items()]
     words = "" if str(value) == repr(value) else str(value)
     title = f"{name} {words}" if words and len(words) < 80 and "\n" not in words else name
-    notes = tuple(words.splitlines()[:MOST_ROWS]) if words and title == name else ()
+    notes = tuple(words.splitlines()[:MOST_LINES]) if words and title == name else ()
     return Figure(title, (fact_rows(rows),) if rows else (), notes)
 
 
@@ -283,16 +289,6 @@ def short(value: object, most: int = 90) -> str:
         text = str(value)
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def html_of(value: object, **options: Any) -> str:
-    """The figure as a fragment of a page."""
-    return figure_of(value, **options).html()
-
-
-def svg_of(value: object, **options: Any) -> str:
-    """The figure as one SVG image."""
-    return figure_of(value, **options).svg()
 
 
 def side_by_side(drawings: Sequence[tuple[str, Canvas]], most: float = 880, gap: float = 24) -> Canvas:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.canvas import MOST_FILLS, Canvas, fill_of, width_of
-from spmdsim.draw.figures import Figure, side_by_side
+from spmdsim.draw.figures import Figure, Words, side_by_side
 from spmdsim.draw.layout_picture import (
     GAP,
     MOST_PANELS,
@@ -20,6 +20,8 @@ from spmdsim.draw.layout_picture import (
     box_text,
     digits,
     grid_axes,
+    mesh_grid,
+    rank_grid,
     rank_panels,
     shown,
 )
@@ -31,6 +33,7 @@ from spmdsim.draw.shard_picture import (
     holders_text,
     interval,
     is_uneven,
+    tensor_pieces,
 )
 from spmdsim.errors import many
 from spmdsim.layout.addends import ownership_words, partial_reduction
@@ -48,7 +51,8 @@ def mesh_figure(mesh: Mesh) -> Figure:
     """The grid of a mesh's ranks."""
     note = "numbers are ranks; the last axis is the one along which they count"
     title = f"mesh {mesh}: {many(mesh.size, 'rank')}"
-    return Figure(title, (_grid(Layout(mesh, ()), None, plain=True),), (note,))
+    drawing = _grid(Layout(mesh, ()), None, plain=True)
+    return Figure(title, (drawing,), (note,), lambda width: [str(mesh), mesh_grid(mesh, width).rich()])
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
@@ -65,11 +69,20 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
         notes.append(
             f"{layout.short()}: S(d)[k] is axis number k of those that split dim d, [0] the outermost"
         )
-    if shape is None:
-        return Figure(f"layout {layout}", (_grid(layout, None),), tuple(notes))
-    layout.check_shape(shape)
-    text = "x".join(map(str, shape)) or "a scalar"
-    return Figure(f"layout {layout} of {text}", (_grid(layout, shape), _pieces(layout, shape)), tuple(notes))
+    title, drawings = f"layout {layout}", [_grid(layout, shape)]
+    if shape is not None:
+        layout.check_shape(shape)
+        title += f" of {'x'.join(map(str, shape)) or 'a scalar'}"
+        drawings.append(_pieces(layout, shape))
+    return Figure(
+        title, tuple(drawings), tuple(notes), lambda width: [str(layout), *layout_words(layout, shape, width)]
+    )
+
+
+def layout_words(layout: Layout, shape: Sequence[int] | None, width: int) -> list[Words]:
+    """Return the grid of ranks, and with a shape the tensor with its shards, in lines of ``width`` characters."""
+    words: list[Words] = [rank_grid(layout, width).rich()]
+    return words if shape is None else [*words, "", tensor_pieces(layout, shape, width).rich()]
 
 
 def tensor_figure(tensor: Tensor) -> Figure:
@@ -79,7 +92,12 @@ def tensor_figure(tensor: Tensor) -> Figure:
     first = layout.mesh.rank_at(0)
     owned = math.prod(layout.local_shape(shape, first)) * itemsize
     size = f"{bytes_text(math.prod(shape) * itemsize)} in all, {bytes_text(owned)} on rank {first}; {tensor.world!r}"
-    return Figure(repr(tensor), figure.parts, (*figure.notes, size))
+    return Figure(
+        repr(tensor),
+        figure.parts,
+        (*figure.notes, size),
+        lambda width: [repr(tensor), str(layout), *layout_words(layout, shape, width)],
+    )
 
 
 def _fill(layout: Layout, shard: int) -> int | None:

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.draw.canvas import Canvas, width_of
-from spmdsim.draw.figures import FactTable, Figure, Part, side_by_side
+from spmdsim.draw.figures import Figure, Part, Words, side_by_side
 from spmdsim.draw.layout_picture import GridCell, Picture, box_text
 from spmdsim.errors import SpmdError, many
 from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
 from spmdsim.redistribution.exchange.direct import receives
-from spmdsim.redistribution.plan_table import best_of_each_kind, bytes_text, plan_dict, seconds_text
+from spmdsim.redistribution.plan_table import (
+    bytes_text,
+    candidates_table,
+    plan_parts,
+    seconds_text,
+    steps_table,
+)
 from spmdsim.trace.event_table import pairs
 
 if TYPE_CHECKING:
@@ -141,10 +147,9 @@ def step_figure(step: Step, itemsize: int = 4) -> Figure:
 def plan_figure(plan: Plan) -> Figure:
     """A plan: its way, its steps, who sends what to whom, what was considered, and the bound of each."""
     shape = "x".join(map(str, plan.shape)) or "scalar"
-    facts = plan_dict(plan)
     parts: list[Part] = [_way(plan)]
     if plan.steps:
-        parts.append(_steps(plan, facts))
+        parts.append(steps_table(plan))
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         boxes = _transfers(plan)
         parts += [boxes] if boxes is not None else []
@@ -156,14 +161,30 @@ def plan_figure(plan: Plan) -> Figure:
             for number, s in enumerate(moving, 1)
         ]
         parts += [side_by_side(tables)] if tables else []
-    parts.append(_considered(plan))
+    parts.append(candidates_table(plan))
     machine = "by bytes alone" if plan.machine is None else f"on {plan.machine.name}"
     notes = (
         f"the busiest rank receives {bytes_text(plan.max_nbytes)}, at least {bytes_text(plan.max_lower_bound)} are needed; "
         f"all ranks {bytes_text(plan.total_nbytes)}, at least {bytes_text(plan.total_lower_bound)}",
         f"{seconds_text(plan.seconds)} {machine}; a rank holds {bytes_text(plan.peak_nbytes)} at most",
     )
-    return Figure(f"plan for {plan.dtype}[{shape}]: {plan.src} -> {plan.dst}", tuple(parts), notes)
+    return Figure(
+        f"plan for {plan.dtype}[{shape}]: {plan.src} -> {plan.dst}",
+        tuple(parts),
+        notes,
+        lambda _: _words(plan),
+    )
+
+
+def _words(plan: Plan) -> list[Words]:
+    """Return the plan's table, and the text picture of its boxes if that is small."""
+    parts: list[Words] = [*plan_parts(plan)]
+    if plan.src.partial == plan.dst.partial and plan.to_shape is None:
+        picture = transfers_picture(plan.src, plan.dst, plan.shape)
+        if picture is not None:
+            parts.append(f"\nwho sends what to whom (sender>receiver){moving_words(plan)}:")
+            parts.append(picture.rich())
+    return parts
 
 
 def _way(plan: Plan) -> Canvas:
@@ -187,29 +208,6 @@ def _way(plan: Plan) -> Canvas:
             out.text(x + room / 2, 36, size, "faint", "middle")
             x += room
     return out
-
-
-def _steps(plan: Plan, facts: dict[str, list[dict[str, object]]]) -> FactTable:
-    rows = []
-    for number, (step, one) in enumerate(zip(plan.steps, facts["steps"]), 1):
-        sizes = (one[key] for key in ("max_nbytes", "max_sent_nbytes", "total_nbytes"))
-        moved = (*(bytes_text(float(str(size))) for size in sizes), str(one["messages"]))
-        head = (str(number), step.collective, ",".join(step.axes) or "-")
-        rows.append((*head, *moved, seconds_text(float(str(one["seconds"])))))
-    columns = ("step", "collective", "over", "received", "sent", "total", "messages", "time")
-    return FactTable(columns, tuple(rows), "steps; bytes of the busiest rank", (3, 4, 5, 6, 7))
-
-
-def _considered(plan: Plan) -> FactTable:
-    rows = []
-    for one in best_of_each_kind(plan.alternatives):
-        way = " + ".join(step.collective for step in one.steps) or "nothing"
-        taken = "taken" if one.kind == plan.kind else "" if one.allowed else "holds too much in between"
-        received = bytes_text(one.received * plan.itemsize)
-        rows.append((one.kind, way, received, seconds_text(one.seconds), taken))
-    rows.append(("lower bound", "", bytes_text(plan.max_lower_bound), "", ""))
-    caption = "considered, with the least that is possible"
-    return FactTable(("way", "steps", "received", "time", ""), tuple(rows), caption, (2, 3))
 
 
 def _transfers(plan: Plan) -> Canvas | None:

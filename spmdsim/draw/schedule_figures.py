@@ -8,6 +8,7 @@ the more ranks have contributed; a frame marks what is new.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,10 @@ from spmdsim.collectives.facts import as_share, facts_of
 from spmdsim.collectives.history import History, RankState, RoundMessage, unroll
 from spmdsim.collectives.instructions import name_chunks, name_runs
 from spmdsim.draw.canvas import Canvas, fill_of, ink_of, number, width_of
-from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows, short, side_by_side
+from spmdsim.draw.figures import Figure, Part, Words, fact_rows, short, side_by_side
 from spmdsim.draw.figures import facts_of as plain_facts
 from spmdsim.errors import SpmdError
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -30,8 +32,6 @@ MOST_CHUNKS_APART = 24
 
 MOST_COLUMNS = 20
 """Ranks side by side in a terminal."""
-
-ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·━═", "|-+*><>.-=")), "∑": "S", "…": ".."})
 
 
 def state_lines(story: History, index: int) -> list[str]:
@@ -222,11 +222,23 @@ MOST_RANKS, MOST_CHUNKS, MOST_ARROWS, MOST_CELLS = 64, 16, 2_000, 4_000
 
 
 def schedule_figure(schedule: Schedule) -> Figure:
-    """A schedule; of one with too many ranks or messages, its counts."""
+    """Return the figure of a schedule: its messages, or, if these are too many, its counts."""
+    written = partial(_words, schedule)
     if schedule.size <= MOST_RANKS:
-        return history_figure(unroll(schedule))
+        return replace(history_figure(unroll(schedule)), written=written)
     why = f"{schedule.size:,} ranks are too many for arrows: these are its counts"
-    return counts_figure(facts_of(schedule), why)
+    return replace(counts_figure(facts_of(schedule), why), written=written)
+
+
+def _words(schedule: Schedule, width: int) -> list[Words]:
+    """Return the states and messages of a schedule of few ranks, and its counts, as text."""
+    if schedule.size > MOST_COLUMNS:
+        return [schedule.name, *fact_lines(facts_of(schedule))]
+    story = unroll(schedule)
+    words: list[Words] = [schedule.name, *([state_legend(schedule)] if story.states else [])]
+    words += [highlighted([*state_lines(story, index), ""]) for index in range(len(story.states))]
+    words.append(highlighted([*message_lines(story), ""]))
+    return words + ([] if story.findings else [*fact_lines(facts_of(schedule))])
 
 
 def history_figure(story: History) -> Figure:
@@ -268,7 +280,7 @@ def counts_figure(facts: Facts, why: str = "") -> Figure:
     lines = fact_lines(facts)
     rows = tuple((line[:16].strip(), line[16:].strip()) for line in lines if line.startswith(counted))
     rest = [line for line in lines if not line.startswith(counted)]
-    table = FactTable(("count", "of the busiest rank"), rows)
+    table = Table(("count", "of the busiest rank"), rows)
     return Figure(facts.verdict.schedule.name, (table,), tuple(filter(None, (why, *rest))))
 
 

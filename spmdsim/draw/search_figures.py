@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from spmdsim.auto_parallel.frontier import frontier_table
 from spmdsim.auto_parallel.search_report import (
     PARTS,
-    WHY_HEADS,
+    comparison_table,
     factor_words,
     operator_rows,
+    report_parts,
     why_lines,
-    why_rows,
+    why_table,
 )
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
-from spmdsim.draw.figures import FactTable, Figure
+from spmdsim.draw.figures import Figure
 from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
 from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import seconds_text
+from spmdsim.tables import Table
 from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
@@ -46,8 +49,8 @@ def search_figure(answer: SearchResult) -> Figure:
         f"holds {nbytes_text(answer.memory.peak)} at most",
         *answer.remarks,
     )
-    parts = (_operators(answer), _by_hand(answer), _compared(answer))
-    return Figure(f"strategies for {answer.graph}", parts, notes)
+    parts = (_operators(answer), _by_hand(answer), comparison_table(answer))
+    return Figure(f"strategies for {answer.graph}", parts, notes, lambda _: report_parts(answer))
 
 
 def _operators(answer: SearchResult) -> Canvas:
@@ -111,28 +114,14 @@ def _operators(answer: SearchResult) -> Canvas:
     return out
 
 
-def _every(answer: SearchResult) -> dict[str, SearchResult]:
-    return {"found": answer, **answer.comparison}
-
-
 def _by_hand(answer: SearchResult) -> Canvas:
     """Time against memory of what was found and of what people configure by hand."""
     lines = tuple(
         Line(name, ((float(one.memory.peak), one.seconds),))
-        for name, one in _every(answer).items()
+        for name, one in {"found": answer, **answer.comparison}.items()
         if one.memory.peak > 0 and one.seconds > 0
     )
     return plot_canvas(Plot(TRADE, "peak bytes of a rank", TIME, lines), height=300)
-
-
-def _compared(answer: SearchResult) -> FactTable:
-    base = answer.seconds or 1.0
-    rows = []
-    for name, one in _every(answer).items():
-        sizes = map(nbytes_text, (one.nbytes, one.memory.peak))
-        rows.append((name, seconds_text(one.seconds), f"{one.seconds / base:.2f}", *sizes))
-    columns = ("layout", "time", "ratio", "bytes/rank", "peak memory")
-    return FactTable(columns, tuple(rows), "comparison", (1, 2, 3, 4))
 
 
 def frontier_figure(points: Sequence[TradeOff]) -> Figure:
@@ -141,10 +130,10 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
     for point in points:
         by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
     lines = tuple(Line(name, tuple(sorted(pairs))) for name, pairs in by_mesh.items())
-    rows = tuple((seconds_text(p.seconds), nbytes_text(p.memory), str(p.mesh)) for p in points)
     plot = Plot(TRADE, "bytes of a rank", TIME, lines)
-    table = FactTable(("time", "memory of a rank", "mesh"), rows, "", (0, 1))
-    return Figure(f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), table))
+    return Figure(
+        f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), frontier_table(points))
+    )
 
 
 def trade_off_figure(point: TradeOff) -> Figure:
@@ -154,7 +143,7 @@ def trade_off_figure(point: TradeOff) -> Figure:
         for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
     )
     title = f"{seconds_text(point.seconds)} with {nbytes_text(point.memory)} of a rank on {point.mesh}"
-    return Figure(title, (FactTable(("operator", "strategy", "result"), rows),))
+    return Figure(title, (Table(("operator", "strategy", "result"), rows),))
 
 
 def why_figure(answer: WhyNot) -> Figure:
@@ -167,7 +156,8 @@ def why_figure(answer: WhyNot) -> Figure:
         out.text(0, 15 + 26 * line, name)
         out.bar(margin, 26 * line, 400 * one.seconds / most, 20, fill_of(line)[0], name)
         out.text(margin + 406 * one.seconds / most + 6, 15 + 26 * line, seconds_text(one.seconds), "faint")
-    rows = tuple(tuple(row) for row in why_rows(answer))
-    table = FactTable(WHY_HEADS, rows, "what changes, in the unit above", tuple(range(2, 7)))
+    table = why_table(answer)
+    tables = (table,) if table.rows else ()
     title = f"why not another strategy for {answer.operator.name}"
-    return Figure(title, (out, *([table] if rows else ())), why_lines(answer))
+    lines = why_lines(answer)
+    return Figure(title, (out, *tables), lines, lambda _: [*lines, *tables])

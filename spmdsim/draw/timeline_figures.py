@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
-from spmdsim.draw.figures import FactTable, Figure
+from spmdsim.draw.figures import Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.draw.time_axis import TimeAxis
 from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
+from spmdsim.tables import Table
+from spmdsim.trace.event_table import events_table
 from spmdsim.trace.events import CollectiveEvent
 
 if TYPE_CHECKING:
@@ -133,10 +135,11 @@ def trace_figure(trace: Trace) -> Figure:
     if len(trace) > MOST_BARS:
         notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
     title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"
+    table = events_table(trace)
     if not len(trace):
-        return Figure(title, (), tuple(notes[:1]))
+        return Figure(title, (), tuple(notes[:1]), lambda _: [table])
     drawn = lanes(("operators", "collectives"), [*operators, *collectives])
-    return Figure(title, (drawn, _events(trace)), tuple(notes))
+    return Figure(title, (drawn, table), tuple(notes), lambda _: [table])
 
 
 def _received(event: CollectiveEvent) -> str:
@@ -150,21 +153,6 @@ def losses_figure(losses: Sequence[float]) -> Figure:
     drawn = (plot_canvas(plot, 560, 300),) if points else ()
     notes = (f"loss {losses[0]:.6g} at first, {losses[-1]:.6g} at last",) if losses else ()
     return Figure(many(len(losses), "step"), drawn, notes)
-
-
-def _events(trace: Trace) -> FactTable:
-    rows = []
-    for event in trace:
-        if isinstance(event, CollectiveEvent):
-            over = f"{','.join(event.axes) or '-'} ({event.group_size})"
-            layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
-            cells = (f"  {event.collective}", over, layouts, _received(event))
-        else:
-            layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
-            cells = (event.name, event.strategy, layouts, "")
-        rows.append((*cells, seconds_text(event.seconds), event.source or ""))
-    columns = ("event", "over, strategy", "layouts", "received", "time", "source")
-    return FactTable(columns, tuple(rows), "events; a collective belongs to the operator below it", (3, 4))
 
 
 def report_figure(report: Report) -> Figure:
@@ -190,7 +178,7 @@ def report_figure(report: Report) -> Figure:
         for rank, (messages, nbytes, seconds) in enumerate(each)
     )
     clock = "ends after" if report.completed else "last call ended after"
-    table = FactTable(("rank", "messages", "bytes sent", clock), rows, "", (1, 2, 3))
+    table = Table(("rank", "messages", "bytes sent", clock), rows, right=(1, 2, 3))
     word = "ok" if report.ok else "with mistakes"
     title = f"simulated run on {many(report.size, 'rank')}: {word}"
     return Figure(title, (lanes(names, bars, arrows), table), tuple(notes))

@@ -23,6 +23,7 @@ from functools import cached_property
 
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.layout.addends import partial_reduction
+from spmdsim.tables import Table
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,6 @@ class RankDerivation:
     def shard_number(self) -> int:
         """The sum of the terms."""
         return sum(self.terms)
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table as plain text cells, to be drawn by whoever shows it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
 
 
 class Derivation:
@@ -138,27 +129,26 @@ class Derivation:
 
     # -- as tables ----------------------------------------------------------------------------------
 
-    def tables(self) -> tuple[TextTable, ...]:
+    def tables(self) -> tuple[Table, ...]:
         """The steps as tables; without the second one if no column moves."""
         steps = [self._number_table()]
         if self.needs_adjusting:
             steps.append(self._adjust_table())
         return (*steps, self._compute_table())
 
-    def _number_table(self) -> TextTable:
+    def _number_table(self) -> Table:
         mesh = self.layout.mesh
         columns = ("rank", *(f"{self.name(axis)} (base {size})" for axis, size in zip(mesh.axes, mesh.shape)))
         rows = tuple((str(row.rank), *map(str, row.number)) for row in self.rows)
-        return TextTable("number the device matrix, the last axis fastest", columns, rows)
+        return Table(columns, rows, "number the device matrix, the last axis fastest", (0,))
 
-    def _adjust_table(self) -> TextTable:
+    def _adjust_table(self) -> Table:
         columns = ("rank", *(self.name(axis) for axis in self.adjusted_axes))
         rows = tuple((str(row.rank), *map(str, row.adjusted)) for row in self.rows)
-        return TextTable(
-            "adjust: put the columns in the order of the tensor map", columns, rows, self._dropped()
-        )
+        title = "adjust: put the columns in the order of the tensor map"
+        return Table(columns, rows, title, (0,), self._dropped())
 
-    def _compute_table(self) -> TextTable:
+    def _compute_table(self) -> Table:
         reduction = partial_reduction(self.layout)
         shared = "shard" if reduction is None else reduction.noun
         columns: tuple[str, ...]
@@ -173,7 +163,7 @@ class Derivation:
             rows = [(*row[:3], reduction.label(int(row[0])), row[3]) for row in rows]
         notes = () if self.needs_adjusting else self._dropped()
         notes += () if reduction is None else (reduction.sentence,)
-        return TextTable("compute the shard numbers", columns, tuple(rows), (*notes, *map(str, self.strides)))
+        return Table(columns, rows, "compute the shard numbers", (0, 2), (*notes, *map(str, self.strides)))
 
     def _sum_text(self, row: RankDerivation) -> str:
         parts = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))

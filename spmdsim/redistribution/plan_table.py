@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from textwrap import indent
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout
@@ -14,13 +13,14 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.price import largest_shard_shape, most_sent, received_elements, step_messages
 from spmdsim.redistribution.ways.way import step_buffer
+from spmdsim.tables import Table, join_text
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan
 
 _HEAD = (
     *("step", "collective", "over", "local shape"),
-    *("received", "sent", "total", "messages", "seconds", "buffer"),
+    *("received", "sent", "total", "messages", "time", "buffer"),
 )
 
 
@@ -51,27 +51,41 @@ def seconds_text(seconds: float) -> str:
 
 
 def plan_table(plan: Plan) -> str:
-    """The plan as lines of text."""
+    """Return the plan as text."""
+    return join_text(plan_parts(plan))
+
+
+def plan_parts(plan: Plan) -> list[str | Table]:
+    """Return the lines and tables that describe a plan, in the order in which they are read."""
     shape = "x".join(map(str, plan.shape)) or "scalar"
     to = "" if plan.to_shape is None else f" to {'x'.join(map(str, plan.to_shape)) or 'scalar'}"
-    lines = [f"{plan.dtype}[{shape}]{to}: {plan.src} -> {plan.dst}", f"  {plan.trace}"]
+    parts: list[str | Table] = [f"{plan.dtype}[{shape}]{to}: {plan.src} -> {plan.dst}", f"  {plan.trace}"]
     if plan.itemsize != element_type(plan.dtype).itemsize:
-        lines.append(
+        parts.append(
             f"  sums of {plan.dtype} travel as float32, 4 bytes per element, and are rounded once, in the end"
         )
     if plan.steps:
-        rows = [_row(plan, number) for number in range(len(plan.steps))]
-        lines.append(indent(text_table(_HEAD, rows, right=(0, *range(4, len(_HEAD)))), "  "))
+        parts.append(steps_table(plan))
     else:
-        lines.append("  nothing to do: every rank holds its shard already")
-    lines.append(_verdict(plan))
+        parts.append("  nothing to do: every rank holds its shard already")
+    parts.append(_verdict(plan))
     if isinstance(plan.machine, Machine):
-        lines.append(plan.machine.certainty)
-    considered = best_of_each_kind(plan.alternatives)
-    if len(considered) > 1:
-        lines.append(f"considered{_model(plan)}:")
-        lines += [f"  {_candidate_text(plan, one)}" for one in considered]
-    return "\n".join(lines)
+        parts.append(plan.machine.certainty)
+    if len(best_of_each_kind(plan.alternatives)) > 1:
+        parts.append(candidates_table(plan))
+    return parts
+
+
+def steps_table(plan: Plan) -> Table:
+    """Return the table of a plan's steps; bytes are those of the rank that sends or receives most."""
+    rows = [_row(plan, number) for number in range(len(plan.steps))]
+    return Table(_HEAD, rows, right=(0, *range(4, len(_HEAD))))
+
+
+def candidates_table(plan: Plan) -> Table:
+    """Return the table of the candidates among which a plan was chosen: the best one of each kind."""
+    rows = [_candidate_row(plan, candidate) for candidate in best_of_each_kind(plan.alternatives)]
+    return Table(("kind", "steps", "received", "time", "remark"), rows, f"considered{_model(plan)}", (2, 3))
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -185,14 +199,15 @@ def _model(plan: Plan) -> str:
     return " by bytes alone" if plan.machine is None else f" on {plan.machine.name}"
 
 
-def _candidate_text(plan: Plan, one: Candidate) -> str:
-    nbytes = one.received * plan.itemsize
-    count = f"{len(one.steps)} step{'s' if len(one.steps) != 1 else ''}"
-    names = " + ".join(step.collective for step in one.steps)
-    memory = "" if one.allowed else f"; not taken: it holds {bytes_text(one.held * plan.itemsize)} in between"
-    bound = " = bound" if nbytes == plan.max_lower_bound else ""
-    taken = "; taken" if one.steps == plan.steps else ""
-    return f"{one.kind}, {count} ({names}): {bytes_text(nbytes)}{bound}, {seconds_text(one.seconds)}{memory}{taken}"
+def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
+    nbytes = candidate.received * plan.itemsize
+    remarks = ["the lower bound"] if nbytes == plan.max_lower_bound else []
+    if not candidate.allowed:
+        remarks.append(f"not taken: it holds {bytes_text(candidate.held * plan.itemsize)} in between")
+    if candidate.steps == plan.steps:
+        remarks.append("taken")
+    steps = " + ".join(step.collective for step in candidate.steps) or "nothing"
+    return candidate.kind, steps, bytes_text(nbytes), seconds_text(candidate.seconds), "; ".join(remarks)
 
 
 def _over(step: Step) -> str:
@@ -205,20 +220,3 @@ def _over(step: Step) -> str:
 
 def _x(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
-
-
-def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()) -> str:
-    """A plain table.
-
-    >>> print(text_table(["name", "n"], [["a", "1"], ["bc", "23"]], right=[1]))
-    name   n
-    a      1
-    bc    23
-    """
-    cells = [heads, *rows]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    padded = (
-        [cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))]
-        for row in cells
-    )
-    return "\n".join("  ".join(row).rstrip() for row in padded)

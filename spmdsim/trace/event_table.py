@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
@@ -13,6 +12,7 @@ from spmdsim.redistribution.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, received
 from spmdsim.redistribution.plan_table import bytes_text
 from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.tables import Table
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
 
 if TYPE_CHECKING:
@@ -35,21 +35,13 @@ def nbytes_text(count: float) -> str:
     return bytes_text(count, ".1f")
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as aligned columns; the first row is the heading."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
-
-
-def table(trace: Trace) -> str:
-    """One line per event: what, over which axes and groups, which layouts, bytes (most of any rank), time.
+def events_table(trace: Trace) -> Table:
+    """Return the table of a trace: for each event its axes, groups, layouts, bytes (most of any rank) and time.
 
     ``planned`` is what the step amounts to by the convention of plans, ``received`` and ``sent`` what was moved, and
     ``by`` how. Below the total stand what the library's own algorithms moved instead, and the control traffic.
     """
-    rows = [HEADING, *(_row(event) for event in trace), _total(trace)]
+    rows = [*(_row(event) for event in trace), _total(trace)]
     if any(event.library for event in trace.collectives):
         moved = [event.library or Asked(1, max(event.nbytes), max(event.sent)) for event in trace.collectives]
         rows.append(_line("library", sum(moved, Asked()), "with the algorithms that MPI chooses itself"))
@@ -57,7 +49,7 @@ def table(trace: Trace) -> str:
         kinds = ", ".join(f"{asked.calls} {purpose}" for purpose, asked in sorted(trace.control.items()))
         total = sum(trace.control.values(), Asked())
         rows.append(_line("control", total, kinds, many(total.calls, "call")))
-    return columns(rows)
+    return Table(HEADING, rows, right=(5, 6, 7, 9))
 
 
 def _total(trace: Trace) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from spmdsim.errors import InputError
 from spmdsim.reading import read_json
 from spmdsim.sides import name_ranks
-from spmdsim.trace.event_table import columns
+from spmdsim.tables import Table
 
 #: What the file is, as it says of itself.
 KIND = "the last calls of each rank"
@@ -151,7 +151,10 @@ def table(documents: Sequence[dict[str, Any]]) -> str:
       b  call 1, at x.py:3
     """
     parts = [title(documents)]
-    parts += ["\n".join((one.name, columns(one.rows), *one.notes)) for one in groups(documents)]
+    parts += [
+        "\n".join((one.name, Table(one.rows[0], one.rows[1:]).text(), *one.notes))
+        for one in groups(documents)
+    ]
     return "\n\n".join(parts)
 
 

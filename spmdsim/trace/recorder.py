@@ -107,10 +107,10 @@ class Trace(Pictured, Sequence[Event]):
         return sum(event.spent for event in self.collectives)
 
     def table(self) -> str:
-        """The events as a table for people."""
-        from spmdsim.trace.event_table import table
+        """Return the events as a table in text."""
+        from spmdsim.trace.event_table import events_table
 
-        return table(self)
+        return events_table(self).text()
 
     def matrix(self, size: int) -> np.ndarray:
         """Bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""

@@ -17,9 +17,10 @@ import pytest
 
 from spmdsim.cli.collective.schedule_arguments import parse_bytes, rank_counts
 from spmdsim.cli.main import main
+from spmdsim.cli.output import to_encoding
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.history import unroll
-from spmdsim.draw.schedule_figures import ASCII, grid, history_figure, state_table
+from spmdsim.draw.schedule_figures import grid, history_figure, state_table
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
 
@@ -53,7 +54,7 @@ def test_grid_of_arrows() -> None:
         "round 1  ●─────┼────▶●     │     │",
         "round 2  ●────▶●     ●────▶●     │",
     ]
-    plain = [line.translate(ASCII) for line in grid(unroll(schedule_of("all_reduce", "ring", 2)))]
+    plain = [to_encoding(line, "ascii") for line in grid(unroll(schedule_of("all_reduce", "ring", 2)))]
     assert plain == [
         "         0     1",
         "round 0  *-+1->*",
@@ -71,20 +72,20 @@ def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
         text = "\n".join(grid(story))
         assert text.count("▶") + text.count("◀") == messages, chosen.full_name
         assert len(story.states) == len(story.steps) + 1
-        drawing = ET.fromstring(history_figure(story).svg())
+        drawing = ET.fromstring(history_figure(story).svg)
         arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("class") == "arrow"]
         assert len(arrows) == messages + 1  # and the legend's
 
 
 def test_svg_needs_nothing_else() -> None:
-    text = history_figure(unroll(schedule_of("all_reduce", "rabenseifner", 6))).svg()
+    text = history_figure(unroll(schedule_of("all_reduce", "rabenseifner", 6))).svg
     assert not re.search(r"href|url\((?!#)|@import|<script", text)
     wide = re.search(r'viewBox="0 0 (\d+) (\d+)"', text)
     assert wide is not None
     xs = [float(x) for x in re.findall(r' x[12]?="([\d.]+)"', text)]
     assert max(xs) <= int(wide[1])
     crowded = history_figure(unroll(schedule_of("all_reduce", "ring", 128)))
-    assert "messages are too many for arrows" in crowded.notes[0] and 'class="arrow"' not in crowded.svg()
+    assert "messages are too many for arrows" in crowded.notes[0] and 'class="arrow"' not in crowded.svg
 
 
 def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from spmdsim.cost.machine_file import load_machine
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
 from spmdsim.draw.cost_figures import prediction_plot
-from spmdsim.draw.figures import figure_of
+from spmdsim.draw.figures import figure
 from spmdsim.draw.plot import terminal_plot
 from spmdsim.errors import InputError
 from spmdsim.redistribution import plan
@@ -225,7 +225,7 @@ def test_who_is_the_fastest_somewhere_is_drawn_and_who_is_not_drawn_is_named() -
     assert set(plot.undrawn) == {*prediction.algorithms} - drawn
     words = f"drawn are the 8 fastest; not drawn: {', '.join(plot.undrawn)}"
     assert words in terminal_plot(plot)[-1]
-    assert words in figure_of(prediction).svg() and words in figure_of(prediction).html()
+    assert words in figure(prediction).svg and words in figure(prediction).html
     assert not prediction_plot(prediction).undrawn
     few = [line.name for line in prediction_plot(prediction, 1).lines]
     assert {*few} == fastest  # never fewer than those that are the fastest somewhere
@@ -243,16 +243,16 @@ def test_times_beyond_the_measured_sizes_are_called_a_guess(tmp_path, capsys) ->
         assert main(command.split()) == 0
         assert capsys.readouterr().out.count(words) == said
     beyond = predict("all_reduce", machine, [4], [1024, 262_144])
-    assert words in figure_of(beyond).svg()
-    assert words not in figure_of(predict("all_reduce", machine, [4], [1024, 262_144], ["ring"])).svg()
+    assert words in figure(beyond).svg
+    assert words not in figure(predict("all_reduce", machine, [4], [1024, 262_144], ["ring"])).svg
 
 
 def test_a_picture_says_what_is_left_out() -> None:
     long = predict("broadcast", MACHINE, [6], [64 * 2**k for k in range(12)])
-    assert "the table has the first 10 of 12 points" in figure_of(long).notes
+    assert "the table has the first 10 of 12 points" in figure(long).notes
     few = replace(long, left_out={"linear": "too many messages"})
-    assert "left out: linear too many messages" in figure_of(few).svg()
-    assert not figure_of(predict("all_reduce", MACHINE, [8], [64, 128], ["ring"])).notes
+    assert "left out: linear too many messages" in figure(few).svg
+    assert not figure(predict("all_reduce", MACHINE, [8], [64, 128], ["ring"])).notes
 
 
 def test_command_prints_table_crossovers_and_plot(capsys) -> None:

@@ -15,7 +15,7 @@ from spmdsim import LockStep, Mesh, Tensor, matmul, plan, show
 from spmdsim.cli.main import main
 from spmdsim.core import REDUCE_OPS
 from spmdsim.draw.canvas import FILLS, HATCH_OPACITY, Canvas, svg
-from spmdsim.draw.figures import html_of, svg_of
+from spmdsim.draw.figures import figure
 from spmdsim.layout.addends import partial_reduction
 
 MESH = Mesh((2, 4), ("dp", "tp"))
@@ -38,13 +38,13 @@ def product() -> tuple[Tensor, Tensor]:
 def test_a_partial_product_does_not_look_like_the_finished_one(capsys: pytest.CaptureFixture[str]):
     partial, finished = product()
     assert partial.layout.partial and not finished.layout.partial
-    for draw in (svg_of, html_of):
-        pending, done = draw(partial), draw(finished)
+    for form in ("svg", "html"):
+        pending, done = (getattr(figure(tensor), form) for tensor in (partial, finished))
         assert not COPIES.search(pending) and COPIES.search(done)
         assert pending.count('class="hatching"') == 8 + 2 and "hatching" not in done
         assert all(f">+{k} of 4<" in pending for k in (1, 2, 3, 4)) and ">+" not in done
         assert ">#0 = sum of 4<" in pending and ">ranks 0+1+2+3<" in pending and ">ranks 0,1,2,3<" in done
-    told = titles(svg_of(partial))
+    told = titles(figure(partial).svg)
     assert "rank 6 at dp=1 tp=2: addend 3 of 4 of shard #1 = [16:32, 0:8]" in told
     assert "shard #1, [16:32, 0:8]: sum of 4 on ranks 4+5+6+7" in told
     show(partial)
@@ -69,7 +69,7 @@ def test_a_partial_product_does_not_look_like_the_finished_one(capsys: pytest.Ca
 )
 def test_every_reduction_has_its_word_and_every_rank_its_number(mesh, dims, axes, shape, op):
     layout = mesh(*dims, partial=dict.fromkeys(axes, op))
-    image = svg_of(layout, shape=shape)
+    image = figure(layout, shape=shape).svg
     assert not COPIES.search(image)
     count = int(np.prod([mesh.axis_size(axis) for axis in axes]))
     ranks = re.findall(
@@ -91,22 +91,22 @@ def test_every_reduction_has_its_word_and_every_rank_its_number(mesh, dims, axes
 def test_plans_say_which_states_are_addends(capsys: pytest.CaptureFixture[str]):
     """The source of a reduction is hatched and says of how many addends each shard is the sum; its target is not."""
     moved = plan(MESH("dp", None, partial="tp"), MESH("dp", None), (32, 8), np.float32)
-    image = svg_of(moved)
+    image = figure(moved).svg
     assert image.count('class="hatching"') == 1 and ">sum of 4 addends<" in image
     kept = plan(CUBE("a", None, partial="c"), CUBE(None, "a", partial="c"), (8, 8), np.float32)
-    image = svg_of(kept)
+    image = figure(kept).svg
     assert image.count('class="hatching"') == len(kept.states) == 2
     assert "what moves are addends" in words(image)
     show(kept)
     assert "what moves are addends" in capsys.readouterr().out
     copied = plan(CUBE("a", None), CUBE(None, "a"), (8, 8), np.float32)
-    assert "hatching" not in svg_of(copied) and "addends" not in svg_of(copied)
+    assert "hatching" not in figure(copied).svg and "addends" not in figure(copied).svg
 
 
 def test_axes_of_one_rank_are_pending_in_name_only():
     mesh = Mesh((2, 1), ("a", "b"))
     assert partial_reduction(mesh("a", partial="b")) is None
-    assert "hatching" not in svg_of(mesh("a", partial="b"), shape=(4,))
+    assert "hatching" not in figure(mesh("a", partial="b"), shape=(4,)).svg
 
 
 def test_the_command_says_addends_in_every_table(capsys: pytest.CaptureFixture[str]):

@@ -12,7 +12,7 @@ from pictured_values import VALUES, pictured
 
 from spmdsim.cli.main import main
 from spmdsim.draw.canvas import Canvas, svg
-from spmdsim.draw.figures import html_of, svg_of
+from spmdsim.draw.figures import figure
 
 LINES = """
 layout --mesh averyverylongaxisname=2,another_long_name=3 --dims averyverylongaxisname,another_long_name --shape 2,3
@@ -73,7 +73,7 @@ def test_words_outside_are_noticed() -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_values_keep_to_their_frames_and_are_read_aloud(name: str) -> None:
-    image, page = svg_of(pictured(name)), html_of(pictured(name))
+    image, page = figure(pictured(name)).svg, figure(pictured(name)).html
     assert is_read_aloud(image) and not outside(image)
     for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         assert not outside(drawing)

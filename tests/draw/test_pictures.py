@@ -23,7 +23,7 @@ from spmdsim.collectives.history import unroll
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.draw.canvas import FILLS, INKS, MOST_BYTES, STYLE
 from spmdsim.draw.cost_figures import positions
-from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
+from spmdsim.draw.figures import DRAWN, Figure, figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.draw.schedule_figures import space_time
 from spmdsim.errors import InputError, UsageTypeError
@@ -85,7 +85,7 @@ def test_every_kind_with_a_figure_of_its_own_is_tried():
 @pytest.mark.parametrize("name", VALUES)
 def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
     value = pictured(name)
-    image, page = svg_of(value), html_of(value)
+    image, page = figure(value).svg, figure(value).html
     root = ET.fromstring(image)
     assert root.get("role") == "img" and root.get("aria-label")
     title = next(root.iter("{http://www.w3.org/2000/svg}title")).text
@@ -127,7 +127,7 @@ def test_what_is_not_the_packages_is_refused():
 def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
     monkeypatch.setattr("spmdsim.draw.figures.MOST_BYTES", 500)
     with pytest.raises(InputError, match="at most 500 are drawn"):
-        svg_of(MESH)
+        figure(MESH).svg
 
 
 # -- colours --------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_a_tensor_says_who_holds_which_box(layout, shape):
     told = dict(
         re.findall(
             r"rank (\d+) at .*?: shard #\d+ = (\[.*?\])$",
-            "\n".join(titles(svg_of(layout, shape=shape))),
+            "\n".join(titles(figure(layout, shape=shape).svg)),
             re.M,
         )
     )
@@ -203,7 +203,7 @@ def test_a_tensor_says_who_holds_which_box(layout, shape):
 
 def test_three_dims_are_a_block_with_every_piece():
     layout, shape = Mesh((2, 2, 3), ("a", "b", "c"))("c", ("a", "b"), None), (6, 8, 5)
-    told = titles(svg_of(layout, shape=shape))
+    told = titles(figure(layout, shape=shape).svg)
     for rank in range(12):
         box = ", ".join(f"{s.start}:{s.stop}" for s in layout.slices(shape, rank))
         # Its front, its upper and its right side; and once more in the slice that no other piece hides.
@@ -223,7 +223,7 @@ def test_a_network_is_drawn_with_every_link_and_nothing_hides_a_rank(text):
     places = positions(network)
     for (_, (x1, y1)), (_, (x2, y2)) in itertools.combinations(places.items(), 2):
         assert abs(x1 - x2) >= 22 or abs(y1 - y2) >= 18
-    told = {*titles(svg_of(network))}
+    told = {*titles(figure(network).svg)}
     assert {f"rank {rank}" for rank in range(network.ranks)} <= told
     every = np.divmod(np.arange(network.ranks**2), network.ranks)
     pairs = {
@@ -235,7 +235,7 @@ def test_a_network_is_drawn_with_every_link_and_nothing_hides_a_rank(text):
 
 def test_larger_networks_say_why_no_link_is_drawn():
     for text, ranks in (("torus:16x16", 256), ("torus:2x2x2x2", 16)):
-        image = svg_of(parse_topology(text, ranks, Machine.laptop()))
+        image = figure(parse_topology(text, ranks, Machine.laptop())).svg
         assert (
             "at most 80 ranks in at most three dims are drawn" in image and "links between two ranks" in image
         )
@@ -262,7 +262,9 @@ def test_a_step_says_what_goes_from_whom_to_whom():
     """The bytes that a receiver gets in the picture are those the step counts, and values come out right by them."""
     moved = plan(MESH("dp", "tp"), MESH(None, "dp"), (8, 8), np.float32)
     for step in moved.steps:
-        told = re.findall(r"rank (\d+) sends ([\d,]+) bytes to rank (\d+)", "\n".join(titles(svg_of(step))))
+        told = re.findall(
+            r"rank (\d+) sends ([\d,]+) bytes to rank (\d+)", "\n".join(titles(figure(step).svg))
+        )
         assert len(told) == 64
         for rank in range(8):
             received = sum(int(size.replace(",", "")) for _, size, to in told if int(to) == rank)
@@ -271,7 +273,7 @@ def test_a_step_says_what_goes_from_whom_to_whom():
 
 def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
     src, dst, shape = MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)
-    image = svg_of(plan(src, dst, shape, np.float32))
+    image = figure(plan(src, dst, shape, np.float32)).svg
     pairs = {tuple(map(int, pair)) for pair in re.findall(r">(\d)→(\d)<", image)}
     holders = np.empty(shape, int)
     for rank in range(8):
@@ -283,7 +285,7 @@ def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
 
 
 def test_the_ring_has_chunk_numbers_and_a_legend():
-    text = "".join(ET.fromstring(svg_of(pictured("schedule"))).itertext())
+    text = "".join(ET.fromstring(figure(pictured("schedule")).svg).itertext())
     assert (
         all(f"+{chunk}" in text for chunk in range(4))
         and "new in this round" in text
@@ -293,14 +295,14 @@ def test_the_ring_has_chunk_numbers_and_a_legend():
 
 
 def test_ranks_of_a_simulated_run_wait():
-    told = titles(svg_of(pictured("simulated run")))
+    told = titles(figure(pictured("simulated run")).svg)
     waits = [line for line in told if line.startswith("Recv") and "waits 10 s" in line]
     assert len(waits) == 2 * 3  # the bar, and its name on it
 
 
 def test_a_search_says_which_axis_splits_what():
     result = pictured("search")
-    told = titles(svg_of(result))
+    told = titles(figure(result).svg)
     for operator in result.graph.operators:
         (layout, *_) = operator.bound.output_layouts(result.strategy(operator.name))
         for factor, axes in result.strategy(operator.name).splits:
@@ -311,11 +313,11 @@ def test_a_search_says_which_axis_splits_what():
                 assert f"{axis} splits {words} of {operator.name}" in told
     assert any(line.startswith("found: ") for line in told)
     # Colours are shares of the time alone: no cell of a factor has one of them.
-    cells = re.findall(r"<title>\w+ splits [^<]*</title>(<rect[^>]*>)", svg_of(result))
+    cells = re.findall(r"<title>\w+ splits [^<]*</title>(<rect[^>]*>)", figure(result).svg)
     assert len(cells) > 8 and not any(fill in cell for cell in cells for fill, _ in FILLS)
     alike = any("is the same along" in line for line in told)
     assert (
-        "· the same along the axis" in svg_of(result)
+        "· the same along the axis" in figure(result).svg
     ) == alike  # the legend names the mark where there is one
 
 
@@ -327,7 +329,7 @@ def test_notebooks_get_the_picture_by_show(monkeypatch):
     monkeypatch.setattr("spmdsim.cli.output.console", lambda: Console(force_jupyter=True, file=io.StringIO()))
     monkeypatch.setattr(sys.modules["spmdsim.draw.show"], "_in_notebook", shown.append)
     show(MESH)
-    assert shown == [html_of(MESH)]
+    assert shown == [figure(MESH).html]
 
 
 def test_pictures_load_nothing_before_they_are_asked_for():
@@ -394,9 +396,9 @@ def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
 
 
 def test_figures_are_read_aloud_by_tables():
-    figure = figure_of(pictured("search"))
-    assert isinstance(figure, Figure)
-    assert '<th scope="col"' in figure.html() and "<caption>comparison</caption>" in figure.html()
+    drawn = figure(pictured("search"))
+    assert isinstance(drawn, Figure)
+    assert '<th scope="col"' in drawn.html and "<caption>comparison</caption>" in drawn.html
 
 
 def test_a_tensor_of_ranks_that_are_not_there_is_not_looked_at():

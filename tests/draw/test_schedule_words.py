@@ -10,7 +10,7 @@ from spmdsim import show
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.history import unroll
-from spmdsim.draw.figures import svg_of
+from spmdsim.draw.figures import figure
 from spmdsim.draw.schedule_figures import label, value_words
 from spmdsim.explore.schedules import schedule_facts
 
@@ -48,7 +48,7 @@ def test_words_stand_for_the_ranks_and_chunks_that_they_name(collective, name, s
 
 def test_pictures_text_and_command_have_a_legend(capsys):
     ring = schedule_of("all_reduce", "ring", 4)
-    image = re.sub(r"<style>.*?</style>|<[^>]*>", " ", svg_of(ring), flags=re.DOTALL)
+    image = re.sub(r"<style>.*?</style>|<[^>]*>", " ", figure(ring).svg, flags=re.DOTALL)
     show(ring)
     text = capsys.readouterr().out
     assert main(["collective", "show", "all_reduce", "rabenseifner", "-n", "8"]) == 0

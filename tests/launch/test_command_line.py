@@ -21,6 +21,7 @@ from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
 from spmdsim.launch.environment import cores
 from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
 from spmdsim.launcher import Launched
+from spmdsim.tables import Table
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_json_knows_numpy(capsys):
 
 
 def test_tables_are_not_cut_in_a_file(capsys):
-    output.console().print(output.table(["name"], [["x" * 150], ["[1] as it is"]]))
+    output.say(Table(["name"], [["x" * 150], ["[1] as it is"]]))
     text = capsys.readouterr().out
     assert "x" * 150 in text
     assert "[1] as it is" in text

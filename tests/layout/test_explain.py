@@ -46,9 +46,9 @@ def test_a_map_in_mesh_order_needs_no_adjusting():
 def test_tables_say_what_happens():
     mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
     number, adjust, compute = Derivation(mesh("b", "e", "c", "a")).tables()
-    assert number.columns == ("rank", "a (base 2)", "b (base 1)", "c (base 2)", "d (base 2)", "e (base 1)")
+    assert number.heads == ("rank", "a (base 2)", "b (base 1)", "c (base 2)", "d (base 2)", "e (base 1)")
     assert number.rows[6] == ("6", "1", "0", "1", "0", "0")
-    assert adjust.columns == ("rank", "b", "e", "c", "a") and adjust.rows[6][1:] == ("0", "0", "1", "1")
+    assert adjust.heads == ("rank", "b", "e", "c", "a") and adjust.rows[6][1:] == ("0", "0", "1", "1")
     assert adjust.notes == ("not in the tensor map, so dropped: d",)
     assert compute.rows[6] == ("6", "0*4 + 0*4 + 1*2 + 1*1", "3", "6, 7")
     assert compute.notes[0] == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -277,9 +278,9 @@ def test_the_table_says_it_all() -> None:
     text = str(route)
     assert "S(0)S(1)R -> S(1)S(0)R" in text
     assert "1 MiB = the lower bound" in text
-    assert "collectives, 3 steps (all_gather + all_to_all + slice): 2 MiB" in text and "not taken" in text
+    assert re.search(r"collectives +all_gather \+ all_to_all \+ slice +2 MiB", text) and "not taken" in text
     (taken,) = [line for line in text.splitlines() if line.endswith("; taken")]
-    assert "exchange, 1 step" in taken
+    assert re.match(r"direct exchange +exchange +1 MiB", taken)
     data = json.loads(json.dumps(route.to_dict()))
     assert data["max_nbytes"] == data["max_lower_bound"] == 2**20 and data["machine"] == "laptop"
     assert [step["collective"] for step in data["steps"]] == ["exchange"]

@@ -364,8 +364,9 @@ def footer(rows: list[BenchRow], wrong: int, args: argparse.Namespace, note: str
 
 def _figure(title: str, rows: list[BenchRow]) -> Figure:
     """Times over sizes, measured and predicted, and as a table."""
-    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.figures import Figure
     from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
+    from spmdsim.tables import Table
 
     lines = []
     for name in dict.fromkeys(row.algorithm for row in rows):
@@ -377,7 +378,7 @@ def _figure(title: str, rows: list[BenchRow]) -> Figure:
         (row.algorithm, f"{row.nbytes:,}", f"{row.seconds * 1e6:.2f}", f"{row.busbw:.3f}", str(row.wrong))
         for row in rows
     )
-    table = FactTable(("algorithm", "bytes", "us", "busbw GB/s", "#wrong"), cells, "", (1, 2, 3, 4))
+    table = Table(("algorithm", "bytes", "us", "busbw GB/s", "#wrong"), cells, "", (1, 2, 3, 4))
     plot = Plot("measured times", "bytes", TIME, tuple(line for line in lines if line.points))
     return Figure(title, (*([plot_canvas(plot)] if plot.lines else []), table))
 

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
 from spmdsim.cli.main import PICTURES, command, flag, positive, value, varied
 from spmdsim.cli.output import (
-    console,
     emit_json,
     only_with,
     remark,
     say,
-    table,
     wants_pictures,
     writable,
     write_file,
     write_pictures,
 )
 from spmdsim.errors import InputError
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cli.collective.samples import Pace
@@ -169,7 +168,8 @@ def _print(calibration: Calibration, inside: Fit | None) -> None:
             speed = f"{1e-9 / piece.beta:.3g}" if piece.beta else "-"
             rows.append((what, limit, f"{piece.alpha * 1e6:.3g}", speed))
     columns = ("of", "up to bytes", "alpha (us)", "1/beta (GB/s)")
-    console().print(table(columns, rows, "fitted lines: seconds = alpha + bytes * beta", columns[1:]))
+    title = "fitted lines: seconds = alpha + bytes * beta"
+    say(Table(columns, rows, title, range(1, len(columns))), "")
     for what, fit in kinds:
         say(
             f"{what}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "

@@ -131,8 +131,9 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
 def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
     """What was found at every rank count, and the messages of the first that is wrong, or of the smallest."""
     from spmdsim.collectives import make_schedule
-    from spmdsim.draw.figures import FactTable, Figure, figure_of, stacked
+    from spmdsim.draw.figures import Figure, figure, stacked
     from spmdsim.errors import ScheduleError
+    from spmdsim.tables import Table
 
     rows = tuple(
         (str(r["ranks"]), "correct", str(r["rounds"]), f"{r['beta']:.4g} m", f"{r['score']:.1f}")
@@ -140,11 +141,11 @@ def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Nam
         else (str(r["ranks"]), f"wrong: {r['findings'][0]}", "", "", "0")
         for r in results
     )
-    table = FactTable(("ranks", "verdict", "rounds", "critical bytes", "score"), rows, "", (0, 2, 3, 4))
+    table = Table(("ranks", "verdict", "rounds", "critical bytes", "score"), rows, "", (0, 2, 3, 4))
     whole = Figure(f"{args.algorithm} as {chosen.collective.name}", (table,))
     shown = next((r for r in results if not r["ok"]), results[0])
     try:
-        drawn = figure_of(make_schedule(chosen, shown["ranks"], shown.get("root", args.root or 0)))
+        drawn = figure(make_schedule(chosen, shown["ranks"], shown.get("root", args.root or 0)))
     except ScheduleError:  # no schedule: the table says why
         return whole
     return stacked(whole.title, [Figure("verdicts", whole.parts), drawn])

@@ -10,8 +10,9 @@ from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
 from spmdsim.cli.main import choice, command, flag, value, varied
-from spmdsim.cli.output import emit_json, only_with, print_table, say
+from spmdsim.cli.output import emit_json, only_with, say
 from spmdsim.errors import InputError, many
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,7 +185,7 @@ def _print_findings(
         )
         for one in findings
     ]
-    print_table(columns, rows, right=("size",))
+    say("", Table(columns, rows, right=(0,)))
 
 
 def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
@@ -211,5 +212,5 @@ def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
         emit_json({"collective": name, "ranks": args.n, "rows": [dict(zip(columns, row)) for row in rows]})
         return 0
     say(f"{name} on {many(args.n, 'rank')} by the libraries' tables")
-    print_table(columns, rows, right=("size",))
+    say("", Table(columns, rows, right=(0,)))
     return 0

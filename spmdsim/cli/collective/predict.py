@@ -17,11 +17,9 @@ from spmdsim.cli.collective.schedule_arguments import (
 )
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
 from spmdsim.cli.output import (
-    console,
     emit_json,
     line_columns,
     only_with,
-    print_table,
     remark,
     say,
     writable,
@@ -30,6 +28,7 @@ from spmdsim.cli.output import (
 )
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
@@ -144,9 +143,9 @@ def main(args: argparse.Namespace) -> int:
         emit_json(prediction.to_dict())
         return 0
     say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
-    say(f"size: {what.size_means}; times in microseconds, * is the fastest", "")
-    for columns, rows, title in prediction_tables(prediction, args.libraries, console().width):
-        print_table(columns, rows, title, right=columns[1:])
+    say(f"size: {what.size_means}", "")
+    for table in prediction_tables(prediction, args.libraries):
+        say(table, "")
     say(machine.certainty)
     if args.topology and events is None:
         _say_bound(ranks[-1])
@@ -179,7 +178,7 @@ def _print_links(
     from spmdsim.cost.link_load import hotspots
     from spmdsim.cost.topologies import parse_topology
     from spmdsim.draw.cost_figures import microseconds
-    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.figures import Figure
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
     links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
@@ -196,12 +195,12 @@ def _print_links(
         for one in links
     ]
     title = f"{collective} {args.links} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}"
-    write_pictures(args, Figure(title, (FactTable(columns, tuple(rows), right=(2, 3, 4, 5)),)))
+    table = Table(columns, rows, right=(2, 3, 4, 5))
+    write_pictures(args, Figure(title, (table,)))
     if args.json:
         emit_json([asdict(one) for one in links])
         return 0
-    say(title)
-    print_table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use"))
+    say(title, "", table, "")
     _say_bound(n)
     return 0
 

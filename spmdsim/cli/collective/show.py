@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.schedule_arguments import (
@@ -20,21 +18,17 @@ from spmdsim.cli.collective.schedule_arguments import (
 )
 from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.output import (
-    console,
     emit_json,
     line_columns,
     only_with,
-    print_table,
     say,
-    table,
     wants_pictures,
     write_pictures,
 )
 from spmdsim.errors import many
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from spmdsim.collectives import Algorithm, Schedule
     from spmdsim.collectives.facts import Facts
     from spmdsim.collectives.history import History
@@ -73,7 +67,7 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(_as_json(story, args))
     elif not drawn or args.only:
-        _tell(partial(_print_parts, story, args), args)
+        _print(args, *_parts(story, args))
     return 1 if story.findings else 0
 
 
@@ -100,29 +94,17 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
         say(str(verdict))
         return 1
     facts = facts_of(schedule, verdict)
-    counts = _rank_table(facts, args)
-
-    def tell(out: Console) -> None:
-        for line in (*fact_lines(facts), counts):
-            out.print(line, markup=False, soft_wrap=isinstance(line, str))
-
-    _tell(tell, args)
+    _print(args, *fact_lines(facts), "", _rank_table(facts, args))
     return 0
 
 
-def _tell(parts: Callable[[Console], None], args: argparse.Namespace) -> None:
-    """Print, in no characters beyond ASCII where that is asked for."""
-    from spmdsim.draw.schedule_figures import ASCII
-
-    out = console()
-    if not args.ascii:
-        return parts(out)
-    with out.capture() as captured:
-        parts(out)
-    say(captured.get().translate(ASCII).rstrip())
+def _print(args: argparse.Namespace, *parts: object) -> None:
+    """Print, in ASCII characters only if ``--ascii`` is given."""
+    say(*parts, encoding="ascii" if args.ascii else None)
 
 
-def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None:
+def _parts(story: History, args: argparse.Namespace) -> list[object]:
+    """Return the states, messages and counts of a schedule, as far as they are asked for."""
     from spmdsim.collectives.facts import facts_of
     from spmdsim.draw.schedule_figures import (
         fact_lines,
@@ -132,33 +114,25 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
         state_lines,
     )
 
-    def tell(*lines: object) -> None:
-        for line in lines:
-            out.print(line, markup=False, soft_wrap=True)
-
     schedule, parts = story.schedule, args.only or PARTS
     facts = facts_of(schedule) if "counts" in parts and not story.findings else None
-    counts = facts and _rank_table(facts, args)  # refuses sizes before anything is printed
-    tell(schedule.name, schedule.algorithm.about, "")
-    for finding in story.findings:
-        tell(f"wrong: {finding}")
+    out: list[object] = [schedule.name, schedule.algorithm.about, ""]
+    out += [f"wrong: {finding}" for finding in story.findings]
     if "states" in parts and story.states and story.cells:
         if schedule.size * len(story.states) > MOST_STATES * 16:
-            tell(f"({schedule.size} ranks x {len(story.states)} states are too many to print)", "")
+            out += [f"({schedule.size} ranks x {len(story.states)} states are too many to print)", ""]
         else:
-            tell(state_legend(schedule), "")
+            out += [state_legend(schedule), ""]
             for index in range(len(story.states)):
-                out.print(highlighted(state_lines(story, index)), soft_wrap=True)
-                tell("")
+                out += [highlighted(state_lines(story, index)), ""]
     if "messages" in parts:
-        out.print(highlighted(message_lines(story)), soft_wrap=True)
-        tell("")
+        out += [highlighted(message_lines(story)), ""]
     if facts is not None:
-        tell(*fact_lines(facts))
-        out.print(counts)
+        out += [*fact_lines(facts), "", _rank_table(facts, args)]
+    return out
 
 
-def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
+def _rank_table(facts: Facts, args: argparse.Namespace) -> Table:
     """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
     from spmdsim.collectives.facts import as_share, count
     from spmdsim.collectives.instructions import name_runs
@@ -182,9 +156,17 @@ def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
         messages = int(counted.messages_sent[rank]), int(counted.messages_received[rank])
         key = (*messages, *map(words, moved))
         groups.setdefault(key, []).append(rank)
-    columns = ("ranks", "messages sent", "received", "bytes sent", "received ", "reduced", "peak buffer")
+    columns = (
+        "ranks",
+        "messages sent",
+        "messages received",
+        "bytes sent",
+        "bytes received",
+        "bytes reduced",
+        "peak buffer",
+    )
     rows = [(", ".join(name_runs(ranks)), *key) for key, ranks in groups.items()]
-    return table(columns, rows, right=columns[1:])
+    return Table(columns, rows, right=range(1, len(columns)))
 
 
 def _as_json(story: History, args: argparse.Namespace) -> dict[str, object]:
@@ -239,20 +221,20 @@ LEGEND = (
 def list_algorithms(args: argparse.Namespace) -> int:
     """A table per collective."""
     from spmdsim.collectives import algorithms
-    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.figures import Figure
 
     chosen = algorithms(args.collective)
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
     rows: dict[str, list[tuple[str, ...]]] = {}
     for one in chosen:
         rows.setdefault(one.collective.name, []).append(_row(one))
-    tables = tuple(FactTable(columns, tuple(some), name) for name, some in rows.items())
+    tables = tuple(Table(columns, some, name) for name, some in rows.items())
     drawn = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
     if args.json:
         emit_json([_algorithm_facts(one) for one in chosen])
     elif not drawn:
-        for name, some in rows.items():
-            print_table(columns, some, title=name)
+        for table in tables:
+            say(table, "")
         say(*LEGEND)
     return 0
 
@@ -343,7 +325,7 @@ def diff(args: argparse.Namespace) -> int:
     first, second = map(_column, facts)
     rows = [(label, one, second[label]) for label, one in first.items()]
     title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
-    console().print(table(("", *titles), rows, title=title))
+    say(Table(("", *titles), rows, title), "")
     if differs is None:
         say("their messages are the same in every round")
     else:
@@ -387,4 +369,4 @@ def _side_by_side(stories: list[History], names: list[str]) -> None:
     lines = [a.ljust(width) + b for a, b in zip(left, right)]
     if max(map(len, lines)) > (line_columns() or 150):
         lines = [*pictures[0], "", *pictures[1]]
-    console().print(highlighted(lines), soft_wrap=True)
+    say(highlighted(lines))

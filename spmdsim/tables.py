@@ -1,0 +1,149 @@
+"""Tables: heads, rows of text, and one way to write them as text and as HTML. ``draw.canvas`` draws them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import zip_longest
+
+COMFORTABLE = 24
+"""Characters of a cell that are not broken into lines: another table is easier to read than cells of many lines."""
+
+_WORD = re.compile(r"\[[^][]*\]|\([^()]*\)|\S+")
+"""Characters that stay in one line: a word, or the text between two brackets."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        heads: names of the columns, with units in parentheses.
+        rows: a text for each column; other values are converted with ``str``.
+        title: a line above the table.
+        right: numbers of the columns that are aligned right.
+        notes: lines below the table.
+
+    >>> print(Table(("name", "n"), [("a", 1), ("bc", 23)], right=(1,)).text())
+    name   n
+    ----  --
+    a      1
+    bc    23
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+    right: Container[int] = ()
+    notes: tuple[str, ...] = ()
+
+    def shorten(self, most: int) -> Table:
+        """Return the table with at most ``most`` rows: the first ones, the number of omitted rows, and the last one."""
+        if len(self.rows) <= most:
+            return self
+        gap = (f"... {len(self.rows) - most} more", *("",) * (len(self.heads) - 1))
+        return replace(self, rows=(*self.rows[: most - 1], gap, self.rows[-1]))
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """All texts, row by row; the first row has the heads."""
+        return [[str(cell) for cell in row] for row in (self.heads, *self.rows)]
+
+    def text(self, width: int | None = None) -> str:
+        """Return lines of text.
+
+        A table that is wider than ``width`` characters becomes several ones below each other. Each of them repeats
+        the columns that distinguish the rows. Long cells are broken between words.
+        """
+        columns = [list(column) for column in zip(*self.cells)]
+        blocks = ["\n".join(self._lines(columns, group, width)) for group in _groups(columns, width)]
+        return "\n".join([*filter(None, [self.title]), "\n\n".join(blocks), *self.notes])
+
+    def _lines(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
+        """Yield the lines of some columns: heads, a rule, rows."""
+        widths = [max(map(len, columns[k])) for k in group]
+        if width is not None:
+            _narrow(widths, [_least(columns[k]) for k in group], width - 2 * (len(group) - 1))
+        for number, row in enumerate(zip(*(columns[k] for k in group))):
+            for line in zip_longest(*map(_wrap, row, widths), fillvalue=""):
+                cells = [
+                    cell.rjust(wide) if k in self.right else cell.ljust(wide)
+                    for k, cell, wide in zip(group, line, widths)
+                ]
+                yield "  ".join(cells).rstrip()
+            if number == 0:
+                yield "  ".join("-" * wide for wide in widths)
+
+    def html(self) -> str:
+        """Return the table as HTML that screen readers understand."""
+        sides = [' class="right"' if k in self.right else "" for k in range(len(self.heads))]
+        head, *rows = self.cells
+        columns = "".join(
+            f'<th scope="col"{side}>{escape_words(text)}</th>' for text, side in zip(head, sides)
+        )
+        body = "".join(
+            f"<tr>{''.join(f'<td{side}>{escape_words(cell)}</td>' for cell, side in zip(row, sides))}</tr>"
+            for row in rows
+        )
+        caption = f"<caption>{escape_words(self.title)}</caption>" if self.title else ""
+        notes = "".join(f"<p>{escape_words(note)}</p>" for note in self.notes)
+        return f"<table>{caption}<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+
+def join_text(parts: Iterable[str | Table], width: int | None = None) -> str:
+    """Return lines and tables below each other as one text."""
+    return "\n".join(part.text(width) if isinstance(part, Table) else part for part in parts)
+
+
+def strip_lines(text: str) -> str:
+    """Return text without the blanks at the ends of its lines."""
+    return "\n".join(map(str.rstrip, text.split("\n")))
+
+
+def escape_words(text: str) -> str:
+    """Return text for a page on which no arrow is separated from the word before it."""
+    return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
+
+
+def _least(column: list[str]) -> int:
+    """Return the length of the longest word of a column."""
+    return max(len(word) for text in column for word in _WORD.findall(text) or [""])
+
+
+def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
+    """Return the numbers of the columns of each table that fits into ``width`` characters."""
+    every = list(range(len(columns)))
+    widths = [max(_least(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]
+    if width is None or sum(widths) + 2 * len(widths) - 2 <= width:
+        return [every]
+    rows = list(zip(*columns))
+    first = next((k for k in every if len({row[: k + 1] for row in rows}) == len(rows)), 0)
+    lead = every[: first + 1]
+    if sum(widths[k] + 2 for k in lead) > width // 2:
+        lead = every[:1]
+    groups: list[list[int]] = []
+    for k in every[len(lead) :]:
+        if not groups or sum(widths[j] + 2 for j in (*groups[-1], k)) - 2 > width:
+            groups.append([*lead])
+        groups[-1].append(k)
+    return groups or [every]
+
+
+def _narrow(widths: list[int], least: list[int], room: int) -> None:
+    """Reduce the largest of ``widths`` until their sum is at most ``room``; keep ``least``."""
+    while sum(widths) > room and any(map(int.__gt__, widths, least)):
+        widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most ``width`` characters; longer words keep their line."""
+    if len(text) <= width:
+        return [text]
+    lines = [""]
+    for word in _WORD.findall(text):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return lines
