@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.core import BoundRule, Strategy
+from spmdsim.core.cuts import strategy_from_cuts
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitations.cost_models import MindSporeModel
 from spmdsim.imitations.mindspore.double_recursion import CutCosts
-from spmdsim.layout.cuts import strategy_from_cuts
 
 Shape = tuple[int, ...]
 Cuts = tuple[tuple[int, ...], ...]

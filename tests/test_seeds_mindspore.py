@@ -12,9 +12,9 @@ from layout_cases import cases, tuples
 
 from spmdsim import LockStep
 from spmdsim.core import Mesh, Rule, bind
+from spmdsim.core.cuts import strategy_from_cuts
 from spmdsim.dialects import mindspore
 from spmdsim.dialects.session import use_world
-from spmdsim.layout.cuts import strategy_from_cuts
 from spmdsim.layout.explain import Derivation
 from spmdsim.redistribution import plan
 

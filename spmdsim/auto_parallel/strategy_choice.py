@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.cuts import result_layout, strategy_from_cuts
 from spmdsim.errors import InputError, context, many
-from spmdsim.layout.cuts import result_layout, strategy_from_cuts
 from spmdsim.pictured import ShortRepr
 
 

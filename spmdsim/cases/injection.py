@@ -58,7 +58,7 @@ class Intercepted(World):
         super().__init__(inner.size, inner.ranks)
         self.inner, self.hook = inner, hook
         self.has_data, self.replicated, self.algorithms = inner.has_data, inner.replicated, inner.algorithms
-        self._machine, self.cache, self.variant = inner.machine, inner.cache, (hook,)
+        self.planner, self.cache, self.variant = inner.planner, inner.cache, (hook,)
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step in the other world; see :meth:`World.run`."""

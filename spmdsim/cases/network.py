@@ -15,8 +15,8 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.cases.inputs import Source, digit_records, digits
 from spmdsim.core import Layout, Mesh, bind
+from spmdsim.core.cuts import ShardedOp
 from spmdsim.errors import InputError, many
-from spmdsim.layout.cuts import ShardedOp
 from spmdsim.nn import Module, Normal, Parameter
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.files import open_array

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from spmdsim.cli.layout import Shape, written
 from spmdsim.core import Layout
+from spmdsim.core.cuts import factor_cuts, layout_from_cuts
 from spmdsim.errors import InputError, many, nearest, unknown
-from spmdsim.layout.cuts import factor_cuts, layout_from_cuts
 from spmdsim.layout.written import parse_order, parse_tuples
 from spmdsim.reading import literal
 

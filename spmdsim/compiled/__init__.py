@@ -16,7 +16,6 @@ import numpy as np
 from spmdsim.bounded import Bounded
 from spmdsim.compiled.call_recorder import CallRecorder
 from spmdsim.compiled.replay import Replay
-from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.guard import guards
@@ -24,6 +23,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.in_place import without_base
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
+from spmdsim.trace.recorder import programs
 from spmdsim.wrong_calls import explained
 
 P = ParamSpec("P")

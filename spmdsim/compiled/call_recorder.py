@@ -1,6 +1,6 @@
 """The recorder of a compiled function: it lists the local calculations and steps that the function makes.
 
-Core and the worlds call its methods (``performed`` and ``programs`` in `spmdsim.core.world`). A value that is neither an
+Core and the worlds call its methods (``World.perform`` and ``Observers.programs`` in `spmdsim.core.world`). A value that is neither an
 argument nor a parameter nor computed from these is refused, because a replay could not know it.
 """
 
@@ -22,11 +22,11 @@ from spmdsim.compiled.recorded_calls import (
     RecordedCall,
     RecordedUpdate,
 )
+from spmdsim.core.operator import Recipe
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.sources import Described
 from spmdsim.trace import recorder, source_lines
 
@@ -132,14 +132,14 @@ class CallRecorder(recorder.Trace):
     def _blanks(self, run: partial[Any]) -> None:
         """Number the constants that replace operands which a gradient function does not read."""
         recipe = run.args[0]
-        for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, CallRecipe) else ():
+        for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, Recipe) else ():
             if blank and tuple(map(id, blank)) not in self._numbers:
                 self.constants[self._new(blank)] = blank
 
     def _allowed(self, run: partial[Any]) -> str:
         """Return the name of a calculation. Refuse calculations that differ from call to call."""
         owner = optimiser_of(run)
-        if isinstance(run.args[0], CallRecipe):
+        if isinstance(run.args[0], Recipe):
             op = run.args[0].op
             if op.varying:
                 self.refuse(f"{op.name} takes another {op.varying[0]} in every call; call it outside")

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from spmdsim.core.operator import Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import local_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.nn.module import Parameter
 from spmdsim.nn.optimiser_base import Optimiser
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.trace import recorder, source_lines
 from spmdsim.worlds.provenance import computed_origin
 
@@ -104,7 +104,7 @@ class RecordedCall(Entry):
     @property
     def is_operator(self) -> bool:
         """True for the local function of an operator, which may refuse its operands; False for gradients."""
-        return isinstance(self.function.args[0], CallRecipe) and self.function.func is not local_gradients
+        return isinstance(self.function.args[0], Recipe) and self.function.func is not local_gradients
 
     @property
     def words(self) -> str:

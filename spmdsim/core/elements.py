@@ -1,6 +1,6 @@
 """Elements: reduce them, convert them, and compute with the arrays of several ranks.
 
-Next: :mod:`spmdsim.core.world`.
+Next: :mod:`spmdsim.core.bytes_planner`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core.element_types import accumulator, check_reduce, is_float
-from spmdsim.core.world import performed
 
 #: Reductions of truth values, and the plain reductions that mean the same on them; ``avg`` adds, too.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
@@ -63,14 +62,20 @@ def identity(op: str, dtype: np.dtype) -> object:
     return kind(limits.min if op == "max" else limits.max)
 
 
+def convert(array: Any, dtype: np.dtype) -> Any:
+    """Return an array in an element type, C-ordered: itself if it has that type."""
+    return array if array.dtype == dtype else array.astype(dtype, order="C")
+
+
 def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
-    run = partial(each, lambda array: array if array.dtype == dtype else array.astype(dtype, order="C"))
-    return performed(run, arrays)  # type: ignore[no-any-return]
+    """Return arrays in an element type, C-ordered. Arrays of that type stay, and ranks that share an array share the result."""
+    return each(partial(convert, dtype=dtype), arrays)
 
 
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
-    """What a function makes of every rank's arrays; ranks that share all of them share the result."""
+    """Return the results of a function of every rank's arrays. Ranks that share all arrays share the result."""
+    if len(lists[0]) == 1:
+        return [function(*[arrays[0] for arrays in lists])]
     results: dict[tuple[int, ...], Any] = {}
     keys = [tuple(map(id, arrays)) for arrays in zip(*lists)]
     for key, arrays in zip(keys, zip(*lists)):

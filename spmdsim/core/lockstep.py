@@ -1,4 +1,4 @@
-"""LockStep: one process owns all ranks and runs each collective on the list of their shards.
+"""Lock step: one process owns all ranks and runs each collective on the list of their shards.
 
 Reductions go through the members of a group in its order (their mesh coordinates). Ranks whose results are
 equal share one array, so thousands of ranks cost what their distinct pieces cost.
@@ -9,7 +9,7 @@ Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import Shards, World
-from spmdsim.errors import WorldError
 from spmdsim.notation.rules import check_shards
 
 Program = Callable[[Shards, Shards], None]
@@ -92,7 +91,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
     return run
 
 
-def _grouped(step: Step, dtype: np.dtype) -> Program:
+def grouped(step: Step, dtype: np.dtype) -> Program:
     """What each group of a collective does, one after the other."""
     if step.op is not None:
         check_reduce(step.op, dtype)
@@ -105,7 +104,7 @@ def _grouped(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-class _Compiled(NamedTuple):
+class DerivedStep(NamedTuple):
     """A step derived for all ranks: the shapes of their shards, what ranks outside get, and what computes the rest."""
 
     shapes: list[tuple[int, ...]]
@@ -113,43 +112,63 @@ class _Compiled(NamedTuple):
     run: Program
 
 
-class LockStep(World):
-    """A world of ``size`` ranks in this process.
+#: Derives what a step of a collective does to the shards of all ranks.
+Derivation = Callable[[Step, np.dtype], Program]
+#: How core derives its steps.
+DERIVATIONS: dict[str, Derivation] = {
+    "slice": _slices,
+    **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), grouped),
+}
 
-    >>> LockStep(4).ranks
-    range(0, 4)
+
+class LockStepRunner:
+    """Runs the steps of a world that owns all its ranks. Each step is derived once, and kept in the world's cache.
+
+    Args:
+        world: the world.
+        derivations: how to derive steps, by collective.
     """
 
-    #: How a step's program is derived, by its collective; worlds that run more steps have more.
-    derivations: ClassVar[Mapping[str, Callable[[Step, np.dtype], Program]]] = {
-        "slice": _slices,
-        **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), _grouped),
-    }
-
-    def __init__(self, size: int = 1) -> None:
-        super().__init__(size, range(size) if isinstance(size, int) else ())
+    def __init__(self, world: World, derivations: Mapping[str, Derivation]) -> None:
+        self._world, self._derivations = world, derivations
 
     def run(self, step: Step, shards: Shards) -> Shards:
         """Run one step on the shards of all ranks."""
-        program = self.compiled(step, shards)
+        program = self.derived(step, shards)
         results = list(program.outside)
         program.run(shards, results)
         return results
 
-    def compiled(self, step: Step, shards: Shards) -> _Compiled:
-        """A step as it runs on such shards, derived once; WorldError if it has others."""
-        dtype = shards[0].dtype if shards else np.dtype(float)
-        program: _Compiled | None = self.cache.get((step, dtype))
+    def derived(self, step: Step, shards: Shards) -> DerivedStep:
+        """Return a step as it runs on these shards; WorldError if their shapes are others."""
+        dtype, cache = shards[0].dtype if shards else np.dtype(float), self._world.cache
+        program: DerivedStep | None = cache.get((step, dtype))
         if program is None:
-            program = self.cache[step, dtype] = self._compile(step, dtype)
+            program = cache[step, dtype] = self._derive(step, dtype)
         if [shard.shape for shard in shards] != program.shapes:
             check_shards(step, shards, program.shapes)
         return program
 
-    def _compile(self, step: Step, dtype: np.dtype) -> _Compiled:
-        self.check_step(step)
-        if step.collective not in self.derivations:
-            raise WorldError(f"{type(self).__name__} of core does not run {step.collective!r}")
-        shapes = [step.src.local_shape(step.shape, rank) for rank in range(self.size)]
+    def _derive(self, step: Step, dtype: np.dtype) -> DerivedStep:
+        self._world.check_step(step)
+        shapes = [step.src.local_shape(step.shape, rank) for rank in range(self._world.size)]
         nothing = np.zeros((0,) * len(step.shape_after), dtype)
-        return _Compiled(shapes, [nothing] * self.size, self.derivations[step.collective](step, dtype))
+        return DerivedStep(
+            shapes, [nothing] * self._world.size, self._derivations[step.collective](step, dtype)
+        )
+
+
+class PlainLockStep(World):
+    """A world of ``size`` ranks in this process that runs the collectives of one mesh.
+
+    >>> PlainLockStep(4).ranks
+    range(0, 4)
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__(size, range(size) if isinstance(size, int) else ())
+        self._runner = LockStepRunner(self, DERIVATIONS)
+
+    def run(self, step: Step, shards: Shards) -> Shards:
+        """Run one step on the shards of all ranks."""
+        return self._runner.run(step, shards)

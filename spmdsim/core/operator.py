@@ -4,8 +4,8 @@ A call redistributes the operands, runs the local function on each shard, and re
 operands' metas alone is derived once, as a :class:`Recipe`: bind the rule, choose the strategy, from it the layouts
 wanted, a route for each operand that lies otherwise, and the layouts of the results.
 
-What plugs in here: the operators of programs (:mod:`spmdsim.tensor.program_operator`) override what is asked of an operator;
-calls that are watched, recorded, and fast when they come again (:mod:`spmdsim.tensor.operator_calls`), what is asked of a recipe.
+Operators that do more than run a local function on each shard override methods of :class:`Op`: :meth:`Op.bind` (rules with
+windows or steps) and :meth:`Op.compute` (communication in the middle).
 
 This is the last file: the way from mesh to gradients ends here.
 """
@@ -13,34 +13,46 @@ This is the last file: the way from mesh to gradients ends here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
-from typing import Any, ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from spmdsim.core.cuts import ShardedOp, StrategyLike, sharded
 from spmdsim.core.element_types import computed_widely, has_gradient, promoted, typed_rule
 from spmdsim.core.elements import each
-from spmdsim.core.layout import Layout
+from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.operator_context import Context
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode, Params
-from spmdsim.core.tensor import Meta, T, Tensor, follow
-from spmdsim.core.world import World, performed
-from spmdsim.errors import RuleError, UsageTypeError, context
+from spmdsim.core.tensor import Meta, Tensor, follow
+from spmdsim.core.world import World
+from spmdsim.errors import NoTensorError, RuleError, context
 from spmdsim.notation.rules import Shape
 from spmdsim.pictured import Pictured
+from spmdsim.wrong_calls import explained
 
 Arrays = list[np.ndarray]
 Dtypes = Sequence[np.dtype]
+T = TypeVar("T", bound=Tensor)
 #: A local function: arrays in, and out.
 Local = Callable[..., object]
+#: What the local function of a rank computes, to be called once.
+Job = Callable[[], Any]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
+#: Kinds of element types by the values that they represent: truth values, integers, fractions, complex numbers.
+_LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+_meta, _tracked = attrgetter("meta"), attrgetter("_tracked")
 
-@dataclass(frozen=True, eq=False)
+
+@explained
+@dataclass(frozen=True, repr=False, eq=False)
 class Op(Pictured):
     """An operator on global tensors.
 
@@ -48,10 +60,26 @@ class Op(Pictured):
         name: its name in traces and errors.
         rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
             second value, sizes of factors that the shapes do not determine).
-        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow.
+        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
+            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type.
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
-            None for operands without gradient. It sees shards only; sums follow from the rule.
-        dtype: result type from the operands' types and the parameters; the one in which they meet if None.
+            None for operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
+            gradient may be a function without arguments, which is called only if that gradient is wanted.
+        dtype: result type from the operands' types and the parameters; the one in which they meet if None. The
+            local function is held to it: a wider result is rounded, one of another kind is an error.
+        contextual: the local functions take a :class:`Context` as first argument.
+        finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
+            promises a result that is not partial).
+        saves_result: whether ``vjp`` looks at the result.
+        unseen: the operands of which it looks at shape and type alone.
+        varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
+        moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
+            not become float32 for it.
+
+    >>> from spmdsim import Mesh, Rule, Tensor
+    >>> square = Op("square", Rule.parse("... -> ..."), np.square, lambda dy, xs, y: (2 * dy * xs[0],))
+    >>> square(Tensor.from_global([1.0, 2.0, 3.0], Mesh((3,), ("x",))("x"))).full()
+    array([1., 4., 9.])
     """
 
     name: str
@@ -59,17 +87,49 @@ class Op(Pictured):
     forward: Local
     vjp: Callable[..., Sequence[object]] | None = None
     dtype: Callable[..., DTypeLike | tuple[DTypeLike, ...]] | None = None
+    contextual: bool = False
+    finish: bool = False
+    saves_result: bool = False
+    unseen: tuple[int, ...] = ()
+    varying: tuple[str, ...] = ()
+    moves: bool = False
 
-    #: What the tape keeps of a call.
+    #: The node that the tape keeps of a call.
     node: ClassVar[type[OpNode]] = OpNode
+    #: Whether it runs steps while it computes.
+    communicates: ClassVar[bool] = False
+    #: Whether messages show its parameters.
+    shows_parameters: ClassVar[bool] = True
+    #: Runs the local functions of the owned ranks together, if they wait for each other: ``(world, mesh, name, jobs) -> results``.
+    run_together: ClassVar[Callable[[World, Mesh, str, dict[int, Job]], dict[int, Any]] | None] = None
 
     def __call__(self, *tensors: T, **params: object) -> T:
-        """Apply the operator; see :func:`apply`. Several results are a tuple."""
-        return self.apply(tensors, params)  # type: ignore[no-any-return]
+        """Apply the operator; see :func:`spmdsim.core.operator.apply`. Several results are a tuple: :meth:`results`."""
+        return apply(self, tensors, params)  # type: ignore[no-any-return]
 
-    def apply(self, tensors: Sequence[Tensor], params: dict[str, Any], strategy: Any = None) -> Any:
-        """Apply the operator with a :class:`Strategy`; operators of programs take strategies as users write them."""
-        return apply(self, tensors, params, strategy)
+    def apply(
+        self, tensors: Sequence[Tensor], params: dict[str, object], strategy: ShardedOp | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """Apply the operator, maybe with a strategy of its own; several results are a tuple."""
+        return apply(self, tensors, params, strategy)  # type: ignore[no-any-return]
+
+    def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
+        """Apply an operator with several results."""
+        results: T | tuple[T, ...] = apply(self, tensors, params)
+        return results if isinstance(results, tuple) else (results,)
+
+    def shard(
+        self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
+    ) -> ShardedOp:
+        """The operator with a given strategy instead of the cheapest one.
+
+        Args:
+            in_strategy: cuts per operand such as ``((2, 4), (4, 1))``, a layout per operand, or a mapping of
+                factors to axes such as ``{"m": "dp", "k": "tp"}``.
+            out_strategy: cuts or layout of the result; as computed if left out, pending reductions done.
+            repeat: the side of the device matrix on which repeated calculation goes, for cuts.
+        """
+        return sharded(self, in_strategy, out_strategy, repeat)
 
     def bind(self, shapes: Sequence[Shape], params: Params, dtypes: Dtypes | None = None) -> BoundRule:
         """The rule for these shapes, and what of it holds for these element types; RuleError if it does not fit."""
@@ -92,15 +152,51 @@ class Op(Pictured):
         """The layouts in which the local function leaves the results."""
         return bound.output_layouts(strategy)
 
+    def result_layout(self, computed: Layout) -> Layout:
+        """Return the layout in which a caller gets a result: pending reductions are done if the operator finishes them."""
+        return computed.reduced if self.finish else computed
+
+    def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layouts in which gradients of its results are taken."""
+        return tuple(layout.dual() for layout in self.output_layouts(bound, strategy))
+
+    def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
+        """Return other facts that a kind of operators derives once, for its recipe."""
+        return None
+
     def functions(self, dtypes: Dtypes) -> tuple[Local, Local | None]:
         """Return ``forward`` and ``vjp`` for operands and results of these types: they get float32 for 16-bit floats."""
         vjp = None if self.vjp is None else computed_widely(self.vjp, dtypes)
-        return computed_widely(self.forward, dtypes), vjp
+        return self.forward if self.moves else computed_widely(self.forward, dtypes), vjp
 
-    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[Arrays]:
-        """The arrays of the results on every owned rank, from operands where the local function wants them."""
-        run = partial(calculated, recipe, tensors[0].world, params)
-        return performed(run, *[tensor.held for tensor in tensors])  # type: ignore[no-any-return]
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its results have gradients that go on to its operands."""
+        return self.functions(())[1] is not None
+
+    def user_functions(self) -> tuple[Any, ...]:
+        """Return the functions that ranks compare, if they are a user's."""
+        return self.forward, self.vjp, self.rule
+
+    def typed(self, array: Any, dtype: np.dtype) -> np.ndarray:
+        """Return a local result in the type that the operator declares; RuleError if that would lose its kind."""
+        array = np.asarray(array)  # some ranks may have a scalar of numpy's
+        if array.dtype == dtype:
+            return array  # type: ignore[no-any-return]
+        if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
+            raise RuleError(
+                f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"
+            )
+        return np.asarray(array, dtype, order="C")
+
+    def compute(self, recipe: Recipe, world: World, params: Params, *lists: Arrays) -> list[Arrays]:
+        """Return the results' arrays on every owned rank, from those of the operands where the local function wants them."""
+        if not world.has_data:
+            return [world.empties(meta) for meta in recipe.outputs]
+        if recipe.is_alone:
+            return [[array] for array in recipe.local(params, *[shards[0] for shards in lists])]
+        by_rank = recipe.on_ranks(world, partial(recipe.local, params), *lists)
+        return [[*shards] for shards in zip(*[recipe.outside() if row is None else row for row in by_rank])]
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -110,8 +206,16 @@ class Op(Pictured):
 class Recipe:
     """What to do when an operator meets operands with these metas in this world.
 
-    ``plans`` are the redistributions of operands, None where there is nothing to move; ``inputs`` and ``outputs`` are the
-    metas that the local function sees and leaves; ``active`` says which owned ranks take part.
+    Attributes:
+        plans: the redistributions of operands, None where there is nothing to move.
+        inputs: the metas of operands that the local function sees.
+        outputs: the metas of results that it leaves.
+        finals: the redistributions of results, None where there is nothing to move.
+        active: per owned rank, whether it takes part.
+        prepared: what a kind of operators derived besides.
+        number: of the operator with the user's functions and its parameters, the same in all processes; provenance sets it.
+        title: the operator's name, and where the user's function stands, for messages; provenance sets it.
+        blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
     """
 
     op: Op
@@ -120,57 +224,152 @@ class Recipe:
     plans: tuple[Route | None, ...]
     inputs: tuple[Meta, ...]
     outputs: tuple[Meta, ...]
+    finals: tuple[Route | None, ...]
     active: tuple[bool, ...]
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
+    prepared: Any = None
+    number: int = 0
+    title: str = ""
+    blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
+    _contexts: dict[int, Context] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Derive what each call asks: whether operands and results move, and whether one rank computes without a context."""
+        self.moves_operands = any(route is not None for route in self.plans)
+        self.moves_results = any(route is not None for route in self.finals)
+        self.is_alone = self.active == (True,) and not self.op.contextual
+        #: The type in which the only result is stored; None if there are several.
+        self.kind = self.outputs[0].held if len(self.outputs) == 1 else None
 
     @classmethod
     def derive(
-        cls, op: Op, metas: Sequence[Meta], params: Params, world: World, strategy: Strategy | None = None
-    ) -> Any:
-        """That of a call, maybe with a given strategy; RuleError if operands or parameters do not fit."""
+        cls,
+        op: Op,
+        metas: Sequence[Meta],
+        params: Params,
+        world: World,
+        asked: ShardedOp | Strategy | None = None,
+    ) -> Recipe:
+        """Return the recipe of a call, maybe with a given strategy; RuleError if operands or parameters do not fit."""
         layouts, dtypes = [meta.layout for meta in metas], [meta.dtype for meta in metas]
-        bound = op.bind([meta.shape for meta in metas], params, dtypes)
-        if strategy is None:
+        shapes = [meta.shape for meta in metas]
+        bound, sharding, strategy = op.bind(shapes, params, dtypes), None, None
+        if isinstance(asked, ShardedOp):
+            sharding, strategy = asked, asked.strategy(bound, world.size, layouts[0].mesh)
+            world.check_mesh(strategy.mesh)
+            op = asked.instead(bound, strategy, params)
+            bound = op.bind(shapes, params, dtypes)
+        elif asked is not None:
+            strategy = asked
+        if strategy is not None:
+            bound.check(strategy)
+        else:
             try:
                 strategy = bound.infer(layouts)
             except RuleError:
                 strategy = world.choose(bound, layouts, [meta.held for meta in metas])
-        else:
-            bound.check(strategy)
         world.check_mesh(strategy.mesh)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
         plans = tuple(routed(meta, wanted.layout, world) for meta, wanted in zip(metas, inputs))
         dtype, computed = op.result_dtype(dtypes, params), op.output_layouts(bound, strategy)
         kinds = dtype if isinstance(dtype, tuple) else (dtype,) * len(computed)
         outputs = tuple(map(Meta.of, computed, bound.output_shapes, kinds))
+        finals = tuple(
+            routed(meta, op.result_layout(meta.layout), world)
+            if sharding is None
+            else routed(meta, sharding.result_layout(meta.layout, meta.shape), world)
+            for meta in outputs
+        )
         active = tuple(rank in strategy.mesh for rank in world.ranks)
         functions = op.functions([meta.dtype for meta in (*inputs, *outputs)])
-        return cls(op, bound, strategy, plans, inputs, outputs, active, *functions)
+        prepared = op.prepared(bound, strategy, params)
+        recipe = cls(op, bound, strategy, plans, inputs, outputs, finals, active, *functions, prepared)
+        if sharding is None and not strategy.splits and not all(map(lies_so, plans, metas, inputs)):
+            world.observers.gathered(recipe, metas)
+        return recipe
 
     def bring(self, operand: int, tensor: T) -> T:
         """Return an operand in the layout that the local function wants: itself if it lies so, under whatever name."""
         route = self.plans[operand]  # the tape has the same nodes on all ranks, in the mesh or not
-        if route is None or lies_so(route, tensor.meta, self.inputs[operand]):
+        if route is None:
             return tensor
-        return follow(tensor, route)
+        if guards := tensor.world.observers.guards:
+            guards[-1](self.op.name, route)
+        return tensor if lies_so(route, tensor.meta, self.inputs[operand]) else follow(tensor, route)
+
+    def run(self, operands: Sequence[T], params: Params) -> list[T]:
+        """Bring the operands, compute, and return the results in the layouts in which the caller gets them."""
+        world, kind = operands[0].world, type(operands[0])
+        provenance = world.provenance
+        if self.moves_operands:
+            operands = [self.bring(k, x) for k, x in enumerate(operands)]
+        lists = [x.held for x in operands]
+        if provenance is not None and self.op.communicates:
+            world.about = provenance.of_result(self, operands, 0, params)
+        try:
+            if world.observers.programs:
+                columns = world.perform(partial(self.op.compute, self, world, params), *lists)
+            else:
+                columns = self.op.compute(self, world, params, *lists)
+        finally:
+            world.about = 0
+        results = [kind(world, meta, shards) for meta, shards in zip(self.outputs, columns)]
+        if provenance is not None:
+            for k, result in enumerate(results):
+                result.origin = provenance.of_result(self, operands, k, params)
+        if self.tracked and any(map(_tracked, operands)):
+            self.track(operands, results, params)
+        return self.finished(results) if self.moves_results else results
+
+    def finished(self, results: list[T]) -> list[T]:
+        """Return the results in the layouts in which the caller gets them."""
+        laid_out = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
+        if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
+            # A local gradient function looks at what the user sees.
+            node.saved = [result.held for result in laid_out]
+        return laid_out
+
+    def track(self, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params) -> None:
+        """Remember what computed the results, for their gradients."""
+        node = self.op.node(self, operands, results, params)
+        for k in self.tracked:
+            results[k]._tracked, results[k].node, results[k].output = True, node, k
+
+    def head(self, rank: int) -> tuple[Context, ...]:
+        """Return what comes before a rank's arrays in the local functions: its context, where the operator asks for one."""
+        if self.op.contextual and rank not in self._contexts:
+            self._contexts[rank] = Context(self.bound, self.strategy, rank)
+        return (self._contexts[rank],) if self.op.contextual else ()
 
     def on_ranks(self, world: World, function: Local, *lists: Arrays) -> list[Any]:
-        """What a function makes of every owned rank's arrays; ranks outside of the mesh have None."""
+        """Return the results of a function of every owned rank's arrays; None for ranks outside of the mesh."""
+        if self.op.contextual:
+            columns = zip(world.ranks, self.active, *lists)
+            jobs: dict[int, Job] = {
+                r: partial(function, *arrays, head=self.head(r)) for r, active, *arrays in columns if active
+            }
+            if type(self.op).run_together is not None:
+                results = type(self.op).run_together(world, self.strategy.mesh, self.op.name, jobs)
+            else:  # each is forgotten as soon as it has run
+                results = {rank: jobs.pop(rank)() for rank in [*jobs]}
+            return [results.get(rank) for rank in world.ranks]
         if all(self.active):
             return each(function, *lists)
+        if not any(self.active):
+            return [None] * len(self.active)
         inside = iter(each(function, *[[*compress(arrays, self.active)] for arrays in lists]))
         return [next(inside) if active else None for active in self.active]
 
     def local(self, params: Params, *arrays: np.ndarray, head: Sequence[Any] = ()) -> tuple[np.ndarray, ...]:
-        """What the local function makes of a rank's arrays: an array per result."""
-        return self.typed(self.forward(*head, *arrays, **params))
+        """Return what the local function makes of a rank's arrays: an array per result."""
+        result = self.forward(*head, *arrays, **params)
+        return (result,) if type(result) is np.ndarray and result.dtype is self.kind else self.typed(result)
 
     def typed(self, result: Any) -> tuple[np.ndarray, ...]:
-        """What the local function gave, in the types that the results' metas say."""
-        arrays = result if len(self.outputs) > 1 else (result,)
-        like = zip(map(np.asarray, arrays), [meta.held for meta in self.outputs])
-        return tuple([x if x.dtype == kind else x.astype(kind, order="C") for x, kind in like])
+        """Return what the local function gave, an array per result, in the types that the metas say."""
+        results = result if self.kind is None else (result,)
+        return tuple([self.op.typed(array, meta.held) for array, meta in zip(results, self.outputs)])
 
     def outside(self) -> tuple[np.ndarray, ...]:
         """What a rank outside the mesh holds: arrays without elements."""
@@ -179,8 +378,18 @@ class Recipe:
     def kept(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], wanted: tuple[bool, ...]
     ) -> tuple[list[Arrays], list[Arrays] | None]:
-        """The operands' and the results' arrays, as the tape keeps them for these gradients."""
-        return [operand.held for operand in operands], [result.held for result in results]
+        """The arrays that the wanted gradients look at; zeros that take no memory in the place of other operands."""
+        blanks = self.blanks.get(wanted)
+        if blanks is None:
+            held = [x.held if x.world.has_data else [] for x in operands]
+            zeros = [
+                [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
+                for arrays in held
+            ]
+            looks = looks_at(self.bound.rule, wanted, self.op.unseen)
+            blanks = self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
+        saved = [result.held for result in results] if self.op.saves_result else None
+        return [blank or operand.held for blank, operand in zip(blanks, operands)], saved
 
     @cached_property
     def tracked(self) -> tuple[int, ...]:
@@ -192,13 +401,26 @@ class Recipe:
     @cached_property
     def duals(self) -> tuple[Layout, ...]:
         """Layouts in which the results' gradients are taken."""
-        return tuple(meta.layout.dual() for meta in self.outputs)
+        return self.op.duals(self.bound, self.strategy)
 
     @cached_property
     def gradients(self) -> tuple[Meta, ...]:
         """Metas of the operands' gradients as the local gradient function leaves them."""
         layouts = (self.bound.gradient_layout(self.strategy, i) for i in range(len(self.inputs)))
         return tuple(map(Meta.with_layout, self.inputs, layouts))
+
+
+def looks_at(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
+    """Return True for the operands that the gradients of the wanted ones depend on.
+
+    These are the seen operands that are not linear together with each wanted one.
+    """
+    linear = rule.linear if "sum" in rule.passes else ()
+    return tuple(
+        i not in unseen
+        and any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
+        for i in range(len(wanted))
+    )
 
 
 def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
@@ -212,47 +434,59 @@ def routed(meta: Meta, layout: Layout, world: World) -> Route | None:
     return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)
 
 
-def calculated(recipe: Recipe, world: World, params: Params, *lists: Arrays) -> list[Arrays]:
-    """The results' arrays on every owned rank, from those of the operands where the local function wants them."""
-    if not world.has_data:
-        return [world.empties(meta) for meta in recipe.outputs]
-    by_rank = recipe.on_ranks(world, partial(recipe.local, params), *lists)
-    return [[*arrays] for arrays in zip(*[recipe.outside() if row is None else row for row in by_rank])]
-
-
-def track(recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params) -> None:
-    """Remember what computed the results, for their gradients."""
-    if recipe.tracked:
-        node = recipe.op.node(recipe, operands, results, params)
-        for k in recipe.tracked:
-            results[k]._tracked, results[k].node, results[k].output = True, node, k
-
-
-def run(recipe: Recipe, tensors: Sequence[T], params: Params) -> list[T]:
-    """Do what a recipe says: the results as they were computed."""
-    world, kind = tensors[0].world, type(tensors[0])
-    operands = [x if recipe.plans[i] is None else recipe.bring(i, x) for i, x in enumerate(tensors)]
-    results = [
-        kind(world, meta, arrays, origin=world.derived_origin(recipe, operands, k, params))
-        for k, (meta, arrays) in enumerate(zip(recipe.outputs, recipe.op.computed(recipe, operands, params)))
-    ]
-    if any(tensor._tracked for tensor in operands):
-        track(recipe, operands, results, params)
-    return results
-
-
-def apply(op: Op, tensors: Sequence[Tensor], params: Params, strategy: Strategy | None = None) -> Any:
+def apply(
+    op: Op, operands: Sequence[Any], params: Params, strategy: ShardedOp | Strategy | None = None
+) -> Any:
     """Apply an operator to global tensors of one world; with several results, it gives a tuple.
 
     The recipe is derived once per combination of operand metas, parameters (hashable values) and strategy, which is the
-    cheapest one if none is given; a repeated call only looks it up.
+    cheapest one if none is given; a repeated call only looks it up. An SpmdError says what does not fit, of which operator.
     """
-    if not all(isinstance(x, Tensor) for x in tensors):
-        kinds = ", ".join(type(x).__name__ for x in tensors)
-        raise UsageTypeError(f"{op.name} takes tensors, but got {kinds}")
-    world, metas = tensors[0].world, [tensor.meta for tensor in tensors]
-    key = (op, strategy, *metas, *params.items())
-    if key not in world.cache:
-        world.cache[key] = Recipe.derive(op, metas, params, world, strategy)
-    results = run(world.cache[key], tensors, params)
+    world: Any = getattr(operands[0], "world", None) if operands else None
+    for x in operands:
+        if not isinstance(x, Tensor) or x.world is not world:
+            operands = operands_of_one_world(op.name, operands)
+            world = operands[0].world
+            break
+    observers, called = world.observers, (op, operands, params, strategy)
+    watcher = observers.watchers[-1] if observers.watchers else None
+    if watcher is not None:
+        op, strategy = watcher.before(*called)
+    key = (op, strategy, *map(_meta, operands))
+    if params:
+        key += tuple(params.items()) if not op.varying else tuple(derived_from(op, params))
+    recipe: Recipe | None = world.cache.get(key)
+    if recipe is None:
+        metas = [x.meta for x in operands]
+        with context(operator=op.name, operands=partial(_in_words, metas)):
+            recipe = Recipe.derive(op, metas, params, world, strategy)
+        world.cache[key] = recipe
+    if observers.traces:
+        with observers.span(recipe, world, 0):
+            results = recipe.run(operands, params)
+    else:
+        results = recipe.run(operands, params)
+    if watcher is not None:
+        watcher.after(*called, results)
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def derived_from(op: Op, params: Params) -> list[tuple[str, Any]]:
+    """Return the parameters from which something is derived."""
+    return [(name, value) for name, value in params.items() if name not in op.varying]
+
+
+def _in_words(metas: Sequence[Meta]) -> str:
+    return ", ".join(map(repr, metas))
+
+
+def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[Tensor]:
+    """Return an operator's operands as tensors of one world; NoTensorError if none is a tensor or stands for one."""
+    for x in values:
+        tensor = x if isinstance(x, Tensor) else getattr(x, "tensor", None)
+        if isinstance(tensor, Tensor):
+            return tensor.beside(name, values)
+    kinds = ", ".join(type(x).__name__ for x in values)
+    raise NoTensorError(
+        f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from operator import attrgetter
@@ -23,8 +24,8 @@ import numpy as np
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.tensor import Meta, T, Tensor
-from spmdsim.core.world import World, performed, programs
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.core.world import World
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
@@ -90,18 +91,35 @@ class OpNode(Node):
         self.spent, self.sources, self.values, self.saved = True, [], [], None
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Bring the results' gradients together, and calculate the operands'."""
+        """Bring the results' gradients together, and calculate the operands'.
+
+        Raises:
+            RuleError: If the local gradient function looks at a result that is not saved.
+        """
         recipe, world, wanted = self.recipe, self.world, self.wanted
-        with world.named(f"{recipe.op.name}.backward", recipe, sum(wanted)):
-            dys = [settle(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)]
-            computed = self.gradients(dys, wanted)
+        observers, provenance = world.observers, world.provenance
+        with observers.span(recipe, world, sum(wanted)) if observers.traces else nullcontext():
+            dys = [
+                reduce_gradients(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)
+            ]
+            try:
+                computed = self.gradients(dys, wanted)
+            except (AttributeError, TypeError) as error:
+                if recipe.op.saves_result or "NoneType" not in str(error):
+                    raise
+                raise RuleError(
+                    f"the vjp of {recipe.op.name} looks at its third argument, the result, which is kept only for "
+                    f"Op(..., saves_result=True): {error}"
+                ) from error
         present = [dy for dy in dys if dy is not None]
         arrived: list[Gradients] = [[] for _ in computed]
         for k, one in enumerate(computed):
-            if one is not None and wanted[k] and not isinstance(one, Tensor):
-                origin = world.derived_origin(recipe, present, k, forward=self.origin)
+            if one is None or not wanted[k]:
+                continue
+            if not isinstance(one, Tensor):
+                origin = 0 if provenance is None else provenance.of_gradient(recipe, present, k, self.origin)
                 one = type(present[0])(world, recipe.gradients[k], one, origin=origin)
-            arrived[k] += [one] if one is not None and wanted[k] else []
+            arrived[k].append(one)
         return arrived
 
     def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
@@ -111,7 +129,7 @@ class OpNode(Node):
             return [world.empties(meta) for meta in recipe.gradients]
         arrays, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
         run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
-        return performed(run, *arrays, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
+        return world.perform(run, *arrays, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
 
 
 def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
@@ -154,7 +172,7 @@ def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
     return np.asarray(gradient, dtype, order="C")
 
 
-def settle(gradients: list[T], layout: Layout) -> T:
+def reduce_gradients(gradients: list[T], layout: Layout) -> T:
     """Add gradients up, taken out of their list, and bring them into a layout: equal layouts are added first, then reduced once."""
     by_meta: dict[int, list[T]] = {}
     while gradients:
@@ -178,7 +196,9 @@ def keep(leaf: Tensor, gradient: Tensor) -> None:
 def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
     leaves = pull_back(result, gradient, retain_graph)
-    for leaf, total in [(x, settle(arrived, x.gradient_layout or x.layout.dual())) for x, arrived in leaves]:
+    for leaf, total in [
+        (x, reduce_gradients(arrived, x.gradient_layout or x.layout.dual())) for x, arrived in leaves
+    ]:
         keep(leaf, total)
 
 
@@ -228,8 +248,8 @@ def _first(result: Tensor, gradient: Tensor | None) -> Tensor:
     world, meta = result.world, Meta.of(result.layout.dual(), result.shape, result.dtype)
     held = [np.ones(x.shape, meta.held) for x in result.held] if world.has_data else world.empties(meta)
     ones = type(result)(world, meta, held, origin=result.origin)
-    if programs:
-        programs[-1].created(ones)
+    if world.observers.programs:
+        world.observers.programs[-1].created(ones)
     return ones
 
 

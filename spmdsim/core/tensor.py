@@ -20,7 +20,7 @@ import numpy as np
 from spmdsim.core.element_types import has_gradient, held_type
 from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.world import Shards, performed
+from spmdsim.core.world import Shards
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.notation.layouts import short_dtype
 from spmdsim.pictured import Pictured
@@ -108,9 +108,9 @@ class Tensor(Pictured):
         origin: int = 0,
     ) -> None:
         self.world, self.meta = world, meta
-        self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
+        self.held = shards if meta.held is meta.dtype else world.in_type(shards, meta.held)
         if not meta.shape and type(self.held) is list and any(isinstance(x, np.generic) for x in self.held):
-            self.held = performed(partial(each, np.asarray), self.held)  # numpy's scalars have no views
+            self.held = world.perform(partial(each, np.asarray), self.held)  # numpy's scalars have no views
         self._tracked = False
         if requires_grad:
             self._track(True)
@@ -194,6 +194,15 @@ class Tensor(Pictured):
             return self
         return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
 
+    def beside(self, name: str, values: Sequence[Any]) -> Sequence[Tensor]:
+        """Return the operands of an operator that this tensor is one of, as tensors of one world; UsageTypeError if some are not."""
+        kinds = [type(x).__name__ for x in values if not isinstance(x, Tensor)]
+        if kinds:
+            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(kinds)}")
+        if any(x.world is not self.world for x in values):
+            raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
+        return values
+
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
         """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
 
@@ -210,8 +219,9 @@ class Tensor(Pictured):
     def _plus(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
         """The sum with tensors that lie alike, shard by shard: so gradients are added up."""
         lists = [tensor.held for tensor in (self, *others)]
-        sums = performed(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
-        origin = self.world.derived_origin(None, [self, *others])
+        sums = self.world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
+        provenance = self.world.provenance
+        origin = 0 if provenance is None else provenance.of_sum([self, *others])
         return type(self)(self.world, self.meta, sums, origin=origin)
 
 
@@ -240,7 +250,7 @@ def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     world, meta = tensor.world, Meta.of(route.dst, route.shape_after, tensor.dtype)
     shards = world.walk(route.steps, tensor, meta.held)
     if tensor.meta.held is not meta.held:
-        shards = in_type(shards, meta.held)
+        shards = world.in_type(shards, meta.held)
     result = type(tensor)(world, meta, shards, origin=tensor.origin)
     if tensor.requires_grad:
         from spmdsim.core.tape import MoveNode

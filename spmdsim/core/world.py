@@ -4,9 +4,8 @@ A world is told *what* happens by a :class:`~spmdsim.core.step.Step`; which rank
 the step's two layouts. Arrays are values: a world never changes its inputs, may return them or views of them, and in
 one process equal replicas may be one array object.
 
-What plugs in here, by overriding: how redistributions are planned (:meth:`World.plan`) and priced
-(:meth:`World.price`), how an operator whose operands fit no strategy is run (:meth:`World.choose`), and who watches
-(:meth:`World.named`). ``spmdsim.worlds`` brings exact plans, machine prices and traces, and ranks that are processes.
+What is optional is a value that a world is given: a planner (:class:`~spmdsim.core.bytes_planner.Planner`), observers
+(:class:`Observers`) and the provenance of tensors (:class:`Provenance`).
 
 Next: :mod:`spmdsim.core.lockstep`, the world in one process.
 """
@@ -16,48 +15,105 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from spmdsim.core.bytes_planner import BytesPlanner, Planner
+from spmdsim.core.elements import convert, each
 from spmdsim.core.layout import Mesh
-from spmdsim.core.step import Route, Step, shortest_route
-from spmdsim.errors import UsageTypeError
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, PLACING, REDUCING, Route, Step
+from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.notation.layouts import check_world_size
 from spmdsim.notation.rules import check_ranks
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
+    from spmdsim.core.operator import Recipe
     from spmdsim.core.rule import BoundRule, Strategy
     from spmdsim.core.tensor import Meta, Tensor
 
 #: One array per owned rank.
 Shards = list[np.ndarray]
-#: Who writes down what is calculated, to do it again; the last one counts.
-programs: list[Any] = []
+Params = dict[str, Any]
 
 
-def performed(run: Callable[..., Any], *lists: Sequence[Any]) -> Any:
-    """What a calculation makes of tensors' arrays, given as one list each; who writes programs is told."""
-    return programs[-1].perform(run, lists) if programs else run(*lists)
+class Observers:
+    """The observers of worlds. Worlds may share them; the lists change while programs run.
+
+    Attributes:
+        watchers: see each operator call, and may change its operator and strategy. The last one counts.
+        guards: are called with an operator's name and a route before the operator moves an operand. The last one counts.
+        traces: the open recordings; :attr:`span` is only used while there are any.
+        programs: write down calculations, to repeat them. The last one counts.
+        span: returns the context in which an operator's recipe runs, or so many of its gradients, and records it.
+        gathered: is called once per recipe that moves operands and splits nothing.
+    """
+
+    def __init__(
+        self,
+        span: Callable[[Recipe, World, int], AbstractContextManager[object]] = lambda *_: nullcontext(),
+        gathered: Callable[[Recipe, Sequence[Meta]], None] = lambda *_: None,
+        guards: list[Callable[[str, Any], None]] | None = None,
+    ) -> None:
+        self.span, self.gathered = span, gathered
+        self.guards = [] if guards is None else guards
+        self.watchers: list[Any] = []
+        self.traces: list[Any] = []
+        self.programs: list[Any] = []
+
+
+class Provenance(Protocol):
+    """Numbers that identify how tensors were computed, equal on all ranks of a correct program; 0 where no ranks compare."""
+
+    def of_result(self, recipe: Recipe, operands: Sequence[Tensor], k: int, params: Params) -> int:
+        """Return the number of an operator's result ``k``."""
+
+    def of_gradient(self, recipe: Recipe, gradients: Sequence[Tensor], k: int, result: int) -> int:
+        """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
+
+    def of_sum(self, tensors: Sequence[Tensor]) -> int:
+        """Return the number of a sum of gradients."""
 
 
 class World(Pictured, ABC):
     """Base of all worlds.
 
-    Attributes:
+    Args:
         size: number of ranks.
         ranks: the ranks this process owns, in the order in which shards are passed; ``rank`` is the first of them.
+        planner: plans redistributions and chooses strategies.
+        observers: see what runs.
+        provenance: numbers tensors by how they were computed; None if nothing compares them.
+        advice: says how to get a world of so many ranks, at the end of an error.
+
+    Attributes:
         has_data: whether shards are arrays; False where only shapes are followed.
+        collectives: the collectives of steps that it runs.
+        about: the provenance of the tensor that the next steps move; 0 if there is none.
         cache: what was derived for this world: operators' recipes, steps' programs.
     """
 
     has_data = True
+    collectives: tuple[str, ...] = (LOCAL_STEPS[0], *PLACING[:2], *REDUCING)
 
-    def __init__(self, size: int, ranks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        size: int,
+        ranks: Sequence[int],
+        *,
+        planner: Planner | None = None,
+        observers: Observers | None = None,
+        provenance: Provenance | None = None,
+        advice: Callable[[int], str] = lambda size: "",
+    ) -> None:
         check_world_size(size)
         self.size, self.ranks, self.rank = size, ranks, ranks[0] if ranks else 0
+        self.planner: Planner = BytesPlanner() if planner is None else planner
+        self.observers = Observers() if observers is None else observers
+        self.provenance, self.advice, self.about = provenance, advice, 0
         self.cache: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
@@ -83,61 +139,65 @@ class World(Pictured, ABC):
         """
 
     def walk(self, steps: Sequence[Step], tensor: Tensor, held: np.dtype) -> Shards:
-        """The shards of a tensor after some steps; ``held``: the type in which they are held then."""
+        """Return the shards of a tensor after some steps; ``held`` is the type in which they are stored then."""
         shards = tensor.held
-        for step in steps:
-            shards = self.run(step, shards)
+        try:
+            for step in steps:
+                if step.collective == "fill":  # the result is pending, and its sum may grow
+                    shards = self.in_type(shards, held)
+                self.about = tensor.origin
+                shards = self.run(step, shards)
+        finally:
+            self.about = 0
         return shards
 
+    def perform(self, run: Callable[..., Any], *lists: Sequence[Any]) -> Any:
+        """Return what a calculation makes of tensors' arrays, given as one list each. An open program writes it down."""
+        programs = self.observers.programs
+        return programs[-1].perform(run, lists) if programs else run(*lists)
+
+    def in_type(self, arrays: Shards, dtype: np.dtype) -> Shards:
+        """Return arrays in an element type; see :func:`~spmdsim.core.elements.convert`."""
+        return self.perform(partial(each, partial(convert, dtype=dtype)), arrays)  # type: ignore[no-any-return]
+
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
-        """An uninitialised C-ordered array."""
+        """Return an uninitialised C-ordered array."""
         return np.empty(tuple(shape), dtype)
 
     def empties(self, meta: Meta) -> list[Any]:
-        """Uninitialised arrays of the owned ranks for a tensor."""
+        """Return uninitialised arrays of the owned ranks for a tensor."""
         return [self.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in self.ranks]
-
-    def named(self, name: str, recipe: Any = None, gradients: int = 0) -> AbstractContextManager[Any]:
-        """Steps run inside belong to this operator, while somebody records; its recipe says what it computes."""
-        return nullcontext()
 
     def check_mesh(self, mesh: Mesh) -> None:
         """Refuse a mesh with ranks that this world does not have, by a WorldError."""
         if mesh.ranks is not None or mesh.size > self.size:
-            check_ranks(mesh, self.size)
+            check_ranks(mesh, self.size, self.advice)
 
     def check_step(self, step: Step) -> None:
-        """Refuse a step that cannot run in this world."""
+        """Refuse a step that is none, or that leaves its mesh, or cannot run in this world, by a WorldError."""
+        if step.collective not in self.collectives:
+            raise WorldError(
+                f"no step is called {step.collective!r}; there are {', '.join(self.collectives)}"
+            )
         for mesh in step.src.mesh, step.dst.mesh:
             self.check_mesh(mesh)
-
-    def price(self, step: Step, itemsize: int) -> float:
-        """What a step costs: the bytes that the busiest rank receives."""
-        return max(step.nbytes(rank, itemsize) for rank in step.src.mesh.rank_list)
+        if step.dst.mesh is not step.src.mesh:
+            ranks = {*step.dst.mesh.rank_list}, {*step.src.mesh.rank_list}
+            apart = step.collective != "reduce_scatter" or ranks[0] != ranks[1]
+            if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
+                raise WorldError(
+                    f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
+                )
 
     def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
-        """The cheapest steps from one layout to another."""
-        return shortest_route(src, dst, shape, dtype.itemsize, self.price)
+        """Return the cheapest steps from one layout to another."""
+        return self.planner.plan(src, dst, shape, dtype)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """The strategy whose operands are brought, and whose partial results are reduced, for the lowest price."""
-
-        def cost(strategy: Strategy) -> float:
-            moves = [*zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)]
-            results = zip(bound.output_layouts(strategy), bound.output_shapes)
-            moves += [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in results]
-            routes = ((self.plan(src, dst, shape, dtype), dtype) for src, dst, shape, dtype in moves)
-            return sum(self.price(step, dtype.itemsize) for route, dtype in routes for step in route.steps)
-
-        return min(bound.strategies(layouts[0].mesh, partial=False, empty=True), key=cost)
-
-    # -- agreement: in one process there is nobody to disagree with ----------------------------------
-
-    def derived_origin(
-        self, recipe: Any, of: Sequence[Tensor], k: int = 0, params: Any = None, forward: int = 0
-    ) -> int:
-        """Return the number of what an operator makes of tensors, see ``OpNode.pull``; of their sum if the recipe is None."""
-        return 0
+        """Return the cheapest strategy for operands in these layouts, if they fit no strategy."""
+        return self.planner.choose(bound, layouts, dtypes)
 
     def settle(self) -> None:
         """Make sure that all ranks called the same so far, before numbers leave the program; WorldError if not."""
+        if self.observers.programs:
+            self.observers.programs[-1].looked_at()

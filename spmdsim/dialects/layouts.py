@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.core.tape import Gradients, MoveNode, settle
+from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
 from spmdsim.errors import many
 from spmdsim.ops import add
 from spmdsim.tensor import Tensor
@@ -59,4 +59,4 @@ class GradientMove(MoveNode):
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Add the gradients up in the layout asked for."""
-        return [[settle(gradients[0], self.layout.reduced)]]
+        return [[reduce_gradients(gradients[0], self.layout.reduced)]]

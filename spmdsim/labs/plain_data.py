@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.collectives.foreign import Other
 from spmdsim.core import Layout, Mesh
-from spmdsim.layout.cuts import FrozenMapping
+from spmdsim.core.cuts import FrozenMapping
 
 #: Levels of lists in lists that are read, and elements of all of them together.
 MOST_LEVELS, MOST_ELEMENTS = 20, 1 << 20

@@ -28,13 +28,14 @@ from spmdsim.local.trees import (
     rebuilt,
     spread,
 )
-from spmdsim.local.turns import LocalOp, failures_of
+from spmdsim.local.turns import LocalOp, failures_of, together
 from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import operands
 from spmdsim.tensor.values import read_only
+from spmdsim.trace import recorder
 from spmdsim.wrong_calls import explained
 
 __all__ = ["LocalFunction", "local_map"]
@@ -101,7 +102,7 @@ class LocalFunction(Pictured):
         world: Any = tensors[0].world
         places = self._places(tensors, structure)
         leaves = self._leaves(places)
-        with world.named(self.name):
+        with recorder.operator(self.name):
             moved = [tensor.to(layout) for tensor, layout in zip(tensors, places)]
             key = (self, *(tensor.meta for tensor in moved), leaves, structure)
             results, first = world.cache.get(key), None
@@ -219,7 +220,7 @@ class LocalFunction(Pictured):
             for k, rank in enumerate(world.ranks)
             if rank in leaves[0].mesh
         }
-        first = self._op.on_ranks(world, leaves[0].mesh, jobs)
+        first = together(world, leaves[0].mesh, self._op.name, jobs)
         said = [
             None
             if r not in first

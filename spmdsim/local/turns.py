@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,8 +27,6 @@ from spmdsim.errors import DisagreementError, RuleError, SpmdError
 from spmdsim.notation.rules import Shape
 from spmdsim.sides import name_ranks, sides
 from spmdsim.tensor import Op
-from spmdsim.tensor.function_facts import FunctionFacts, facts_of
-from spmdsim.tensor.program_operator import V
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent
 from spmdsim.trace.source_lines import source_line
@@ -345,16 +343,12 @@ class LocalOp(Op):
     flops: Any = None
     users: tuple[Any, ...] = ()
 
-    tells_parameters: ClassVar[bool] = False
+    shows_parameters: ClassVar[bool] = False
+    run_together: ClassVar = together  # the functions may call collectives: those of all ranks take turns
 
-    @cached_property
-    def facts(self) -> tuple[FunctionFacts, ...]:
-        """Facts of the user's functions that ranks compare."""
-        return facts_of(*self.users)
-
-    def on_ranks(self, world: World, mesh: Mesh, jobs: dict[int, Callable[[], V]]) -> dict[int, V]:
-        """The functions may call collectives: those of all ranks take turns."""
-        return together(world, mesh, self.name, jobs)
+    def user_functions(self) -> tuple[Any, ...]:
+        """Return the functions that ranks compare."""
+        return self.users
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None

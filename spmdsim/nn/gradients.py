@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.elements import in_type
 from spmdsim.core.step import Step
-from spmdsim.core.tape import added, keep, pull_back, settle
+from spmdsim.core.tape import added, keep, pull_back, reduce_gradients
 from spmdsim.core.tensor import Meta
-from spmdsim.core.world import performed, programs
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.program_tensor import origin_of
 from spmdsim.trace import recorder
+from spmdsim.trace.recorder import programs
 from spmdsim.worlds.programs import Posted
 
 __all__ = ["backward", "clip", "global_norm"]
@@ -178,7 +177,7 @@ class Bucket:
         if not world.has_data:
             return [world.empty((total,), held)], steps
         run = partial(_joined, self.merge, tensors[0].layout.mesh, held, world.ranks)
-        joined = performed(run, *[tensor.held for tensor in tensors])
+        joined = world.perform(run, *[tensor.held for tensor in tensors])
         self.items = [(name, _without_data(tensor), layout) for name, tensor, layout in self.items]
         return joined, steps
 
@@ -192,8 +191,8 @@ class Bucket:
             if not world.has_data:
                 shards = [world.empty(layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
             else:
-                pieces = performed(partial(_pieces, merge, start, stop, meta, world.ranks), after)
-                shards = in_type(pieces, meta.held)
+                pieces = world.perform(partial(_pieces, merge, start, stop, meta, world.ranks), after)
+                shards = world.in_type(pieces, meta.held)
             parted[name] = Tensor(world, meta, shards, origin=tensor.origin)
         return parted
 
@@ -280,7 +279,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         if merge and len({id(gradient.meta) for gradient in gradients}) == 1:
             gradients[:] = [added(gradients)]
         else:
-            gradients[:] = [settle(gradients, _wanted(leaf))]
+            gradients[:] = [reduce_gradients(gradients, _wanted(leaf))]
         together.add(id(leaf), gradients.pop(), _wanted(leaf))
     complete = together.finish()
     for leaf in leaves:

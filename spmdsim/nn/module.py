@@ -12,7 +12,6 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
-from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.notation.layouts import integers
@@ -21,7 +20,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.in_place import become
 from spmdsim.tensor.random import Index, normal_block, uniform_block
 from spmdsim.tensor.sources import Described, check_layout
-from spmdsim.trace.recorder import unseen
+from spmdsim.trace.recorder import programs, unseen
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
 from spmdsim.wrong_calls import explained

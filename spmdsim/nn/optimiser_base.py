@@ -15,7 +15,6 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.elements import in_type
 from spmdsim.core.tensor import Meta
-from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.gradients import Together, check_shapes
@@ -188,7 +187,7 @@ class Optimiser(SavedState, Pictured):
         world = value.world
         if not world.has_data:
             return value.detach()
-        shards = performed(partial(self.advanced, parameter), value.held, slope.held)
+        shards = world.perform(partial(self.advanced, parameter), value.held, slope.held)
         facts = tuple(self.numbers()) if world.compares else ()
         origin = computed_origin(world, type(self).__name__, (value.origin, slope.origin), facts, facts)
         return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)

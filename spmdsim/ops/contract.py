@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
+from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import Array, Arrays, Gradient, Shape, alike, conj, unbroadcast
 from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand
-from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["linear", "matmul", "vdot"]

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
+from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import fractional, number_type, ordered, promoted
 from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand, constant, operands
-from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["cast"]
@@ -121,8 +121,9 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        shapes = {array.shape for array in arrays if array.ndim}
-        shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+        shape = arrays[0].shape
+        if shape != arrays[-1].shape:
+            shape = np.broadcast_shapes(*[array.shape for array in arrays])
         return function(*arrays, out=empty(shape, dtype))
 
     return local

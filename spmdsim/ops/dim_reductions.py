@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
 from spmdsim.core.elements import identity
+from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, number_type, ordered
 from spmdsim.notation.layouts import integers
@@ -20,7 +21,6 @@ from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, where
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import counted_dim, flag
-from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import empty
 
 __all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "sum"]

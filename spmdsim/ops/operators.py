@@ -7,15 +7,14 @@ from functools import update_wrapper, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
+from spmdsim.core.operator import Op
 from spmdsim.errors import NoTensorError, SpmdError, two_names
 from spmdsim.pictured import Pictured
-from spmdsim.tensor.program_operator import Op
 from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
 
 if TYPE_CHECKING:
+    from spmdsim.core.cuts import ShardedOp, StrategyLike
     from spmdsim.core.operator import RuleSource
-    from spmdsim.layout.cuts import ShardedOp
-    from spmdsim.tensor.program_operator import StrategyLike
 
 P = ParamSpec("P")
 R = TypeVar("R")

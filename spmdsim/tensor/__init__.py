@@ -3,9 +3,9 @@
 Its operators accept operands that are no tensors, and strategies as users write them.
 """
 
-from spmdsim.layout.cuts import ShardedOp
-from spmdsim.tensor.operator_context import Context
-from spmdsim.tensor.program_operator import Op
+from spmdsim.core.cuts import ShardedOp
+from spmdsim.core.operator import Op
+from spmdsim.core.operator_context import Context
 from spmdsim.tensor.program_tensor import Tensor
 
 __all__ = ["Context", "Op", "ShardedOp", "Tensor"]

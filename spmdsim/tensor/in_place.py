@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.tensor.views import MOST_PARENTS, View
+from spmdsim.trace.recorder import programs
 
 _ops = cache(partial(import_module, "spmdsim.ops"))  # right of this file
 _indexing = cache(partial(import_module, "spmdsim.ops.indexing"))

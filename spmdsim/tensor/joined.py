@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.tape import Gradients, Node, settle
+from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.group_steps import Parts, PartsStep, parts_step
@@ -106,7 +106,7 @@ class JoinedNode(Node):
         """The gradient of the operand."""
         operand = self.meta
         with recorder.operator("select.backward"):
-            dy = settle(gradients[0], self.pieces.layout)
+            dy = reduce_gradients(gradients[0], self.pieces.layout)
             origin = computed_origin(self.world, "select.backward", (dy.origin, self.origin))
             shards = self.pieces.move(dy.held, dy.dtype, origin, back=True)
             put_back = [self.put(k, shard) for k, shard in enumerate(shards)]

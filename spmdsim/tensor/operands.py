@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.tensor import Meta
-from spmdsim.core.world import programs
+from spmdsim.core.tensor import Meta, Tensor
 from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, promoted
-from spmdsim.tensor.program_tensor import Tensor
-from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.provenance import NUMBER
 
@@ -76,8 +73,8 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
         if origin:
             world.provenance.note(origin, NUMBER, parameters=value)
         constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
-        if programs:
-            programs[-1].created(constant)
+        if world.observers.programs:
+            world.observers.programs[-1].created(constant)
         return constant
     if hasattr(value, "as_operand"):  # a parameter
         return value.as_operand(like)
@@ -90,9 +87,9 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
 def constant(value: Operand, like: Tensor) -> Tensor:
     """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
     kind: Any = type(value)
-    if (kind is not int and kind is not float) or programs or watchers:
-        return as_operand(value, like)
     world: Any = like.world
+    if (kind is not int and kind is not float) or world.observers.programs or world.observers.watchers:
+        return as_operand(value, like)
     # Zeros of both signs are equal.
     key = type(like), like.meta, kind, value if value or kind is int else repr(value)
     constant: Tensor | None = world.constants.get(key)

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, Typed
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core import tensor as core_tensor
 from spmdsim.core.tensor import pieces
-from spmdsim.core.world import programs
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import views
 from spmdsim.tensor.in_place import become, before, has_item
+from spmdsim.tensor.operands import operands
 from spmdsim.tensor.reduction_methods import corrected, one_value, plain, reductions, typed
+from spmdsim.tensor.several_worlds import in_one_world
 from spmdsim.tensor.sources import along, assemble, blocks, check_layout, move, require_equal_source
 from spmdsim.tensor.symbols import SymbolicTensor, ops
 from spmdsim.tensor.watch import watchers
-from spmdsim.trace.recorder import open_traces
+from spmdsim.trace.recorder import open_traces, programs
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown
 from spmdsim.worlds.current import world as current
@@ -253,6 +255,10 @@ class Tensor(SymbolicTensor):
             return Tensor(world, entry.meta, [run(self.held[0])], False, "", origin)
         finally:
             world.about = 0
+
+    def beside(self, name: str, values: Sequence[Any]) -> Sequence[core_tensor.Tensor]:
+        """Return the operands of an operator that this tensor is one of: numbers and arrays as tensors, all of one world."""
+        return in_one_world(name, operands(name, values))
 
     @explained
     def check_replicas(self) -> Verdict:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.tape import Gradients, MoveNode, settle
+from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
 from spmdsim.core.tensor import Meta, Tensor, follow
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, named, number_type, why_no_number
@@ -19,6 +19,7 @@ from spmdsim.redistribution.planner import Plan
 from spmdsim.sides import in_words, number_of, sides
 from spmdsim.tensor.several_worlds import with_room
 from spmdsim.tensor.watch import watchers
+from spmdsim.trace import recorder
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import FastPath
 
@@ -198,9 +199,9 @@ class ReshapeNode(MoveNode):
         operand = self.meta
         if not gradients[0]:
             return gradients
-        with self.world.named("reshape.backward"):
+        with recorder.operator("reshape.backward"):
             first, *others = gradients[0]
-            total = settle(gradients[0], first.layout.dual()) if others else first
+            total = reduce_gradients(gradients[0], first.layout.dual()) if others else first
             return [[move(total.detach(), operand.layout.dual(), operand.shape)]]
 
 

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from spmdsim.core import BoundRule, Layout, Strategy, operator
-from spmdsim.core.elements import in_type
-from spmdsim.core.operator import Local, Recipe
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.cuts import ShardedOp
+from spmdsim.core.operator import Local, Op, Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, Params
 from spmdsim.core.tensor import Meta, Tensor
-from spmdsim.core.world import performed, programs
-from spmdsim.layout.cuts import ShardedOp
+from spmdsim.core.world import World
 from spmdsim.layout.element_type import accumulator
 from spmdsim.notation.rules import Shape
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
-from spmdsim.tensor.operator_calls import CallRecipe
-from spmdsim.tensor.program_operator import Op
 
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]
@@ -85,6 +81,7 @@ class SteppedOp(Op):
     adjoint: Callable[..., Sequence[Any]] | None = None
 
     node: ClassVar[type[OpNode]] = AdjointNode
+    communicates: ClassVar[bool] = True
 
     def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Local, Local | None]:
         """The local function for these types; gradients are operators."""
@@ -104,35 +101,22 @@ class SteppedOp(Op):
         """The steps on the way."""
         return bound.steps(strategy)
 
-    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[list[Any]]:
-        """The arrays of the results on every owned rank."""
-        assert isinstance(recipe, CallRecipe)
-        world: Any = tensors[0].world
-        world.about = world.derived_origin(recipe, tensors, 0, params)
-        run = partial(_through, recipe, world, params)
-        try:
-            results: list[list[Any]] = performed(run, *[tensor.held for tensor in tensors])
-        finally:
-            world.about = 0
-        return results
-
-
-def _through(recipe: CallRecipe, world: Any, params: Params, *lists: list[Any]) -> list[list[Any]]:
-    """Take the local functions of all owned ranks through the steps, which moves nothing in a world without data."""
-    if not world.has_data:
+    def compute(self, recipe: Recipe, world: World, params: Params, *lists: list[Any]) -> list[list[Any]]:
+        """Take the local functions of all owned ranks through the steps, and return the results' arrays."""
+        if not world.has_data:
+            for step, dtype in recipe.prepared:
+                _run_step(step, dtype, world, [None] * len(world.ranks))
+            return [world.empties(meta) for meta in recipe.outputs]
+        begun = [
+            recipe.forward(*recipe.head(rank), *arrays, **params) if active else None
+            for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
+        ]
+        yielded = [None if way is None else _advance(way, None) for way in begun]
         for step, dtype in recipe.prepared:
-            _run_step(step, dtype, world, [None] * len(world.ranks))
-        return [world.empties(meta) for meta in recipe.outputs]
-    begun = [
-        recipe.forward(*recipe.head(rank), *arrays, **params) if active else None
-        for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
-    ]
-    yielded = [None if way is None else _advance(way, None) for way in begun]
-    for step, dtype in recipe.prepared:
-        taken = _run_step(step, dtype, world, yielded)
-        yielded = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
-    results = [recipe.outside() if end is None else recipe.typed(end.value) for end in yielded]
-    return [[*arrays] for arrays in zip(*results)]
+            taken = _run_step(step, dtype, world, yielded)
+            yielded = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
+        results = [recipe.outside() if end is None else recipe.typed(end.value) for end in yielded]
+        return [[*arrays] for arrays in zip(*results)]
 
 
 def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded | None]) -> list[Any]:
@@ -173,7 +157,7 @@ def _advance(way: Way, taken: Any) -> _Yielded:
 class OwnedRows(ShardedOp):
     """A lookup that exchanges only the rows that others hold, straight into the layout that ``out_strategy`` is."""
 
-    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> operator.Op:
+    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
         """The lookup; the operator itself where every rank has the whole table."""
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:
@@ -197,10 +181,10 @@ class RowsNode(OpNode):
             return super().gradients(dys, wanted)
         if dy is None:
             return [None, None]
-        parts = in_type(dy.held, accumulator("sum", dy.dtype))
+        parts = self.world.in_type(dy.held, accumulator("sum", dy.dtype))
         world: Any = dy.world
         gradient = world.run_rows(step, self.values[0], parts)
-        return [None, in_type(gradient, self.recipe.gradients[1].held)]
+        return [None, world.in_type(gradient, self.recipe.gradients[1].held)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +194,7 @@ class RowLookup(Op):
     step: RowStep | None = None
 
     node: ClassVar[type[OpNode]] = RowsNode
+    communicates: ClassVar[bool] = True
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """That of the step."""
@@ -225,13 +210,8 @@ class RowLookup(Op):
         back = self.prepared().returning
         return (bound.output_layouts(strategy)[0].dual() if back is None else back.dst,)
 
-    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[list[Any]]:
-        """The looked-up rows of every owned rank."""
-        if programs:
+    def compute(self, recipe: Recipe, world: Any, params: Params, *lists: list[Any]) -> list[list[Any]]:
+        """Return the looked-up rows of every owned rank."""
+        if programs := world.observers.programs:
             programs[-1].refuse(f"{self.name} exchanges rows that the ids decide about in every call")
-        world: Any = tensors[0].world
-        world.about = world.derived_origin(recipe, tensors, 0, params)
-        try:
-            return [world.run_rows(self.prepared(), tensors[0].held, tensors[1].held)]
-        finally:
-            world.about = 0
+        return [world.run_rows(self.prepared(), *lists)]

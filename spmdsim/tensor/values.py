@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.elements import each, in_type
+from spmdsim.core.elements import each
 from spmdsim.core.tape import like
 from spmdsim.core.tensor import Meta
-from spmdsim.core.world import performed
 from spmdsim.layout.element_type import accumulator
 from spmdsim.tensor.sources import SMALL, checksum
 from spmdsim.wrong_calls import explained, refuse_arguments
@@ -41,10 +40,14 @@ class SummedTensor(tensor.Tensor):
     def _plus(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
         """Where more is to come, what was rounded is kept, so that sums over many calls do not stand still either."""
         meta, kind = self.meta, accumulator("sum", self.meta.held)
-        lists = [x.sums or (x.held if kind is meta.held else in_type(x.held, kind)) for x in (self, *others)]
-        sums = performed(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
-        origin = self.world.derived_origin(None, [self, *others])
-        held = sums if kind is meta.held else in_type(sums, meta.held)
+        lists = [
+            x.sums or (x.held if kind is meta.held else self.world.in_type(x.held, kind))
+            for x in (self, *others)
+        ]
+        sums = self.world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
+        provenance = self.world.provenance
+        origin = 0 if provenance is None else provenance.of_sum([self, *others])
+        held = sums if kind is meta.held else self.world.in_type(sums, meta.held)
         total = type(self)(self.world, meta, held, origin=origin)
         if more_to_come and kind is not meta.held:
             total.sums = sums
@@ -150,7 +153,8 @@ class ReadableTensor(SummedTensor):
             WorldError: If the world holds no data, or ranks did not all call the same so far.
         """
         whole = super().full()
-        layout, mesh, add_read = self.meta.layout, self.meta.layout.mesh, self.world.provenance.add_read
+        layout, mesh, provenance = self.meta.layout, self.meta.layout.mesh, self.world.provenance
+        add_read = None if provenance is None else provenance.add_read
         if add_read is not None and layout.replicated_axes == mesh.axes and mesh.size == self.world.size:
             # No collective ran here that would have compared the tensor.
             add_read(self.origin, checksum(whole) if whole.nbytes <= SMALL else self.origin)

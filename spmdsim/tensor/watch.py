@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.trace.recorder import OBSERVERS
+
 if TYPE_CHECKING:
     from spmdsim.tensor import Op, ShardedOp
     from spmdsim.tensor.program_tensor import Tensor
 
 
-#: Who sees operator calls, and may say with which strategy they run; the last one counts.
-watchers: list[Any] = []
+#: See operator calls, and may change with which strategy they run; the last one counts.
+watchers: list[Any] = OBSERVERS.watchers
 
 
 class Watcher:

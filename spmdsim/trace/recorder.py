@@ -12,24 +12,50 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.core.step import LOCAL_STEPS
-from spmdsim.core.world import programs
+from spmdsim.core.world import Observers
 from spmdsim.errors import many
+from spmdsim.launcher import is_root
 from spmdsim.pictured import Pictured
+from spmdsim.redistribution.guard import guards, warn_of_gathering
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
-from spmdsim.trace.source_lines import source_line
+from spmdsim.trace.source_lines import source_line, user_place
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core.operator import Recipe
+    from spmdsim.core.tensor import Meta
+    from spmdsim.core.world import World
 
 
-#: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
-open_traces: list[Trace] = []
 #: What was begun while somebody records, and not waited for yet.
 under_way: list[Any] = []
 _operators: list[str] = []
+
+
+@contextlib.contextmanager
+def span(recipe: Recipe, world: World, gradients: int) -> Iterator[None]:
+    """Record an operator that runs in the ``with`` block, or so many of its gradients."""
+    with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
+        start = time.perf_counter()
+        yield
+        if not gradients:
+            emit_operator(recipe, world.ranks, start)
+
+
+def warn_of_whole(recipe: Recipe, operands: Sequence[Meta]) -> None:
+    """Warn once per line of the user's of an operator that gathers split operands, and runs whole on every rank."""
+    if is_root():
+        warn_of_gathering(recipe.op.name, recipe.bound, operands, recipe.plans, user_place())
+
+
+#: The observers of all worlds of this process.
+OBSERVERS = Observers(span, warn_of_whole, guards)
+#: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
+open_traces: list[Trace] = OBSERVERS.traces
+#: Write down what is calculated, to repeat it; the last one counts.
+programs: list[Any] = OBSERVERS.programs
 
 
 class Trace(Pictured, Sequence[Event]):
@@ -268,11 +294,6 @@ class operator:
         )
         for trace in open_traces:
             trace.spans.append(span)
-
-
-def named(name: str, recipe: Any = None, gradients: int = 0) -> contextlib.AbstractContextManager[Any]:
-    """Steps run inside are those of this operator; with a recipe, only who records wants to know."""
-    return operator(name, recipe, gradients) if recipe is None or open_traces else contextlib.nullcontext()
 
 
 def current_operator() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
@@ -16,21 +16,19 @@ from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError, one_per_rank
-from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder, source_lines
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
-from spmdsim.worlds import programs, provenance
 from spmdsim.worlds.current import entered, leave
-from spmdsim.worlds.programs import Moved, Posted, Stages, StepProgram
+from spmdsim.worlds.machine_planner import MachinePlanner
+from spmdsim.worlds.programs import STEP_COLLECTIVES, Moved, Posted, Stages, StepProgram, forget
 from spmdsim.worlds.provenance import ORIGINS as ORIGINS
+from spmdsim.worlds.provenance import Provenance
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.core import BoundRule, Layout, Strategy
     from spmdsim.core.layout import Mesh
-    from spmdsim.core.step import Route
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.group_steps import Parts, PartsStep
     from spmdsim.redistribution.sparse_lookup import RowStep
@@ -48,8 +46,6 @@ class World(world.World):
     Attributes:
         job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
-        about: the origin of the tensor that the next steps move.
-        provenance: how the tensors of these numbers were computed, where ranks compare what they call.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
         variant: what :meth:`use` says, as a value: fast paths are looked up by it.
         cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
@@ -61,32 +57,36 @@ class World(world.World):
     """
 
     overlap: bool | None = None
-    #: Whether ranks compare what they call, by the tensors' origins; whether the copies that operators read.
-    compares = watches_values = False
-    number, check_step = staticmethod(provenance.number_of), programs.check_step
-    derived_origin, walk = provenance.derived_origin, programs.walk
-    named = staticmethod(recorder.named)
+    #: Whether ranks compare the copies that operators read.
+    watches_values = False
+    collectives = STEP_COLLECTIVES
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, size: int, ranks: Sequence[int], *, advice: Callable[[int], str] = lambda size: ""
+    ) -> None:
+        super().__init__(
+            size,
+            ranks,
+            planner=MachinePlanner(None),
+            observers=recorder.OBSERVERS,
+            advice=advice,
+        )
+        self.provenance: Provenance | None
         self.job: Sequence[int] = range(self.size)
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
-        self.about = 0
-        self.provenance = provenance.Provenance()
-        self._machine: CostModel | None = None
         self.variant: tuple[object, ...] = ()
-        self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)
+        self.cache: Bounded[Any, Any] = Bounded(free=forget)
         self.constants: Bounded[Any, Any] = Bounded(1024)
 
     @property
     def machine(self) -> CostModel | None:
         """The cost model by which plans and strategies are chosen; the planner's default if None."""
-        return self._machine
+        return self.planner.machine  # type: ignore[attr-defined,no-any-return]
 
     @machine.setter
     def machine(self, model: CostModel | None) -> None:
-        self._machine = model
+        self.planner = MachinePlanner(model)
         self.invalidate()
         # All of its numbers choose: a name alone would hide that ranks measured different ones.
         numbers = ""
@@ -96,38 +96,14 @@ class World(world.World):
         name = getattr(model, "name", type(model).__name__)
         self._chosen(f"world.machine = {name}{numbers}")
 
-    def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
-        """The exact plan, by the world's machine; see :func:`spmdsim.plan`."""
-        from spmdsim.redistribution.planner import plan
-
-        return plan(src, dst, shape, dtype, self._machine)
-
-    def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """The cheapest strategy, by modelled time of the computation and of the plans it needs."""
-        from spmdsim.redistribution.choose import choose
-
-        return choose(bound, layouts, dtypes, self._machine)
-
-    def gathers_whole(
-        self, operator: str, bound: BoundRule, operands: Sequence[Meta], routes: Sequence[Route | None]
-    ) -> None:
-        """Told once per recipe of an operator that runs whole on every rank, on operands that were split.
-
-        Says so, once per line of the program: see :class:`spmdsim.redistribution.guard.GatheringWarning`.
-        """
-        from spmdsim.redistribution.guard import warn_of_gathering
-
-        if is_root():
-            warn_of_gathering(operator, bound, operands, routes, source_lines.user_place())
+    @property
+    def compares(self) -> bool:
+        """Whether ranks compare what they call, by the provenance of tensors."""
+        return self.provenance is not None
 
     def origin(self, meta: Any) -> int:
         """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
         return 0
-
-    def settle(self) -> None:
-        """Make sure that all ranks called the same so far, before numbers leave the program."""
-        if world.programs:
-            world.programs[-1].looked_at()
 
     def invalidate(self) -> None:
         """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
@@ -164,7 +140,7 @@ class World(world.World):
             WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
                 reduction without meaning on the element type, ranks that disagree about the step.
         """
-        if world.programs and (cached := world.programs[-1].moving(self, step, shards)):
+        if recorder.programs and (cached := recorder.programs[-1].moving(self, step, shards)):
             results: list[Any] = cached[0]
             return results
         if algorithm is None and self.algorithms:
@@ -336,7 +312,7 @@ class World(world.World):
 
     def overlaps(self, mesh: Mesh) -> bool:
         """Whether collectives on this mesh are begun early, if nobody needs them yet; alike on all its ranks."""
-        if self.algorithms or self.replicated != "own" or world.programs:
+        if self.algorithms or self.replicated != "own" or recorder.programs:
             return False
         return self._distant(mesh) if self.overlap is None else self.overlap
 

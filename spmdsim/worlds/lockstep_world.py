@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim.core import Bounds, Mesh, lockstep
+from spmdsim.core import Bounds
 from spmdsim.core.elements import contiguous
-from spmdsim.core.lockstep import Program, holders
+from spmdsim.core.lockstep import DERIVATIONS, Derivation, LockStepRunner, Program, grouped, holders
 from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.core.world import Shards
 from spmdsim.errors import PlanError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.notation.rules import check_ranks
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.exchange.flat import flat_receives
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
@@ -179,12 +178,33 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
             raise PlanError(f"{way}: the group does not hold the box {target}")
 
 
+def _covered(step: Step, dtype: np.dtype) -> Program:
+    """What each group of a collective does, if it owns the elements that the target needs."""
+    for members in step.src.mesh.groups(*step.axes):
+        _check_cover(step, holders(step.src, step, members), holders(step.dst, step, members))
+    return grouped(step, dtype)
+
+
+#: How lock step derives its steps, by collective.
+ALL_DERIVATIONS: dict[str, Derivation] = {
+    **DERIVATIONS,
+    "all_gather": _covered,
+    "all_to_all": _covered,
+    "fill": _fills,
+    "reshape": _reshapes,
+    "exchange": _exchange,
+    "reduce_exchange": _summing,
+    EXCLUSIVE_SCAN: _scanning,
+    **dict.fromkeys((WINDOW, HALO_EXCHANGE, HALO_REDUCE), _windows),
+}
+
+
 def _how(size: int) -> str:
     return f": spmdsim.world({size}), {RANKS.name}={size}, or `spmdsim launch -n {size}`"
 
 
 @explained
-class LockStep(World, lockstep.LockStep):
+class LockStep(World):
     """A world of ``size`` ranks in this process, without MPI.
 
     With ``SPMDSIM_CHECK=values`` the copies that operators and redistributions read are compared, as on real ranks.
@@ -193,29 +213,10 @@ class LockStep(World, lockstep.LockStep):
     range(0, 4)
     """
 
-    derivations: ClassVar = {
-        **lockstep.LockStep.derivations,
-        "fill": _fills,
-        "reshape": _reshapes,
-        "exchange": _exchange,
-        "reduce_exchange": _summing,
-        EXCLUSIVE_SCAN: _scanning,
-        **dict.fromkeys((WINDOW, HALO_EXCHANGE, HALO_REDUCE), _windows),
-    }
-
     def __init__(self, size: int = 1) -> None:
-        super().__init__(size)
+        super().__init__(size, range(size) if isinstance(size, int) else (), advice=_how)
+        self._runner = LockStepRunner(self, ALL_DERIVATIONS)
         self.watches_values = check_mode(None) == "values"
-
-    def _compile(self, step: Step, dtype: np.dtype) -> Any:
-        if step.collective in ("all_gather", "all_to_all"):
-            for members in step.src.mesh.groups(*step.axes):
-                _check_cover(step, holders(step.src, step, members), holders(step.dst, step, members))
-        return super()._compile(step, dtype)
-
-    def check_mesh(self, mesh: Mesh) -> None:
-        """Refuse a mesh with ranks that this world does not have, by a WorldError that says how to get them."""
-        check_ranks(mesh, self.size, _how)
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
         """The windows of an only rank, which are a piece of its block."""
@@ -245,8 +246,7 @@ class LockStep(World, lockstep.LockStep):
 
     def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
         if algorithm is None:
-            return lockstep.LockStep.run(self, step, shards)
-        self.compiled(step, shards)
+            return self._runner.run(step, shards)
         return self._emulate(step, shards, algorithm)
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
@@ -254,7 +254,7 @@ class LockStep(World, lockstep.LockStep):
         from spmdsim.collectives.execution import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
-        results, dtype = list(self.cache[step, shards[0].dtype].outside), shards[0].dtype
+        results, dtype = list(self._runner.derived(step, shards).outside), shards[0].dtype
         for members in step.src.mesh.groups(*step.axes):
             parts = {rank: emulation(step, algorithm, rank, dtype) for rank in members}
             inputs = [parts[rank].pack(contiguous(shards[rank])) for rank in members]

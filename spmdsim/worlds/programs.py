@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from spmdsim import settings
-from spmdsim.core import world
-from spmdsim.core.elements import in_type
-from spmdsim.core.step import EXCHANGES, Step
+from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.trace import recorder, source_lines
 from spmdsim.trace.events import Asked, received_counts
@@ -79,20 +77,6 @@ def forget(entry: Any) -> None:
         entry.free()
 
 
-def walk(world: Any, steps: Sequence[Step], tensor: Any, held: np.dtype) -> list[Any]:
-    """The shards of a tensor after some steps of a world, while all know which tensor is moved."""
-    shards: list[Any] = tensor.held
-    try:
-        for step in steps:
-            if step.collective == "fill":  # what becomes pending here may grow
-                shards = in_type(shards, held)
-            world.about = tensor.origin
-            shards = world.run(step, shards)
-    finally:
-        world.about = 0
-    return shards
-
-
 #: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
 #: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
 #: is pending: one rank adds an element up, and sends it on. A ``halo_exchange`` takes blocks of a dim to what windows
@@ -108,18 +92,6 @@ def check_shard(step: Step, rank: int, shape: tuple[int, ...], expected: tuple[i
     """Refuse a shard that does not fit the layout before a step."""
     if shape != expected:
         raise WorldError(f"rank {rank} holds a shard of shape {shape}, but {step.src} gives it {expected}")
-
-
-def check_step(here: World, step: Step) -> None:
-    """Refuse a step that is none, or that leaves its mesh, or cannot run in this world, by a WorldError."""
-    if step.collective not in STEP_COLLECTIVES:
-        raise WorldError(f"no step is called {step.collective!r}; there are {', '.join(STEP_COLLECTIVES)}")
-    world.World.check_step(here, step)
-    if step.dst.mesh is not step.src.mesh:
-        ranks = {*step.dst.mesh.rank_list}, {*step.src.mesh.rank_list}
-        apart = step.collective != "reduce_scatter" or ranks[0] != ranks[1]
-        if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
-            raise WorldError(f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}")
 
 
 #: What is done between waits: each ``next`` waits for what is under way and begins what follows; returns the shards.

@@ -9,13 +9,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from spmdsim.bounded import MOST
+from spmdsim.core.operator import derived_from
 from spmdsim.trace.source_lines import in_words, user_frame
+from spmdsim.worlds.function_facts import facts_of
+
+if TYPE_CHECKING:
+    from spmdsim.core.operator import Recipe
+    from spmdsim.core.tensor import Tensor
+    from spmdsim.core.world import Params
 
 #: The bits of an origin; the hash of integers is the same in all processes.
 ORIGINS = (1 << 61) - 1
@@ -125,6 +132,40 @@ class Provenance:
         self._sources: list[dict[int, Calculation]] = [{}, {}]
         self._computed: list[dict[int, Calculation]] = [{}, {}]
 
+    def identify(self, recipe: Recipe, params: Params) -> None:
+        """Set a new recipe's number, equal in all processes, and its title, which shows where the user's function is."""
+        op = recipe.op
+        facts = facts_of(*op.user_functions())
+        recipe.title = f"{op.name} ({facts[0]})" if facts and str(facts[0]) else op.name
+        recipe.number = number_of(op.name, *[one.compared for one in facts], *derived_from(op, params))
+
+    def of_result(self, recipe: Recipe, operands: Sequence[Tensor], k: int, params: Params) -> int:
+        """Return the number of an operator's result ``k``."""
+        if not recipe.title:
+            self.identify(recipe, params)
+        number, op = recipe.number + k, recipe.op
+        if params and op.varying:  # the recipe's number does not depend on them
+            number += number_of(*[params.get(name) for name in op.varying])
+        numbers = (*map(_origin, operands),)
+        origin: int = hash((number, *numbers)) & ORIGINS
+        self.note(origin, recipe.title, numbers, params if op.shows_parameters else None)
+        return origin
+
+    def of_gradient(self, recipe: Recipe, gradients: Sequence[Tensor], k: int, result: int) -> int:
+        """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
+        number = recipe.number + k + result + 1
+        numbers = (*map(_origin, gradients),)
+        origin: int = hash((number, *numbers)) & ORIGINS
+        self.note(origin, recipe.title + BACKWARD, (*numbers, result))
+        return origin
+
+    def of_sum(self, tensors: Sequence[Tensor]) -> int:
+        """Return the number of a sum of gradients."""
+        operands = (*map(_origin, tensors),)
+        origin = hash(operands) & ORIGINS
+        self.note(origin, "a sum of gradients", operands)
+        return origin
+
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
         """Remember that the tensor of this number is computed now."""
         frame, _ = user_frame(sys._getframe(1))
@@ -182,35 +223,6 @@ def number_of(*facts: Any) -> int:
     return crc32(repr(alike(facts)).encode())
 
 
-def derived_origin(
-    world: Any, recipe: Any, of: Sequence[Any], k: int = 0, params: Any = None, forward: int = 0
-) -> int:
-    """Return the provenance number of result ``k`` of an operator; 0 where nobody compares.
-
-    Args:
-        world: the tensors' world, which remembers the calculation.
-        recipe: the operator with its parameters; None for the sum of the operands, which are gradients.
-        of: the operands.
-        k: which result, or which operand a gradient is for.
-        params: the parameters of the call.
-        forward: for a gradient, the number of the operator's first result.
-    """
-    if not world.compares:
-        return 0
-    operands = (*map(_origin, of),)
-    if recipe is None:
-        return computed_origin(world, "a sum of gradients", operands, ())
-    number, name = recipe.number + k, recipe.title
-    if forward:
-        number, name = number + forward + 1, name + BACKWARD
-    elif params and recipe.op.varying:  # nothing else is derived from those: the recipe does not know them
-        number += world.number(*[params.get(name) for name in recipe.op.varying])
-    origin: int = hash((number, *operands)) & ORIGINS
-    told = params if recipe.op.tells_parameters else None
-    world.provenance.note(origin, name, (*operands, forward) if forward else operands, told)
-    return origin
-
-
 def computed_origin(
     world: Any,
     name: str,
@@ -227,9 +239,9 @@ def computed_origin(
         facts: numbers that the result depends on besides, the name's if left out.
         parameters: what to show of these facts in words.
     """
-    if not world.compares:
+    if world.provenance is None:
         return 0
-    facts = (world.number(name),) if facts is None else facts
+    facts = (number_of(name),) if facts is None else facts
     origin: int = hash((*facts, *operands)) & ORIGINS
     world.provenance.note(origin, name, operands, parameters)
     return origin

@@ -11,10 +11,11 @@ import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops
 from spmdsim.core import Layout
-from spmdsim.core.world import programs
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.redistribution import plan
 from spmdsim.trace import record, recorder
+from spmdsim.trace.recorder import programs
+from spmdsim.worlds.provenance import Provenance
 
 SGD = nn.SGD, {"rate": 0.1}
 MOMENTUM = nn.SGD, {"rate": 0.1, "momentum": 0.9}
@@ -216,7 +217,7 @@ def test_ctrl_c_between_an_update_and_its_gather_leaves_parameters_with_their_ow
 @pytest.fixture
 def world() -> Iterator[LockStep]:
     world = LockStep(2)
-    world.compares = True  # as worlds whose ranks compare what they call
+    world.provenance = Provenance()  # as worlds whose ranks compare what they call
     yield world
     assert not (world.about or programs or recorder.open_traces or recorder.under_way)
 

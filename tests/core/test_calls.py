@@ -10,20 +10,20 @@ import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
-from spmdsim.core import lockstep as core_lockstep
 from spmdsim.core import tensor as core_tensor
+from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.elements import fold, identity, in_type
-from spmdsim.core.operator import Recipe, apply
+from spmdsim.core.lockstep import PlainLockStep
+from spmdsim.core.operator import Recipe, apply, looks_at
 from spmdsim.core.tape import added
 from spmdsim.core.tensor import Meta
-from spmdsim.core.world import programs
+from spmdsim.core.world import Observers
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
-from spmdsim.layout.cuts import ShardedOp
 from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Op
-from spmdsim.tensor.operator_calls import looks_at
 from spmdsim.tensor.watch import watchers
-from spmdsim.worlds.base import ORIGINS
+from spmdsim.trace.recorder import programs
+from spmdsim.worlds.provenance import ORIGINS, Provenance, number_of
 
 MESH = Mesh((2, 2), ("a", "b"))
 
@@ -31,21 +31,13 @@ MESH = Mesh((2, 2), ("a", "b"))
 class Comparing(LockStep):
     """A world whose tensors have numbers, as those of MPI have."""
 
-    compares = True
-
     def __init__(self, size):
         super().__init__(size)
-        self.origins, self.whole = 0, []
+        self.origins, self.provenance = 0, Provenance()
 
     def origin(self, meta):
         self.origins += 1
         return hash((1234567, self.origins)) & ORIGINS
-
-    def number(self, *facts):
-        return hash(tuple(sum(map(ord, repr(fact))) for fact in facts)) & ORIGINS
-
-    def gathers_whole(self, operator, bound, operands, routes):
-        self.whole.append(operator)
 
     def recipe(self):
         """The latest one."""
@@ -67,9 +59,8 @@ def test_a_result_has_a_number_made_of_its_operators_and_its_operands():
     y = ops.matmul(x, w)
     assert y.origin == number(world.recipe(), 0, x, w) != 0
     assert ops.exp(x).origin == number(world.recipe(), 0, x)
-    assert ops.where(ops.greater(x, 3.0), x, x).origin == world.derived_origin(
-        world.recipe(), [ops.greater(x, 3.0), x, x]
-    )
+    chosen = ops.where(ops.greater(x, 3.0), x, x).origin
+    assert chosen == number(world.recipe(), 0, ops.greater(x, 3.0), x, x)
     rows = ops.sum(x, axis=0).origin
     first = world.recipe().number
     assert ops.sum(x, axis=1).origin != rows and world.recipe().number != first
@@ -87,7 +78,7 @@ def test_seeds_are_in_the_numbers_of_results_and_in_no_recipe():
     assert (
         sum(isinstance(entry, Recipe) and entry.op.name == "dropout" for entry in world.cache.values()) == 1
     )
-    assert one.origin == number(world.recipe(), world.number(1), x)
+    assert one.origin == number(world.recipe(), number_of(1), x)
     assert ops.dropout(tensor(LockStep(4), MESH("a", None), 4, 6), 0.5, seed=1).origin == 0
 
 
@@ -118,16 +109,17 @@ def test_ranks_outside_of_a_mesh_have_results_without_elements():
     assert [part.shape for part in ops.exp(x).shards] == [(2,), (2,), (0,), (0,)]
 
 
-def test_a_world_is_told_of_what_is_gathered_whole():
-    world = Comparing(4)
-    x, whole = tensor(world, MESH("a", None), 4, 4), tensor(world, MESH(None, None), 4, 4)
-    ops.exp(x), ops.add(whole, whole), ops.matmul(x, whole)
-    assert world.whole == []
+def test_observers_see_what_is_gathered_whole():
+    world, whole = LockStep(4), []
+    world.observers = Observers(gathered=lambda recipe, operands: whole.append(recipe.op.name))
+    x, full = tensor(world, MESH("a", None), 4, 4), tensor(world, MESH(None, None), 4, 4)
+    ops.exp(x), ops.add(full, full), ops.matmul(x, full)
+    assert whole == []
     together = Op("together", Rule.parse("m, m -> m", whole="m"), np.add)
     together(tensor(world, MESH("a"), 4), tensor(world, MESH(None), 4))
-    assert world.whole.pop() == "together" and world.whole == []
+    assert whole.pop() == "together" and whole == []
     flat = ops.reshape(tensor(world, MESH(None, "a"), 4, 6), (3, 8))
-    assert flat.shape == (3, 8) and len(world.whole) == 1
+    assert flat.shape == (3, 8) and len(whole) == 1
 
 
 def test_operands_of_three_in_two_worlds_are_refused():
@@ -402,6 +394,6 @@ def test_factors_without_a_reduction_of_their_own_are_added_up():
 
 
 def test_gradients_of_core_that_lie_alike_are_added_up():
-    world, layout = core_lockstep.LockStep(2), Mesh((2,), ("x",))("x")
+    world, layout = PlainLockStep(2), Mesh((2,), ("x",))("x")
     ones, more = (core_tensor.Tensor.from_global(np.full(4, value), layout, world) for value in (1.0, 2.0))
     assert added([ones, more, more]).full().tolist() == [5.0] * 4

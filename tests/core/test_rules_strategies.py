@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spmdsim import LockStep, Tensor, ops
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, Strategy, bind
+from spmdsim.core.cuts import factor_cuts, strategy_from_cuts
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import RuleError
-from spmdsim.layout.cuts import factor_cuts, strategy_from_cuts
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each", order="m k n")
 BATCH = Rule.parse("b m k, b k n -> b m n", linear="each")

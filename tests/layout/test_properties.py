@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from layout_cases import cases, held
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
+from spmdsim.core.cuts import frozen, layout_from_cuts, strategy_from_cuts
 from spmdsim.core.layout import nested_blocks
-from spmdsim.core.lockstep import LockStep as CoreLockStep
+from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.layout.common_mesh import common_mesh, refine
-from spmdsim.layout.cuts import frozen, layout_from_cuts, strategy_from_cuts
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries
@@ -380,7 +380,7 @@ def test_a_rank_has_its_place_among_the_ranks_of_its_group():
 
 
 def test_empty_pieces_have_the_shapes_of_their_layout():
-    mesh, world = Mesh((4,), ("a",)), CoreLockStep(4)
+    mesh, world = Mesh((4,), ("a",)), PlainLockStep(4)
     for src, dst, shape in (
         (mesh("a", None), mesh(None, "a"), (2, 6)),
         (mesh(None, None, partial="a"), mesh("a", None), (3, 6)),
@@ -394,20 +394,19 @@ def test_empty_pieces_have_the_shapes_of_their_layout():
 
 
 def test_worlds_of_core_refuse_meshes_they_have_not():
-    world, inside = CoreLockStep(4), Mesh((2,), ("x",))
-    assert CoreLockStep(MOST_RANKS).size == MOST_RANKS
+    world, inside = PlainLockStep(4), Mesh((2,), ("x",))
+    assert PlainLockStep(MOST_RANKS).size == MOST_RANKS
     for mesh in (Mesh((2,), ("x",), [5, 1]), Mesh((5,), ("x",))):
         for src, dst in ((mesh("x"), mesh(None)), (inside("x"), mesh("x"))):
             with pytest.raises(WorldError, match="but the world has 4 ranks"):
-                world.check_step(Step("exchange", (), src, dst, (4,)))
-    assert world.derived_origin(None, []) == 0 and world.named("x").__enter__() is None
+                world.check_step(Step("all_gather", (), src, dst, (4,)))
     assert world.empty([2, 3], "f4").shape == (2, 3) and world.empty([2], "f4").dtype == "f4"
 
 
 def test_tensors_of_core_know_their_worlds_and_their_types():
     settled = []
 
-    class Settling(CoreLockStep):
+    class Settling(PlainLockStep):
         def settle(self):
             settled.append(1)
             super().settle()
@@ -432,7 +431,7 @@ def test_tensors_of_core_know_their_worlds_and_their_types():
 
 def test_what_a_calculation_left_pending_counts_in_its_price():
     """Both operands are split along what is summed; the sum of a large result costs more than gathering them."""
-    mesh, world = Mesh((2,), ("a",)), CoreLockStep(2)
+    mesh, world = Mesh((2,), ("a",)), PlainLockStep(2)
     for size, pending in ((64, 0), (1, 1)):
         bound = bind(Rule.parse("m k, k n -> m n", linear="each"), ((size, 4), (4, size)))
         strategy = world.choose(bound, [mesh(None, "a"), mesh("a", None)], [np.dtype("f4")] * 2)

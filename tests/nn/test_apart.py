@@ -14,10 +14,10 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn, record
-from spmdsim.core.world import programs
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 from spmdsim.tensor import random
-from spmdsim.worlds.base import ORIGINS
+from spmdsim.trace.recorder import programs
+from spmdsim.worlds.provenance import ORIGINS, Provenance
 from tests.nn import test_optimiser_state
 
 MESH = Mesh((2, 2), ("dp", "tp"))
@@ -578,7 +578,7 @@ def test_what_layers_and_optimisers_are_given_is_what_they_take():
     before = layer.bias.value.full()
     nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
     still = nn.SGD(layer, 0)
-    world.compares, origin = True, layer.bias.value.origin
+    world.provenance, origin = Provenance(), layer.bias.value.origin
     still.step()
     np.testing.assert_array_equal(layer.bias.value.full(), before)
     assert 0 < layer.bias.value.origin <= ORIGINS and layer.bias.value.origin != origin

@@ -20,7 +20,7 @@ from spmdsim.tensor.program_tensor import origin_of
 from spmdsim.tensor.random import uniform_block
 from spmdsim.tensor.rounding import moved
 from spmdsim.tensor.watch import Watcher, watching
-from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.provenance import ORIGINS, Provenance
 
 DTYPES = [
     "float32", "float64", "float16", ml_dtypes.bfloat16, "complex64", "complex128",
@@ -522,7 +522,7 @@ def test_pieces_that_do_not_fit_are_told_by_rank():
 
 def test_calls_of_several_tensors_are_about_all_of_them():
     world = LockStep(2)
-    world.compares = True
+    world.provenance = Provenance()
     x, y = (Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world) for _ in range(2))
     x.origin, y.origin = 5, 6
     assert origin_of([x]) == 5 and origin_of([x, y]) != origin_of([y, x])

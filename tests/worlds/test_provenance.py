@@ -10,7 +10,7 @@ import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, compile, matmul, ops, record
 from spmdsim.bounded import MOST
-from spmdsim.worlds.provenance import TENSOR, differing_ancestors
+from spmdsim.worlds.provenance import TENSOR, Provenance, differing_ancestors
 
 #: Functions of two square tensors.
 PAIRS = (
@@ -81,7 +81,9 @@ def test_compiled_functions_have_one_provenance_on_all_ranks(world):
 class Comparing(LockStep):
     """Lock step whose tensors have provenance numbers, as those of real ranks have."""
 
-    compares = True
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.provenance = Provenance()
 
 
 def numbered(value: float = 0.0):

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
+from spmdsim.core.operator import looks_at
 from spmdsim.errors import context, many, unknown
 from spmdsim.pictured import ShortRepr
-from spmdsim.tensor.operator_calls import looks_at
 
 Shape = tuple[int, ...]
 

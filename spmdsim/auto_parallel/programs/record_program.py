@@ -14,9 +14,9 @@ import numpy as np
 
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import BoundRule, Layout, Mesh
+from spmdsim.core.cuts import FrozenMapping
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
-from spmdsim.layout.cuts import FrozenMapping
 from spmdsim.reading import one_line
 from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching

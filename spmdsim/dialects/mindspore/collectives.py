@@ -17,7 +17,7 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.tape import Gradients, Node, settle
+from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.mindspore.communication import get_process_group_ranks, member
 from spmdsim.dialects.mindspore.layout import is_whole
@@ -62,7 +62,7 @@ class _Back(Node):
         """The gradient of what each rank held."""
         if not gradients[0]:
             return gradients
-        dy = settle(gradients[0], gradients[0][0].layout.dual())
+        dy = reduce_gradients(gradients[0], gradients[0][0].layout.dual())
         local, layout = self.back(dy.detach()).held, self.meta.layout
         copies = Layout(layout.mesh, layout.dims, dict.fromkeys(layout.replicated_axes, "avg"))
         meta = Meta.of(copies, self.meta.shape, self.meta.dtype)

@@ -10,6 +10,7 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.cuts import ShardedOp
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
@@ -19,7 +20,6 @@ from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
-from spmdsim.layout.cuts import ShardedOp
 from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.watch import watchers

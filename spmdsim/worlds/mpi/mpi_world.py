@@ -19,7 +19,6 @@ from mpi4py import MPI
 from spmdsim.core.elements import contiguous
 from spmdsim.core.lockstep import cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
-from spmdsim.core.world import programs
 from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
@@ -56,6 +55,7 @@ from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattere
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
 from spmdsim.worlds.programs import Moved, Run, StepProgram, check_shard, forget
+from spmdsim.worlds.provenance import Provenance
 from spmdsim.wrong_calls import explained
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
@@ -84,7 +84,7 @@ class MPIStepProgram(StepProgram):
 
         Not while what runs is written down: who writes it knows arrays by their identity.
         """
-        if self.room is not None and not programs and type(shards) is list:
+        if self.room is not None and not recorder.programs and type(shards) is list:
             shards[0] = settled(shards[0], result, self.room)
         return [result]
 
@@ -129,6 +129,7 @@ class MPIWorld(BeginsEarly):
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.job = world_ranks(self.comm)
+        self.provenance = Provenance()  # until the ranks have agreed whether they compare
         self.vendor, self._tally = VENDOR, Tally()
         self._everyone = Counted.of(self.comm, self._tally)
         wanted: dict[str, Callable[[], Any]] = {
@@ -145,8 +146,10 @@ class MPIWorld(BeginsEarly):
             self._trials = Trials(settings["tune"], self.choices.ways, machine)
             self._comms, self._shared = Comms(self._everyone, self._deadline), Shared()
         mode = settings["check"] if self.size > 1 else False
-        self.compares, self.watches_values, self._checker = bool(mode), mode == "values", None
-        if mode:
+        self.watches_values, self._checker = mode == "values", None
+        if not mode:
+            self.provenance = None
+        else:
             mode = "auto" if self.watches_values else mode
             board, places = board_of(self._everyone)
             if settings["record"]:

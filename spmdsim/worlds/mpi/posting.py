@@ -11,7 +11,7 @@ import atexit
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -63,8 +63,8 @@ class BeginsEarly(World):
     _deadline: float
     _checker: Checker | None
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, size: int, ranks: Sequence[int]) -> None:
+        super().__init__(size, ranks)
         self._under_way: list[tuple[MPI.Request, Requests]] = []
         self._ends = False
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.cuts import factor_cuts, numbered_ranks, strategy_from_factors
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import many
@@ -41,7 +42,6 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     scattered,
     sourced,
 )
-from spmdsim.layout.cuts import factor_cuts, numbered_ranks, strategy_from_factors
 from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.ops.lookup import LOOKED_UP
 

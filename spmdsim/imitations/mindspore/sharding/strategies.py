@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.cuts import factor_cuts, sharded, strategy_from_cuts, strategy_from_factors
 from spmdsim.dialects.mindspore.layout import (
     MindSporeLayout,
     check_even,
@@ -48,7 +49,6 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     refusing,
     result_layout,
 )
-from spmdsim.layout.cuts import factor_cuts, sharded, strategy_from_cuts, strategy_from_factors
 from spmdsim.tensor import Op, ShardedOp
 
 

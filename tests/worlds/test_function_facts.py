@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.tensor.function_facts import facts_of
+from spmdsim.worlds.function_facts import facts_of
 
 
 def compared(function):
@@ -102,14 +102,15 @@ def test_functions_of_the_package_stand_for_those_that_they_hold():
     from spmdsim.local.overlap import _overlapping
 
     two, three = (_overlapping("f", function, None) for function in DIFFERENT["a constant"])
-    assert [facts.compared for facts in two.facts] != [facts.compared for facts in three.facts]
-    assert "test_function_facts.py" in str(two.facts[0])
+    facts_of_two, facts_of_three = (facts_of(*op.user_functions()) for op in (two, three))
+    assert [facts.compared for facts in facts_of_two] != [facts.compared for facts in facts_of_three]
+    assert "test_function_facts.py" in str(facts_of_two[0])
 
 
 def test_all_processes_have_the_same_facts():
     text = """
 from functools import partial
-from spmdsim.tensor.function_facts import facts_of
+from spmdsim.worlds.function_facts import facts_of
 def function(x, k=("a", None), *, scale=2.5):
     return x in {"a", "b", "c", "d"} or x in ("e", frozenset(("f", "g"))) or (lambda y: y is None)(k)
 print([facts.compared for facts in facts_of(partial(function, {1, 2}, b=3), print)])

@@ -10,22 +10,26 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from spmdsim.core import Layout, Mesh
-from spmdsim.core.operator import Op
+from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.rule import BoundRule, Strategy
-from spmdsim.core.tensor import Tensor
 from spmdsim.errors import LayoutError, RuleError, many
 from spmdsim.notation.layouts import MOST_RANKS
 from spmdsim.pictured import ShortRepr
 
-T = TypeVar("T", bound=Tensor)
+if TYPE_CHECKING:
+    from spmdsim.core.operator import Op
+
+T = TypeVar("T")
 
 #: Name of the axis along which the same computation is repeated.
 REPEAT = "repeat"
 
 Cuts = Sequence[Sequence[int]]
+#: A strategy as users write it: cuts per operand, a layout per operand, or axes per factor.
+WrittenCuts = Cuts | Sequence[int]
+StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | WrittenCuts
 
 
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
@@ -187,7 +191,7 @@ class ShardedOp(ShortRepr):
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator with this strategy."""
-        return self.op.apply(tensors, params, self)  # type: ignore[no-any-return]
+        return self.op.apply(tensors, params, self)  # type: ignore[return-value]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""
