@@ -6,14 +6,14 @@ and operators, and refuses what that system refuses. It computes nothing of its 
 
 from __future__ import annotations
 
-from spmdsim.dialects.missing import Words, speak
+from spmdsim.dialects.missing import ModuleWords, declare_modules
 
 DIALECTS = ("mindspore", "oneflow", "paddle", "torch", "jax")
 
-__getattr__ = speak(
+__getattr__ = declare_modules(
     __name__,
     {
-        "": Words(submodules=" ".join(DIALECTS)),
-        "tensor_parallel": Words(imitated=("region mappings", "megatron")),
+        "": ModuleWords(submodules=" ".join(DIALECTS)),
+        "tensor_parallel": ModuleWords(imitated=("region mappings", "megatron")),
     },
 )

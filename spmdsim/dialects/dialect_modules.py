@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.missing import Worded
+from spmdsim.dialects.missing import DialectObject
 from spmdsim.nn import Module, ModuleList
 
 
-class DialectModule(Worded, Module):
+class DialectModule(DialectObject, Module):
     """A module with the frameworks' words."""
 
     training = True

@@ -15,7 +15,7 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, Words, each, speak
+from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules, expand_words
 from spmdsim.errors import LayoutError, UsageTypeError, many
 from spmdsim.reading import literal_call
 
@@ -38,10 +38,13 @@ _NEAREST = {
 }  # fmt: skip
 
 
-class PartitionSpec(Worded, tuple[Any, ...]):
+class PartitionSpec(DialectObject, tuple[Any, ...]):
     """One entry per leading tensor dim; missing entries are None. ``unreduced`` names axes with pending sums."""
 
-    ORIGINAL, NEAREST = "jax.sharding.PartitionSpec", each({"partitions update": "PartitionSpec(*entries)"})
+    ORIGINAL, NEAREST = (
+        "jax.sharding.PartitionSpec",
+        expand_words({"partitions update": "PartitionSpec(*entries)"}),
+    )
 
     unreduced: frozenset[str]
 
@@ -118,4 +121,4 @@ def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") ->
 
 
 _HOMES = {"Mesh P PartitionSpec check_even layout parse spec_of": ".jax"}
-__getattr__ = speak(__name__, {"": Words(_HOMES, _NEAREST)})
+__getattr__ = declare_modules(__name__, {"": ModuleWords(_HOMES, _NEAREST)})

@@ -1,6 +1,7 @@
-"""Modules of other systems as tables: which words each has, the file here that has them, and what is said of those that are missing.
+"""Modules of other systems as tables of names, and errors for names that they lack.
 
-Nothing is loaded before it is asked for. A module that has no file of its own is there for imports all the same.
+A table says which file of the dialect defines a name, and what to use instead of a name that is not supported. A file is
+loaded when a program uses its first name. Modules of a table can be imported without a file of their own.
 """
 
 from __future__ import annotations
@@ -43,55 +44,58 @@ def not_covered(
     where = module.removeprefix(PREFIX)
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    return NotCovered(hinted(where, name, there, nearest))
+    return NotCovered(describe_missing(where, name, there, nearest))
 
 
-def hinted(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
-    """What is said of a name that a module or a class does not have."""
+def describe_missing(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
+    """Return the text of the error for a name that a module or a class does not have, with the nearest one."""
     hint = (nearest or {}).get(name) or resembling(name, there)
     hint = f"nearest: {hint}" if hint else f"nothing is near it, dir({where}) lists what there is"
     return f"{where}.{name} is not covered by this dialect; {hint}"
 
 
-def each(words: Mapping[str, str]) -> dict[str, str]:
-    """A table with one entry per word, from one with several words in an entry.
+def expand_words(words: Mapping[str, str]) -> dict[str, str]:
+    """Return a table with one word per entry, from a table with several words per entry.
 
-    >>> each({"Conv1d Conv2d": "Dense", "Lamb": "Adam"})
+    >>> expand_words({"Conv1d Conv2d": "Dense", "Lamb": "Adam"})
     {'Conv1d': 'Dense', 'Conv2d': 'Dense', 'Lamb': 'Adam'}
     """
     return {word: there for several, there in words.items() for word in several.split()}
 
 
-def told(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function, whose wrong arguments are refused with the nearest right one, in the name of what it makes."""
+def suggest_arguments(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the function with errors for wrong arguments that begin with ``name`` and suggest the nearest right one."""
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         try:
             return function(*args, **named)
         except TypeError:
-            bound(name, inspect.signature(function), args, named)
+            bind_arguments(name, inspect.signature(function), args, named)
             raise
 
-    call.tells = True  # type: ignore[attr-defined]
     return call
 
 
-def tell(module: str, names: Collection[str]) -> None:
-    """Have a module's own functions of these names refuse wrong arguments, see :func:`told`."""
+def wrap_functions(module: str, names: Collection[str]) -> None:
+    """Replace functions that a module defines by those of :func:`suggest_arguments`."""
     here = vars(sys.modules[module])
     for name in names:
         function = here.get(name)
-        if inspect.isfunction(function) and function.__module__ == module and not hasattr(function, "tells"):
-            here[name] = told(function, name)
+        if (
+            inspect.isfunction(function)
+            and function.__module__ == module
+            and not hasattr(function, "__wrapped__")
+        ):
+            here[name] = suggest_arguments(function, name)
 
 
-def bound(
+def bind_arguments(
     name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments of a call, by name; a UsageTypeError for others than those taken.
+    """Return the arguments of a call by name; raise UsageTypeError with the nearest name if they do not fit.
 
-    >>> bound("SGD", inspect.signature(lambda learning_rate=0.1, parameters=None: 0), (), {"learnin_rate": 1})
+    >>> bind_arguments("SGD", inspect.signature(lambda learning_rate=0.1, parameters=None: 0), (), {"learnin_rate": 1})
     Traceback (most recent call last):
     ...
     spmdsim.errors.UsageTypeError: SGD() got an unexpected keyword argument 'learnin_rate'; nearest: learning_rate
@@ -109,7 +113,7 @@ def bound(
 
 
 def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> None:
-    """Refuse, in the words of the first refusal that holds.
+    """Raise an error with the first text whose condition is true.
 
     >>> refuse({"a rate is a number": False, "parts are at least 1, not 0": True})
     Traceback (most recent call last):
@@ -121,11 +125,11 @@ def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> 
             raise kind(text)
 
 
-class Worded:
-    """Objects of another system: a word that they have there and not here is refused with what is nearest.
+class DialectObject:
+    """Base of a dialect's classes: errors for missing attributes and wrong arguments suggest the nearest right one.
 
-    So is an argument, where the class is one of a dialect's. ``ORIGINAL`` is what it is called there, ``NEAREST`` says what to
-    use instead of words that resemble none here.
+    ``ORIGINAL`` is the name of the class in the other system. ``NEAREST`` says what to use instead of attributes that
+    resemble none of this class.
     """
 
     __slots__ = ()
@@ -138,48 +142,48 @@ class Worded:
         if not cls.__module__.startswith(PREFIX):
             return
         for word in {"__init__", "__new__"} & vars(cls).keys():
-            setattr(cls, word, told(getattr(cls, word), cls.__name__))
+            setattr(cls, word, suggest_arguments(getattr(cls, word), cls.__name__))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        there, own = public(type(self)), resembling(name, getattr(self, "__dict__", ()))
+        there, own = public_names(type(self)), resembling(name, getattr(self, "__dict__", ()))
         users = not type(self).__module__.startswith(PREFIX) and not resembling(name, there)
         if name not in self.NEAREST and (own or users):
             near = f"; nearest: {own}" if own else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
-        raise NotCovered(hinted(self.ORIGINAL, name, there, self.NEAREST))
+        raise NotCovered(describe_missing(self.ORIGINAL, name, there, self.NEAREST))
 
 
-def public(kind: type) -> list[str]:
-    """The words of a class."""
+def public_names(kind: type) -> list[str]:
+    """Return the public names of a class."""
     return [word for word in dir(kind) if not word.startswith("_") and not word.isupper()]
 
 
-class Words:
-    """The words of a module.
+class ModuleWords:
+    """Table of the names of a module.
 
     Args:
-        homes: several words -> the file of the dialect that has them; ``theirs=ours`` is called ``ours`` there.
-        nearest: several words -> what to use instead; those that resemble none that is there.
-        tables: dictionaries with further words, such as ``functions.FOURIER``, or functions that say what makes each.
+        homes: several names -> the file of the dialect that defines them; ``theirs=ours`` is called ``ours`` there.
+        nearest: several names that are not supported -> what to use instead.
+        tables: dictionaries with further names, such as ``functions.FOURIER``, or functions that return a maker per name.
         submodules: modules inside that have files.
-        imitated: what of :mod:`spmdsim.imitated` has all other words.
-        hidden: whether ``dir()`` does not list the module.
+        imitated: the entry of :mod:`spmdsim.imitated` that has all other names.
+        hidden: do not list the module in ``dir()``.
     """
 
     def __init__(
         self, homes: Mapping[str, str] | None = None, nearest: Mapping[str, str] | None = None, tables: str = "",
         submodules: str = "", imitated: tuple[str, str] | None = None, hidden: bool = False,
     ) -> None:  # fmt: skip
-        named = [(word.partition("="), home) for word, home in each(homes or {}).items()]
+        named = [(word.partition("="), home) for word, home in expand_words(homes or {}).items()]
         self.homes = {theirs: (home, ours or theirs) for (theirs, _, ours), home in named}
-        self.nearest = each(nearest or {})
+        self.nearest = expand_words(nearest or {})
         self.tables, self.submodules, self.imitated = tables.split(), submodules.split(), imitated
         self.hidden = hidden or imitated is not None
 
     def makers(self, dialect: str) -> dict[str, Callable[[], Any]]:
-        """What gives each word of the tables."""
+        """Return a function per name of the tables that makes or returns its value."""
         makers: dict[str, Callable[[], Any]] = {}
         for path in self.tables:
             home, _, name = path.rpartition(".")
@@ -189,25 +193,30 @@ class Words:
 
 
 #: Every module of a table, by its full name.
-_SPOKEN: dict[str, Words] = {}
+_MODULES: dict[str, ModuleWords] = {}
 
 
-def speak(dialect: str, modules: Mapping[str, Words]) -> Callable[[str], Any]:
-    """Have a dialect's modules, by their paths inside of it, find their words; ``""`` is the dialect, whose ``__getattr__`` comes."""
-    _SPOKEN.update({f"{dialect}.{path}".rstrip("."): words for path, words in modules.items()})
-    return find_words(dialect)
+def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callable[[str], Any]:
+    """Declare the modules of a dialect by their paths; return the ``__getattr__`` of the dialect, whose path is ``""``."""
+    _MODULES.update({f"{dialect}.{path}".rstrip("."): words for path, words in modules.items()})
+    return add_words(dialect)
 
 
-def find_words(module: str) -> Callable[[str], Any]:
-    """Have a module find the words of its table; one that has some itself calls this at its end."""
-    words, here = _SPOKEN[module], vars(sys.modules[module])
+def add_words(module: str) -> Callable[[str], Any]:
+    """Give a module ``__getattr__`` and ``__dir__`` for the names of its table; return ``__getattr__``.
+
+    A module with a file calls this at the end of the file.
+    """
+    words, here = _MODULES[module], vars(sys.modules[module])
     dialect = ".".join(module.split(".")[:3])
-    declared = [path for path in _SPOKEN if path.rpartition(".")[0] == module]
+    declared = [path for path in _MODULES if path.rpartition(".")[0] == module]
     inside = {*words.submodules, *(path.rpartition(".")[2] for path in declared)}
-    shown = {path.rpartition(".")[2] for path in declared if not _SPOKEN[path].hidden}
+    shown = {path.rpartition(".")[2] for path in declared if not _MODULES[path].hidden}
     here.setdefault("__path__", [])  # an import of what would be inside comes to the finders
     here["NEAREST"] = words.nearest
-    tell(module, [ours for home, ours in words.homes.values() if resolve_name(f".{home}", dialect) == module])
+    wrap_functions(
+        module, [ours for home, ours in words.homes.values() if resolve_name(f".{home}", dialect) == module]
+    )
 
     def names() -> list[str]:
         return sorted({*words.homes, *words.submodules, *shown, *words.makers(dialect)})
@@ -216,7 +225,7 @@ def find_words(module: str) -> Callable[[str], Any]:
         if name in words.homes:
             path, ours = words.homes[name]
             home = import_module(f".{path}", dialect)
-            tell(home.__name__, [ours])
+            wrap_functions(home.__name__, [ours])
             itself = path.rpartition(".")[2] == ours and not hasattr(home, ours)
             return home if itself else getattr(home, ours)
         if name in inside:
@@ -254,23 +263,23 @@ class _WordFinder(Loader):
             NotCoveredImport: If a dialect has no such module. ``from module import name`` imports ``module.name`` if the
                 module lacks the name, so this error appears for names, too.
         """
-        if fullname in _SPOKEN:
+        if fullname in _MODULES:
             return spec_from_loader(fullname, _WordFinder(), is_package=True)
         parent, _, name = fullname.rpartition(".")
         if name.startswith("_") or not f"{parent}.".startswith(PREFIX):
             return None
         around = sys.modules[parent]
         there = [module.name for module in iter_modules(path or ()) if not module.name.startswith("_")]
-        there += dir(around) if parent in _SPOKEN else getattr(around, "__all__", dir(around))
+        there += dir(around) if parent in _MODULES else getattr(around, "__all__", dir(around))
         nearest = getattr(around, "NEAREST", None)
-        error = NotCoveredImport(hinted(parent.removeprefix(PREFIX), name, there, nearest))
+        error = NotCoveredImport(describe_missing(parent.removeprefix(PREFIX), name, there, nearest))
         # Python replaces an error with the full name by "cannot import name", which has no suggestion.
         error.name = parent
         raise error
 
     def exec_module(self, module: ModuleType) -> None:
         """Add the words of the table to a module."""
-        find_words(module.__name__)
+        add_words(module.__name__)
 
 
 sys.meta_path.append(_WordFinder)

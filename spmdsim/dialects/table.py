@@ -19,7 +19,7 @@ from functools import partial, wraps
 from operator import methodcaller
 from typing import Any
 
-from spmdsim.dialects.missing import bound, told
+from spmdsim.dialects.missing import bind_arguments, suggest_arguments
 from spmdsim.nn import Module
 from spmdsim.nn.losses import check_reduction
 from spmdsim.registry import Registry
@@ -115,7 +115,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
 
     def __init__(self: Module, *args: Any, **named: Any) -> None:
         base.__init__(self)
-        chosen = bound(row.layer, arguments, args, named)
+        chosen = bind_arguments(row.layer, arguments, args, named)
         chosen.apply_defaults()
         check_reduction(chosen.arguments.get("reduction", "none"))
         vars(self).update(row.keeps(*chosen.args, **chosen.kwargs) if row.keeps else chosen.arguments)
@@ -123,7 +123,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
     def forward(self: Module, *args: Any, **named: Any) -> Any:
         there = vars(self)
         own = {p.name: getattr(self, p.name) for p in options if p.name in there or hasattr(kind, p.name)}
-        return function(*bound(row.layer, inputs, args, named).args, **own)
+        return function(*bind_arguments(row.layer, inputs, args, named).args, **own)
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ def renamed(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
     """A class of ours, after other bases, with another system's name, its arguments turned into ours, and its further words."""
-    rewritten = told(arguments, name)
+    rewritten = suggest_arguments(arguments, name)
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:
         super(kind, self).__init__(**rewritten(*args, **named))

@@ -13,7 +13,7 @@ from typing import Any
 
 from spmdsim import core
 from spmdsim.core import Layout, Mesh, Placement
-from spmdsim.dialects.missing import Worded, Words, speak
+from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules
 from spmdsim.errors import LayoutError, UsageTypeError
 
 #: What to use instead of DTensor's other words: this dialect is its notation only.
@@ -37,7 +37,7 @@ def _theirs(reduction: str) -> str:
     return "product" if reduction == "prod" else reduction
 
 
-class _Words(Worded):
+class _Words(DialectObject):
     """What placements are asked for; they equal ours, and are used as ours."""
 
     ORIGINAL = "torch.distributed.tensor.Placement"
@@ -221,4 +221,4 @@ def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tup
 
 
 _HOMES = {"Partial Placement Replicate Shard chunk_bounds layout parse_placements text": ".torch"}
-__getattr__ = speak(__name__, {"": Words(_HOMES, _NEAREST)})
+__getattr__ = declare_modules(__name__, {"": ModuleWords(_HOMES, _NEAREST)})

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from spmdsim.dialects.missing import Words, speak
+from spmdsim.dialects.missing import ModuleWords, declare_modules
 
 #: Public name -> the file that has it.
 _HOMES = {
@@ -94,54 +94,54 @@ _TRAINING = (
     {"Callback LossMonitor Model RunContext": "training"},
     {"ModelCheckpoint CheckpointConfig": "save_checkpoint", "TimeMonitor": "LossMonitor"},
 )
-__getattr__ = speak(__name__, {
-    "": Words(_HOMES, _NEAREST, submodules="context"),
-    "dtype": Words(_DTYPES),
-    "communication": Words({
+__getattr__ = declare_modules(__name__, {
+    "": ModuleWords(_HOMES, _NEAREST, submodules="context"),
+    "dtype": ModuleWords(_DTYPES),
+    "communication": ModuleWords({
         "HCCL_WORLD_COMM_GROUP MCCL_WORLD_COMM_GROUP NCCL_WORLD_COMM_GROUP GlobalComm create_group destroy_group "
         "get_group_rank_from_world_rank get_group_size get_local_rank get_local_rank_size get_process_group_ranks get_rank "
         "get_world_rank_from_group_rank init release": "communication",
     }, {
         "get_comm_name": "get_process_group_ranks", "comm_func": "mindspore.ops.AllReduce", "management": "communication",
     }),
-    "common": Words({"set_seed": "parameter"}),
-    "common.dtype": Words(_DTYPES),
-    "common.initializer": Words({
+    "common": ModuleWords({"set_seed": "parameter"}),
+    "common.dtype": ModuleWords(_DTYPES),
+    "common.initializer": ModuleWords({
         "INITIALISERS initializer": "parameter",
     }, {
         "Orthogonal TruncatedNormal Sparse Dirac VarianceScaling Identity": "Normal, or Tensor of numpy's",
     }, tables="parameter.OBJECTS"),
-    "dataset": Words({"Dataset GeneratorDataset MnistDataset NumpySlicesDataset Shuffle": "rows"}, {
+    "dataset": ModuleWords({"Dataset GeneratorDataset MnistDataset NumpySlicesDataset Shuffle": "rows"}, {
         "Cifar10Dataset ImageFolderDataset TFRecordDataset": "NumpySlicesDataset",
         "RandomSampler SequentialSampler": "shuffle=",
         "DistributedSampler": "num_shards= and shard_id=",
     }),
-    "dataset.config": Words({"get_seed=get_rows_seed set_seed=set_rows_seed": "parameter"}, {
+    "dataset.config": ModuleWords({"get_seed=get_rows_seed set_seed=set_rows_seed": "parameter"}, {
         "set_num_parallel_workers set_prefetch_size": "set_seed",
     }),
-    "dataset.transforms": Words({"Compose TypeCast": "rows"}, {"OneHot": "any function of one row"}),
-    "dataset.vision": Words({"HWC2CHW Normalize Rescale": "rows"}, {
+    "dataset.transforms": ModuleWords({"Compose TypeCast": "rows"}, {"OneHot": "any function of one row"}),
+    "dataset.vision": ModuleWords({"HWC2CHW Normalize Rescale": "rows"}, {
         "Resize RandomCrop RandomHorizontalFlip c_transforms py_transforms": "any function of one row",
     }),
-    "mint": Words(nearest={
+    "mint": ModuleWords(nearest={
         "optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce", "linalg": "mindspore.ops.norm",
         "special": "log_softmax", "item": "asnumpy",
     }, tables="functions.mint_functions"),
-    "mint.nn": Words({
+    "mint.nn": ModuleWords({
         "Dropout Embedding GELU Linear": "functions",
         "CrossEntropyLoss ELU Identity L1Loss LogSoftmax MSELoss ReLU ReLU6 SiLU Sigmoid Softmax Tanh": "nn",
     }, _NEAREST_NN),
-    "mint.nn.functional": Words(nearest={
+    "mint.nn.functional": ModuleWords(nearest={
         "scaled_dot_product_attention": "spmdsim.nn.Attention",
     }, tables="functions.mint_network_functions"),
-    "nn": Words(_LAYERS, _NEAREST_NN, tables="cells.makers"),
-    "nn.cell": Words({"Cell CellList SequentialCell": "cells"}, hidden=True),
-    "nn.optim": Words({"Adam Momentum Optimizer SGD": "training"}, hidden=True),
-    "nn.utils": Words({"no_init_parameters": "parameter"}),
-    "ops": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.functions functions.primitives"),
-    "ops.functional": Words(nearest=_NEAREST_OPS, tables="functions.functions", hidden=True),
-    "ops.operations": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.primitives"),
-    "parallel": Words({"AutoParallel": "auto_parallel", "Layout": "layout", "shard=sharded": "primitive"}, {
+    "nn": ModuleWords(_LAYERS, _NEAREST_NN, tables="cells.makers"),
+    "nn.cell": ModuleWords({"Cell CellList SequentialCell": "cells"}, hidden=True),
+    "nn.optim": ModuleWords({"Adam Momentum Optimizer SGD": "training"}, hidden=True),
+    "nn.utils": ModuleWords({"no_init_parameters": "parameter"}),
+    "ops": ModuleWords({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.functions functions.primitives"),
+    "ops.functional": ModuleWords(nearest=_NEAREST_OPS, tables="functions.functions", hidden=True),
+    "ops.operations": ModuleWords({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.primitives"),
+    "parallel": ModuleWords({"AutoParallel": "auto_parallel", "Layout": "layout", "shard=sharded": "primitive"}, {
         "nn distributed Pipeline": "AutoParallel",
         "reshard": "ops.reshard",
         "transform_checkpoints load_distributed_checkpoint convert_checkpoints rank_list_for_transform "
@@ -149,13 +149,13 @@ __getattr__ = speak(__name__, {
         "merge_pipeline_strategys load_segmented_checkpoints": "load_checkpoint, of any layout",
         "set_algo_parameters reset_algo_parameters get_algo_parameters": "set_auto_parallel_context",
     }),
-    "parallel.auto_parallel": Words({"AutoParallel numbers": "auto_parallel"}),
-    "sharding": Words(imitated=("sharding rules", "mindspore")),
-    "runtime": Words({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
+    "parallel.auto_parallel": ModuleWords({"AutoParallel numbers": "auto_parallel"}),
+    "sharding": ModuleWords(imitated=("sharding rules", "mindspore")),
+    "runtime": ModuleWords({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
         "memory_stats memory_reserved memory_summary": "memory_allocated",
         "empty_cache set_cpu_affinity launch_blocking synchronize Stream Event": "set_memory",
     }),
-    "train": Words(*_TRAINING),
-    "train.callback": Words(*_TRAINING, hidden=True),
-    "train.model": Words(*_TRAINING, hidden=True),
+    "train": ModuleWords(*_TRAINING),
+    "train.callback": ModuleWords(*_TRAINING, hidden=True),
+    "train.model": ModuleWords(*_TRAINING, hidden=True),
 })  # fmt: skip

@@ -15,7 +15,7 @@ from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strate
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map, is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import Worded, bound, each, refuse
+from spmdsim.dialects.missing import DialectObject, bind_arguments, expand_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.reading import read_json, readable
@@ -34,7 +34,7 @@ _IGNORED = (
 )  # fmt: skip
 
 
-class AutoParallel(Worded):
+class AutoParallel(DialectObject):
     """Run a training step, a function or cell, in parallel; an InputError for another mode.
 
     ``"semi_auto"``: configured operators use their strategies, all others are data parallel. ``"sharding_propagation"``
@@ -47,7 +47,7 @@ class AutoParallel(Worded):
     """
 
     ORIGINAL = "mindspore.AutoParallel"
-    NEAREST = each({
+    NEAREST = expand_words({
         "compile compile_and_run": "a call: programs run as they are",
         "train eval set_train parameters get_parameters parameters_dict trainable_params": "the same word of the network inside",
         "set_micro_batch enable_grad_accumulation": "a loop over smaller batches",
@@ -162,7 +162,9 @@ class AutoParallel(Worded):
         """One call; results of one element come back as numbers, the same on every rank."""
         if named:
             called = getattr(self.program, "construct", self.program)
-            inputs = bound(getattr(called, "__name__", "network"), signature(called), inputs, named).args
+            inputs = bind_arguments(
+                getattr(called, "__name__", "network"), signature(called), inputs, named
+            ).args
         with within(self.settings):
             tensors = self.settings.placed(inputs)
             result = self.network(*tensors)

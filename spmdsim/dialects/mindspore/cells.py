@@ -18,18 +18,18 @@ from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import DialectObject, expand_words
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
 
 
-class Cell(Worded, Module):
+class Cell(DialectObject, Module):
     """A network: parameters and cells as attributes, and ``construct``."""
 
     ORIGINAL = "mindspore.nn.Cell"
-    NEAREST = each({
+    NEAREST = expand_words({
         "compile compile_and_run add_flags set_jit_config flatten_weights": "a call: programs run as they are",
         "to_float cast_inputs cast_param": "dtype= of each parameter",
         "register_forward_hook register_forward_pre_hook register_backward_hook": "a cell around it",

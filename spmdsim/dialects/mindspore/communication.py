@@ -6,7 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from spmdsim.dialects.mindspore.layout import is_whole
-from spmdsim.dialects.missing import find_words, refuse
+from spmdsim.dialects.missing import add_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.worlds.base import World
@@ -116,4 +116,4 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
 
 get_local_rank, get_local_rank_size = get_rank, get_group_size
 
-find_words(__name__)
+add_words(__name__)

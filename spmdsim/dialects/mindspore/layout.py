@@ -22,7 +22,7 @@ from typing import Any
 from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, each, refuse
+from spmdsim.dialects.missing import DialectObject, expand_words, refuse
 from spmdsim.dialects.table import by_part, flat
 from spmdsim.errors import LayoutError, UsageTypeError, many, unknown
 
@@ -148,7 +148,7 @@ class MindSporeLayout(CoreLayout):
         return {**super().to_dict(), "tensor_map": self.tensor_map}
 
 
-class Layout(Worded):
+class Layout(DialectObject):
     """``Layout(device_matrix, alias_name, rank_list=None)``, to be called with one entry per tensor dim.
 
     An entry is an alias, ``"None"``, or a tuple of aliases (``"None"`` may stand in it) that split one dim together; an
@@ -179,7 +179,9 @@ class Layout(Worded):
     """
 
     ORIGINAL = "mindspore.Layout"
-    NEAREST = each({"device_num rank_size": "devices", "tensor_map": "layout(...).to_dict()['tensor_map']"})
+    NEAREST = expand_words(
+        {"device_num rank_size": "devices", "tensor_map": "layout(...).to_dict()['tensor_map']"}
+    )
 
     def __init__(
         self, device_matrix: tuple[int, ...], alias_name: tuple[str, ...] | None = None, rank_list: list[int] | None = None,

@@ -20,7 +20,7 @@ from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
 from spmdsim.dialects.mindspore.tensors import CountedTensor, ParameterValue, held, host, type_name
-from spmdsim.dialects.missing import each, not_covered, told
+from spmdsim.dialects.missing import expand_words, not_covered, suggest_arguments
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
 from spmdsim.errors import InputError, UsageTypeError, unknown
@@ -98,7 +98,7 @@ def _he_uniform(negative_slope: float = 0, mode: str = "fan_in") -> Initialiser:
 def _documented(name: str, about: str, function: Any) -> Callable[..., Initialiser]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
-    return told(function, name)
+    return suggest_arguments(function, name)
 
 
 #: Initialisers by MindSpore's names: what they give, and what makes them.
@@ -114,7 +114,7 @@ OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _documented(name, *row) 
     "Zero": ("All zero.", lambda: nn.zeros),
 }.items()}  # fmt: skip
 #: Initialisers by their names in a text.
-INITIALISERS = {word: OBJECTS[name] for word, name in each({
+INITIALISERS = {word: OBJECTS[name] for word, name in expand_words({
     "normal": "Normal", "zeros zero": "Zero", "ones one": "One", "uniform": "Uniform",
     "xavier_uniform XavierUniform": "XavierUniform", "he_uniform HeUniform": "HeUniform",
 }).items()}  # fmt: skip
@@ -159,7 +159,7 @@ def _values(values: Any, shape: tuple[int, ...]) -> Any:
 
 
 #: What to use instead of a word of parameters that resembles none here.
-NEAREST = each({
+NEAREST = expand_words({
     "set_dtype": "Parameter(initializer(init, shape, dtype))",
     "set_param_ps param_info comm_fusion sliced unique cache_enable": "parallel_optimizer",
     "update": "set_data",

@@ -16,7 +16,7 @@ from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
 from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
 from spmdsim.dialects.mindspore.tensors import CountedTensor, host
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import DialectObject, expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
@@ -64,7 +64,7 @@ def _typed(operands: Sequence[Any]) -> list[Any]:
     return [of_kind(x) if isinstance(x, (bool, int, float)) else x for x in operands]
 
 
-class Primitive(Worded):
+class Primitive(DialectObject):
     """A MindSpore primitive over one of our operators.
 
     Without ``.shard`` it is data parallel: dim 0 of the first operand is split over all ranks. Calls change nothing of
@@ -72,7 +72,7 @@ class Primitive(Worded):
     """
 
     ORIGINAL = "mindspore.ops.Primitive"
-    NEAREST = each({
+    NEAREST = expand_words({
         "set_device place set_stage recompute del_prim_attr check_elim": "nothing is needed: every rank computes on its CPU",
         "set_prim_instance_name init_prim_io_names instance_name": "name",
     })  # fmt: skip

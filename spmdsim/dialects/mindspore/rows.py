@@ -18,7 +18,7 @@ from spmdsim.cases.network import find, small_digits
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import over_ranks, rows_seed
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import Worded, each, refuse
+from spmdsim.dialects.missing import DialectObject, expand_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.tensor import Tensor
@@ -47,7 +47,7 @@ def _counted(number: Any, what: str, least: int) -> int:
     return int(number)
 
 
-class Dataset(Worded):
+class Dataset(DialectObject):
     """Columns of rows, transformed and put together in batches.
 
     Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch; ``shuffle`` is on if left out, as in
@@ -56,7 +56,7 @@ class Dataset(Worded):
     """
 
     ORIGINAL = "mindspore.dataset.Dataset"
-    NEAREST = each({
+    NEAREST = expand_words({
         "output_shapes output_types num_classes": "the shape and dtype of next(iter(dataset))",
         "filter": "NumpySlicesDataset of the rows that stay",
         "padded_batch bucket_batch_by_length": "batch",

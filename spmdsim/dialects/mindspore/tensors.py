@@ -20,7 +20,7 @@ from spmdsim.core import Layout
 from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.host import HostTensor, ends, known_values, nested
 from spmdsim.dialects.host import host as plain_host
-from spmdsim.dialects.missing import each, not_covered, refuse
+from spmdsim.dialects.missing import expand_words, not_covered, refuse
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, many
 from spmdsim.tensor import Tensor
 
@@ -98,7 +98,7 @@ _NO_METHODS = {
     "reshard", "shape", "stack", "to_tensor", "value_and_grad", "zeros",
 }  # fmt: skip
 #: What to use instead of a method that resembles none here.
-NEAREST = each({
+NEAREST = expand_words({
     "assign_value set_data fill copy_ index_fill fill_": "Parameter.set_data: tensors are values",
     "add_ sub_ mul_ div_ zero_": "the same word without _, which gives a new tensor",
     "asnumpy_of_slice_persistent_data "

@@ -19,7 +19,7 @@ from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
 from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
-from spmdsim.dialects.missing import Worded, each, refuse
+from spmdsim.dialects.missing import DialectObject, expand_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import flat, renamed
 from spmdsim.errors import InputError, UsageTypeError, many
@@ -120,7 +120,7 @@ def _leaf(operand: Any) -> Tensor:
     return Tensor(operand.world, operand.meta, operand.held, tracked, operand.name, operand.origin)
 
 
-class Optimizer(Worded, nn.Optimiser):
+class Optimizer(DialectObject, nn.Optimiser):
     """One gradient per parameter, and a rate: a number, one per step (the last one stays), or a function of the step."""
 
     weight_decay: float
@@ -128,7 +128,7 @@ class Optimizer(Worded, nn.Optimiser):
     saved_numbers = ("global_step",)  # the rate follows from it
 
     ORIGINAL = "mindspore.nn.Optimizer"
-    NEAREST = each({
+    NEAREST = expand_words({
         "param_groups groups target is_group params group_params group_lr": "parameters, and one optimiser per group",
         "get_weight_decay get_lr_parameter dynamic_lr": "get_lr",
         "clone_state": "Parameter.clone",
@@ -307,11 +307,11 @@ class LossMonitor(Callback):
             print(f"epoch: {state.cur_epoch_num} step: {step}, loss is {state.net_outputs}")
 
 
-class Model(Worded):
+class Model(DialectObject):
     """A network, which may be an ``AutoParallel``, with its loss (inside of it if ``loss_fn`` is left out) and optimiser."""
 
     ORIGINAL = "mindspore.train.Model"
-    NEAREST = each({
+    NEAREST = expand_words({
         "eval eval_network train_network predict_network": "predict",
         "fit build infer_train_layout infer_predict_layout": "train",
     })  # fmt: skip

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from spmdsim.dialects.missing import Words, speak
+from spmdsim.dialects.missing import ModuleWords, declare_modules
 
 _FILE, _OURS, _RATE = "spmdsim.tensor.checkpoint", "spmdsim.ops", "optimiser.rate, set before each step"
 _NEW, _WHOLE = "the same word without _, which gives a new tensor", "x.numpy(), the whole array"
@@ -95,18 +95,18 @@ _NO_SETTINGS = {
     "init_rdma rdma_is_initialized": "the settings of MPI",
 }
 
-__getattr__ = speak(__name__, {
-    "": Words(_HOMES, _NEAREST, "operators.FUNCTIONS", submodules="boxing"),
-    "agreement": Words(imitated=("agreement of ranks", "oneflow")),
-    "boxing": Words(nearest={"nccl": "the settings of MPI"}, imitated=("boxing", "oneflow")),
-    "choice": Words(imitated=("choice of signatures", "oneflow")),
-    "distributed": Words(_RANKS, _NO_COLLECTIVES, ),
-    "env": Words(_RANKS, _NO_SETTINGS),
-    "linalg": Words(nearest={"matrix_norm": "norm"}, tables="operators.LINALG"),
-    "nn": Words({"Module ModuleList Parameter Sequential": "modules"}, _NO_LAYERS, "modules.LAYERS"),
-    "nn.functional": Words(nearest=_NO_FUNCTIONS, tables="operators.NETWORK_FUNCTIONS"),
-    "op_table": Words(imitated=("signature table", "oneflow")),
-    "optim": Words({"SGD Adam AdamW": "optim"}, {"lr_scheduler": _RATE, "Adagrad LAMB RMSprop LBFGS Optimizer": "Adam or SGD"}),
-    "sbp": Words({"OneFlowError Sbp as_tuple broadcast from_placement parse parse_one partial_sum split text": "sbp"}, {"partial sum P partial_max": "partial_sum", "replicate B": "broadcast"}),
-    "signatures": Words(imitated=("signatures", "oneflow")),
+__getattr__ = declare_modules(__name__, {
+    "": ModuleWords(_HOMES, _NEAREST, "operators.FUNCTIONS", submodules="boxing"),
+    "agreement": ModuleWords(imitated=("agreement of ranks", "oneflow")),
+    "boxing": ModuleWords(nearest={"nccl": "the settings of MPI"}, imitated=("boxing", "oneflow")),
+    "choice": ModuleWords(imitated=("choice of signatures", "oneflow")),
+    "distributed": ModuleWords(_RANKS, _NO_COLLECTIVES, ),
+    "env": ModuleWords(_RANKS, _NO_SETTINGS),
+    "linalg": ModuleWords(nearest={"matrix_norm": "norm"}, tables="operators.LINALG"),
+    "nn": ModuleWords({"Module ModuleList Parameter Sequential": "modules"}, _NO_LAYERS, "modules.LAYERS"),
+    "nn.functional": ModuleWords(nearest=_NO_FUNCTIONS, tables="operators.NETWORK_FUNCTIONS"),
+    "op_table": ModuleWords(imitated=("signature table", "oneflow")),
+    "optim": ModuleWords({"SGD Adam AdamW": "optim"}, {"lr_scheduler": _RATE, "Adagrad LAMB RMSprop LBFGS Optimizer": "Adam or SGD"}),
+    "sbp": ModuleWords({"OneFlowError Sbp as_tuple broadcast from_placement parse parse_one partial_sum split text": "sbp"}, {"partial sum P partial_max": "partial_sum", "replicate B": "broadcast"}),
+    "signatures": ModuleWords(imitated=("signatures", "oneflow")),
 })  # fmt: skip

@@ -17,7 +17,7 @@ from spmdsim import linalg
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
-from spmdsim.dialects.missing import told
+from spmdsim.dialects.missing import suggest_arguments
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
 from spmdsim.dialects.session import tracking
@@ -45,7 +45,7 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
             result = in_default_type(result, [_value(x) for x in parts])
             return by_part(result, lambda x: _global(x, where[0]))
 
-    return told(call, name or function.__name__)
+    return suggest_arguments(call, name or function.__name__)
 
 
 def _global(x: Any, placement: Any) -> Any:
@@ -130,6 +130,6 @@ NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for 
 #: Functions of ``linalg``.
 LINALG: dict[str, Callable[..., Any]] = {
     **{name: lifted(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},
-    "diagonal": told(lambda A, *, offset=0, dim1=-2, dim2=-1: FUNCTIONS["diagonal"](A, offset, dim1, dim2), "diagonal"),
+    "diagonal": suggest_arguments(lambda A, *, offset=0, dim1=-2, dim2=-1: FUNCTIONS["diagonal"](A, offset, dim1, dim2), "diagonal"),
     "norm": FUNCTIONS["norm"],
 }  # fmt: skip

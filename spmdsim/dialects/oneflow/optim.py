@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.missing import Worded, each, find_words
+from spmdsim.dialects.missing import DialectObject, add_words, expand_words
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import renamed
 
 
-class _Gradients(Worded, nn.Optimiser):
+class _Gradients(DialectObject, nn.Optimiser):
     ORIGINAL = "oneflow.optim.Optimizer"
-    NEAREST = each({
+    NEAREST = expand_words({
         "param_groups add_param_group defaults": "optimiser.rate, set before each step",
         "clip_grad": "spmdsim.nn.clip",
     })  # fmt: skip
@@ -58,4 +58,4 @@ def _adam(name: str, decay: float, about: str) -> Any:
 Adam = _adam("Adam", 0.0, "Adam; weight decay is added to the gradient.")
 AdamW = _adam("AdamW", 0.01, "Adam, with weight decay that acts on the value itself.")
 
-find_words(__name__)
+add_words(__name__)

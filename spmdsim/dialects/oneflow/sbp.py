@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Partial, Placement, Replicate, Shard
-from spmdsim.dialects.missing import find_words, refuse
+from spmdsim.dialects.missing import add_words, refuse
 from spmdsim.errors import LayoutError, UsageTypeError, many
 
 #: Split axes are 0 .. 5.
@@ -143,4 +143,4 @@ def from_placement(placement: Placement) -> Sbp:
     return partial_sum
 
 
-find_words(__name__)
+add_words(__name__)

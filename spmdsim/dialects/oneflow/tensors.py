@@ -20,7 +20,7 @@ from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.layouts import GradientMove
-from spmdsim.dialects.missing import each, not_covered, refuse
+from spmdsim.dialects.missing import expand_words, not_covered, refuse
 from spmdsim.dialects.oneflow import OF_TENSORS, placements
 from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.placements import device
@@ -33,7 +33,7 @@ from spmdsim.errors import UsageTypeError
 from spmdsim.imitated import imitation
 from spmdsim.tensor import Tensor as CoreTensor
 
-_NEAREST = each(OF_TENSORS)
+_NEAREST = expand_words(OF_TENSORS)
 agreement = imitation("agreement of ranks", "oneflow")
 
 

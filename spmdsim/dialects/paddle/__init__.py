@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from spmdsim.dialects.missing import Words, speak
+from spmdsim.dialects.missing import ModuleWords, declare_modules
 
 _CHECKPOINT = "spmdsim.tensor.checkpoint"
 _LOOP = "a loop over loss.backward() and optimizer.step()"
@@ -85,7 +85,7 @@ _NO_FLEET = {
     "UserDefinedRoleMaker PaddleCloudRoleMaker UtilBase "
     "barrier_worker init_worker stop_worker": "init, after which ranks are kept together by their collectives",
 }
-_PARALLEL_LAYERS = Words(
+_PARALLEL_LAYERS = ModuleWords(
     {"ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers"},
     {"PipelineLayer": "one stage", "get_rng_state_tracker": "dropout, the same in every layout"},
 )
@@ -127,26 +127,26 @@ _NO_PROGRAMS = {
     "amp": "float32 everywhere",
 }
 
-__getattr__ = speak(__name__, {
-    "": Words(_HOMES, _NEAREST, "functions.FUNCTIONS tensors.TYPES"),
-    "distributed": Words(_LAID_OUT, _NO_COLLECTIVES),
-    "distributed.fleet": Words(_FLEET, _NO_FLEET),
-    "distributed.fleet.layers": Words(),
+__getattr__ = declare_modules(__name__, {
+    "": ModuleWords(_HOMES, _NEAREST, "functions.FUNCTIONS tensors.TYPES"),
+    "distributed": ModuleWords(_LAID_OUT, _NO_COLLECTIVES),
+    "distributed.fleet": ModuleWords(_FLEET, _NO_FLEET),
+    "distributed.fleet.layers": ModuleWords(),
     "distributed.fleet.layers.mpu": _PARALLEL_LAYERS,
     "distributed.fleet.meta_parallel": _PARALLEL_LAYERS,
-    "fft": Words(tables="functions.FOURIER"),
-    "linalg": Words(nearest={"eig": "eigh", "lu": "qr", "lstsq": "pinv", "multi_dot": "matmul"}, tables="functions.LINALG"),
-    "nn": Words(_LAYERS, _NO_LAYERS, "layers.LAYERS"),
-    "nn.functional": Words(nearest=_NO_FUNCTIONS, tables="functions.NETWORK_FUNCTIONS"),
-    "nn.initializer": Words(
+    "fft": ModuleWords(tables="functions.FOURIER"),
+    "linalg": ModuleWords(nearest={"eig": "eigh", "lu": "qr", "lstsq": "pinv", "multi_dot": "matmul"}, tables="functions.LINALG"),
+    "nn": ModuleWords(_LAYERS, _NO_LAYERS, "layers.LAYERS"),
+    "nn.functional": ModuleWords(nearest=_NO_FUNCTIONS, tables="functions.NETWORK_FUNCTIONS"),
+    "nn.initializer": ModuleWords(
         nearest={"TruncatedNormal KaimingNormal": "Normal", "Orthogonal": "Assign"}, tables="parameters.INITIALIZERS"
     ),
-    "optimizer": Words(
+    "optimizer": ModuleWords(
         {"SGD Adam AdamW Momentum Optimizer": "optimizer"},
         {"lr": "set_lr before each step", "Lamb": "AdamW", "RMSProp Adagrad Adadelta Adamax": "Adam"},
     ),
-    "regularizer": Words({"L1Decay L2Decay": "optimizer"}, {"WeightDecayRegularizer": "L2Decay"}),
-    "spmd": Words(imitated=("sharding rules", "paddle")),
-    "static": Words(_PROGRAMS, _NO_PROGRAMS),
+    "regularizer": ModuleWords({"L1Decay L2Decay": "optimizer"}, {"WeightDecayRegularizer": "L2Decay"}),
+    "spmd": ModuleWords(imitated=("sharding rules", "paddle")),
+    "static": ModuleWords(_PROGRAMS, _NO_PROGRAMS),
 })  # fmt: skip
 import_module(f"{__name__}.functions")  # which gives tensors their symbols and methods

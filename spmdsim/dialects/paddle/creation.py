@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import host, sizes_of
-from spmdsim.dialects.missing import refuse, told
+from spmdsim.dialects.missing import refuse, suggest_arguments
 from spmdsim.dialects.paddle.static import recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
 
@@ -65,7 +65,7 @@ def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Te
         create.__name__ = kind
         return recorded(create)
 
-    return told(call, kind)
+    return suggest_arguments(call, kind)
 
 
 globals().update({name: _function(name, numbers) for name, numbers in _NUMBERS.items()})

@@ -14,7 +14,7 @@ import spmdsim.ops as ops
 import spmdsim.tensor as ours
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
-from spmdsim.dialects.missing import Worded, each, find_words, refuse
+from spmdsim.dialects.missing import DialectObject, add_words, expand_words, refuse
 from spmdsim.dialects.paddle.fleet import initialised
 from spmdsim.dialects.paddle.layers import Split
 from spmdsim.dialects.paddle.parameters import Parameter
@@ -28,11 +28,11 @@ from spmdsim.dialects.torch import Replicate
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 
 
-class ParallelEnv(Worded):
+class ParallelEnv(DialectObject):
     """This process's place in the job: its (first) rank, and the number of ranks."""
 
     ORIGINAL = "paddle.distributed.ParallelEnv"
-    NEAREST = each({
+    NEAREST = expand_words({
         "current_endpoint trainer_endpoints": "rank and world_size: ranks have no addresses here",
         "device_type": "paddle.get_device()",
         "nrings pg_timeout": "the settings of MPI",
@@ -215,4 +215,4 @@ def split(
     return Split(where, name, weight_attr, biased, bias_attr, kind, keep=True)(x)
 
 
-find_words(__name__)
+add_words(__name__)

@@ -14,7 +14,7 @@ import spmdsim.ops as core
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.layouts import plus_bias
-from spmdsim.dialects.missing import refuse, told
+from spmdsim.dialects.missing import refuse, suggest_arguments
 from spmdsim.dialects.paddle.static import Variable, parts_of, recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
@@ -45,7 +45,7 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     def call(*operands: Any, name: str | None = None, **options: Any) -> Any:
         return recorded(run, *operands, **options)
 
-    return told(call, run.__name__)
+    return suggest_arguments(call, run.__name__)
 
 
 def _value(x: Any) -> Any:

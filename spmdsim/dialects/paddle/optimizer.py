@@ -10,7 +10,7 @@ from typing import Any
 import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import Worded, each, find_words, refuse
+from spmdsim.dialects.missing import DialectObject, add_words, expand_words, refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.executor import pulled, selected
 from spmdsim.dialects.paddle.parameters import ParamAttr
@@ -86,14 +86,14 @@ class ClipGradByValue:
             parameter.value.grad = ops.minimum(ops.maximum(parameter.grad, self.min), self.max)
 
 
-class Optimizer(Worded, nn.Optimiser):
+class Optimizer(DialectObject, nn.Optimiser):
     """What Paddle's optimisers have in common; without ``parameters`` they train those of the default program.
 
     A ``weight_decay``, a regularizer or a number for ``L2Decay``, is that of parameters without one of their own.
     """
 
     ORIGINAL = "paddle.optimizer.Optimizer"
-    NEAREST = each({
+    NEAREST = expand_words({
         "set_lr_scheduler append_regularization_ops": "set_lr before each step",
         "backward apply_gradients apply_optimize": "minimize",
     })  # fmt: skip
@@ -236,4 +236,4 @@ AdamW = renamed("AdamW", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0
     rate=learning_rate, decoupled_decay=weight_decay, decays=apply_decay_param_fun, lr_ratio=lr_ratio, grad_clip=grad_clip,
     betas=(beta1, beta2), epsilon=epsilon), Optimizer, __doc__="Adam whose weight decay acts on the value itself.")  # fmt: skip
 
-find_words(__name__)
+add_words(__name__)

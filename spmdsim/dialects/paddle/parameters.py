@@ -13,7 +13,7 @@ from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import padded_row
 from spmdsim.dialects.host import host
-from spmdsim.dialects.missing import Worded, refuse, told
+from spmdsim.dialects.missing import DialectObject, refuse, suggest_arguments
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
@@ -22,7 +22,7 @@ from spmdsim.nn.module import Initialiser, Values
 
 
 @dataclass(frozen=True)
-class ParamAttr(Worded):
+class ParamAttr(DialectObject):
     """What a parameter is asked to be; ``weight_attr=`` and ``bias_attr=`` take one.
 
     Where a parameter has the ``name`` already, it is used again. ``learning_rate`` is a factor of the optimiser's rate, a
@@ -49,7 +49,7 @@ class ParamAttr(Worded):
         })  # fmt: skip
 
 
-ParamAttr.__init__ = told(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
+ParamAttr.__init__ = suggest_arguments(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
 
 
 def _shifted(values: Initialiser, shift: float) -> Initialiser:
@@ -81,7 +81,7 @@ INITIALIZERS: dict[str, Callable[..., Initialiser]] = {
     "XavierNormal": _by_fans(nn.Normal, 2),
     "XavierUniform": _by_fans(nn.Uniform, 6),
 }  # fmt: skip
-INITIALIZERS = {name: told(function, name) for name, function in INITIALIZERS.items()}
+INITIALIZERS = {name: suggest_arguments(function, name) for name, function in INITIALIZERS.items()}
 
 
 def _attribute(attr: Any, name: str | None = None) -> ParamAttr:

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, each, refuse
+from spmdsim.dialects.missing import DialectObject, expand_words, refuse
 from spmdsim.dialects.torch import Replicate, Shard  # noqa: F401 (in examples)
 from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
@@ -26,7 +26,7 @@ class ReduceType:
     kRedAvg, kRedAny, kRedAll = "avg", "any", "all"
 
 
-class ProcessMesh(Worded):
+class ProcessMesh(DialectObject):
     """Process ids in an n-D array with named dims, ``d0``, ``d1``, ... when left out. The written order is kept.
 
     A mesh is nested lists or an array, or a ``shape`` and ``process_ids`` in row-major order. A ValueError for ids that repeat
@@ -38,7 +38,7 @@ class ProcessMesh(Worded):
     """
 
     ORIGINAL = "paddle.distributed.ProcessMesh"
-    NEAREST = each({
+    NEAREST = expand_words({
         "get_mesh_with_dim get_submesh_with_dim get_group": "a ProcessMesh of the ids in mesh",
         "unique_id id": "process_ids",
         "size": "len(process_ids)",

@@ -23,7 +23,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.missing import NotCovered, Worded, each, find_words, refuse
+from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, expand_words, refuse
 from spmdsim.dialects.paddle.rank_shards import compute_from_shards
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
@@ -77,7 +77,7 @@ def next_number(kind: str) -> int:
 STAND_INS = (factorial(8), 2 * factorial(8))
 
 
-class Variable(Worded):
+class Variable(DialectObject):
     """A tensor of a program that is run later: name, shape (-1: what the feed decides) and type, but no values."""
 
     ORIGINAL = "paddle.static.Variable"
@@ -179,11 +179,11 @@ class RecordedCall:
 
 
 @dataclass(eq=False, repr=False)
-class Program(Worded):
+class Program(DialectObject):
     """Recorded calls, the variables that are fed, and the parameters."""
 
     ORIGINAL = "paddle.static.Program"
-    NEAREST = each({
+    NEAREST = expand_words({
         "ops to_string desc blocks num_blocks block current_block vars": "list_vars",
         "parse_from_string state_dict set_state_dict": "all_parameters",
         "random_seed": "paddle.seed",
@@ -405,4 +405,4 @@ def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variab
     return program.feeds.get(name, variable)
 
 
-find_words(__name__)
+add_words(__name__)

@@ -12,7 +12,7 @@ from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import TYPE_NAMES, ends, host, known_values, nested, whole
-from spmdsim.dialects.missing import NotCovered, each, not_covered, refuse
+from spmdsim.dialects.missing import NotCovered, expand_words, not_covered, refuse
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.torch import with_words
@@ -23,7 +23,7 @@ from spmdsim.worlds.base import World
 #: Element types by their names.
 TYPES = {name: np.dtype(name) for name in TYPE_NAMES}
 #: What to use instead of a method that resembles none here.
-NEAREST = each({
+NEAREST = expand_words({
     "register_hook _grad_ivar": "grad after backward()",
     "set_value copy_ fill_": "paddle.assign: tensors are values, parameters have set_value",
     "inplace_version": "nothing is needed: tensors are values",

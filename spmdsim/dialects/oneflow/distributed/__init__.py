@@ -1,5 +1,5 @@
 """``oneflow.distributed``: how a program is started, and who takes part."""
 
-from spmdsim.dialects.missing import find_words
+from spmdsim.dialects.missing import add_words
 
-find_words(__name__)
+add_words(__name__)
