@@ -6,10 +6,11 @@ The public names are loaded when they are first used: importing the package impo
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spmdsim._version import __version__
 from spmdsim.launcher import detect as _detect
+from spmdsim.lazy_imports import lazy_names, names_in
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.search import search as search
@@ -47,55 +48,43 @@ if TYPE_CHECKING:
     from spmdsim.worlds import ShapeOnly as ShapeOnly
     from spmdsim.worlds import world as world
 
-#: Public name -> module that has it.
+#: Module -> its public names.
 _HOMES = {
-    **dict.fromkeys(("Layout", "Mesh", "Partial", "Replicate", "Shard"), "spmdsim.core"),
-    **dict.fromkeys(("Rule", "Strategy"), "spmdsim.core"),
-    **dict.fromkeys(("EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeOnly", "world"), "spmdsim.worlds"),
-    **dict.fromkeys(("Op", "Tensor"), "spmdsim.tensor"),
-    **dict.fromkeys(("Verdict", "check"), "spmdsim.tensor.check"),
-    "compile": "spmdsim.compiled",
-    "check_gradient": "spmdsim.ops.gradient_check",
-    "check_replicas": "spmdsim.tensor.replicas",
-    **dict.fromkeys(("einsum", "embedding", "linear", "matmul", "relu", "reshape", "softmax"), "spmdsim.ops"),
-    "local_map": "spmdsim.local",
-    "plan": "spmdsim.redistribution",
-    "search": "spmdsim.auto_parallel.search",
-    "Machine": "spmdsim.cost.machine",
-    "forbid_redistribution": "spmdsim.redistribution.guard",
-    "record": "spmdsim.trace",
-    **dict.fromkeys(("figure", "show"), "spmdsim.draw"),
-    "simulate": "spmdsim.simulation",
-    "SpmdError": "spmdsim.errors",
+    "core": "Layout Mesh Partial Replicate Rule Shard Strategy",
+    "worlds": "LockStep ShapeOnly world",
+    "tensor": "Op Tensor",
+    "tensor.check": "Verdict check",
+    "tensor.replicas": "check_replicas",
+    "ops": "einsum embedding linear matmul relu reshape softmax",
+    "ops.gradient_check": "check_gradient",
+    "local": "local_map",
+    "redistribution": "plan",
+    "redistribution.guard": "forbid_redistribution",
+    "auto_parallel.search": "search",
+    "cost.machine": "Machine",
+    "trace": "record",
+    "draw": "figure show",
+    "simulation": "simulate",
+    "errors": "SpmdError",
 }
+#: Names that ``from spmdsim import *`` leaves out: worlds that start MPI, and a name of Python's own.
+_APART = {"worlds": "EmulatedCommunicator MPIWorld", "compiled": "compile"}
 
-#: Names that start MPI: ``from spmdsim import *`` leaves them out, and works where there is none.
-_ON_MPI = ("EmulatedCommunicator", "MPIWorld")
+__all__ = ["__version__", *sorted(names_in(_HOMES))]
 
-#: What ``from spmdsim import *`` leaves out, since Python has something else of that name, too.
-_APART = (*_ON_MPI, "compile")
-
-#: Namespaces that need no import of their own: ``spmdsim.linalg.qr``.
-_ROOMS = ("array_api", "fft", "linalg", "ops")
-
-__all__ = ["__version__", *sorted(name for name in _HOMES if name not in _APART)]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if name in _ROOMS:
-        return import_module(f"spmdsim.{name}")
-    if home is None:
-        from spmdsim.wrong_calls import missing_name
-
-        raise missing_name(__name__, name, (*__all__, *_APART, *_ROOMS))
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        **_HOMES,
+        "worlds": f"{_HOMES['worlds']} {_APART['worlds']}",
+        "compiled": _APART["compiled"],
+        "": "array_api fft linalg ops",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_APART])
+    return sorted([*__all__, *names_in(_APART)])
 
 
 if (_here := _detect()) is not None and _here.size > 1:

@@ -15,12 +15,12 @@ Source: Python array API standard, version 2024.12, https://data-apis.org/array-
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from spmdsim.array_api.functions import NAMES as _DTYPES
+from spmdsim.lazy_imports import lazy_names, names_in
 
 __array_api_version__ = "2024.12"
 
@@ -49,12 +49,12 @@ _SAME = """
 _CREATION = "arange empty empty_like eye full full_like linspace ones ones_like zeros zeros_like"
 _OWN = "astype can_cast finfo iinfo isdtype permute_dims result_type __array_namespace_info__"
 
-#: Public name -> where it is and how it is called there.
 _HOMES = {
-    **{name: ("spmdsim.ops", SPELLED.get(name, name)) for name in _SAME.split()},
-    **{name: ("spmdsim.tensor.creation", name) for name in _CREATION.split()},
-    **{name: ("spmdsim.tensor.conversion", name) for name in ("asarray", "from_dlpack")},
-    **{name: ("spmdsim.array_api.functions", name) for name in _OWN.split()},
+    ".ops": " ".join(f"{name}={SPELLED.get(name, name)}" for name in _SAME.split()),
+    ".tensor.creation": _CREATION,
+    ".tensor.conversion": "asarray from_dlpack",
+    "functions": _OWN,
+    ".": "linalg fft",  # the standard's extensions
 }
 _VALUES: dict[str, Any] = {
     **{name: np.dtype(name) for name in _DTYPES},
@@ -66,30 +66,19 @@ _VALUES: dict[str, Any] = {
 }
 
 
-#: The standard's extensions.
-_EXTENSIONS = ("linalg", "fft")
+_find = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _VALUES:
-        return _VALUES[name]
-    if name in _EXTENSIONS:
-        return import_module(f"spmdsim.{name}")
-    if name in _HOMES:
-        home, spelled = _HOMES[name]
-        value = getattr(import_module(home), spelled, None)
-        if value is not None:
-            # Who looks at signatures finds the standard's names in them.
-            value = value.with_all_names() if getattr(value, "others", None) else value
-            globals()[name] = value
-            return value
-    from spmdsim.wrong_calls import missing_name
-
-    raise missing_name(__name__, name, __all__)
+    value = _VALUES[name] if name in _VALUES else _find(name)
+    if getattr(value, "others", None):
+        value = value.with_all_names()  # for readers of signatures: the standard's names
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOMES, *_VALUES, *_EXTENSIONS, "__array_api_version__"])
+    return sorted([*names_in(_HOMES), *_VALUES, "__array_api_version__"])
 
 
-__all__ = [*_HOMES, *_VALUES]
+__all__ = [*(name for name in names_in(_HOMES) if name not in ("linalg", "fft")), *_VALUES]

@@ -16,7 +16,7 @@ from spmdsim.collectives.promises import *
 from spmdsim.collectives.promises import __all__ as _collectives
 from spmdsim.collectives.schedule import *
 from spmdsim.collectives.schedule import __all__ as _schedules
-from spmdsim.later import later, names_in
+from spmdsim.lazy_imports import lazy_names, names_in
 
 if TYPE_CHECKING:
     from spmdsim.collectives.execution import run_lock_step as run_lock_step
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spmdsim.collectives.verification import reduction_trees as reduction_trees
     from spmdsim.collectives.verification import verify as verify
 
-_LATER = {
+_LAZY = {
     "execution": "run_lock_step",
     "facts": "Counts Facts count facts_of lower_bound",
     "history": "unroll",
@@ -42,6 +42,6 @@ _LATER = {
 }
 """Modules imported when they are first used, so that declaring algorithms stays light."""
 
-__getattr__ = later(__name__, _LATER, former={"Move": "Instruction", "Verdict": "ScheduleVerdict"})
+__getattr__ = lazy_names(__name__, _LAZY, former={"Move": "Instruction", "Verdict": "ScheduleVerdict"})
 
-__all__ = [*_algorithms, *_instructions, *_collectives, *_schedules, *names_in(_LATER)]
+__all__ = [*_algorithms, *_instructions, *_collectives, *_schedules, *names_in(_LAZY)]

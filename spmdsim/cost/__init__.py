@@ -8,7 +8,7 @@ Import the names from here::
 from typing import TYPE_CHECKING
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
-from spmdsim.later import later, names_in
+from spmdsim.lazy_imports import lazy_names, names_in
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate as calibrate
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spmdsim.cost.topology import Topology as Topology
 
 #: Modules that need schedules, files or numpy: planners, which only need a machine, do not pay for them.
-_LATER = {
+_LAZY = {
     "calibration": "calibrate",
     "closed_forms": "closed_form",
     "event_simulation": "EventProgram LogGOPS program_of simulate_program",
@@ -41,5 +41,5 @@ _LATER = {
     "topology": "Topology",
 }
 
-__getattr__ = later(__name__, _LATER, former={"Program": "EventProgram"})
-__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate", *names_in(_LATER)]
+__getattr__ = lazy_names(__name__, _LAZY, former={"Program": "EventProgram"})
+__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate", *names_in(_LAZY)]

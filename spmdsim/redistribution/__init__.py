@@ -6,7 +6,7 @@ for it.
 
 from typing import TYPE_CHECKING
 
-from spmdsim.later import later
+from spmdsim.lazy_imports import lazy_names
 from spmdsim.redistribution import group_steps as group_steps  # tells core what its own steps move
 
 if TYPE_CHECKING:
@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "plan"]
 
-__getattr__ = later(__name__, {"planner": "Plan plan"})
+__getattr__ = lazy_names(__name__, {"planner": "Plan plan"})

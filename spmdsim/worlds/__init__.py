@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.ending.starting import start_mpi
+from spmdsim.lazy_imports import lazy_names
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world
 
@@ -15,21 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["EmulatedCommunicator", "LockStep", "MPIWorld", "ShapeArray", "ShapeOnly", "World", "world"]
 
-_HOME = {
-    "EmulatedCommunicator": "mpi.communicator",
-    "LockStep": "lockstep_world",
-    "MPIWorld": "mpi.mpi_world",
-    "ShapeArray": "lockstep_world",
-    "ShapeOnly": "lockstep_world",
-}
+_find = lazy_names(
+    __name__,
+    {
+        "lockstep_world": "LockStep ShapeArray ShapeOnly",
+        "mpi.communicator": "EmulatedCommunicator",
+        "mpi.mpi_world": "MPIWorld",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a world when it is first asked for: MPI starts with MPIWorld, not with this package."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    if _HOME[name].startswith("mpi."):
+    """Import a world on first use. MPI starts with MPIWorld, not with this package."""
+    if name in ("EmulatedCommunicator", "MPIWorld"):
         start_mpi()
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return _find(name)

@@ -1,0 +1,50 @@
+"""Names of a package that are imported on first use, so that importing the package stays fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str], former: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose names are imported on first use.
+
+    Args:
+        package: the package, ``__name__`` in its file.
+        homes: a module relative to the package -> its names, between blanks. ``public=own`` is called ``own`` in the
+            module. Names of the module ``""`` are modules of the package themselves; ``"."`` is the package around.
+        former: names of the last release -> the names that replace them. They still work.
+
+    >>> lazy_names("spmdsim.cost", {"machine_file": "load_machine save_machine"})("load_machine")("laptop").name
+    'laptop'
+    """
+    places = {}
+    for module, names in homes.items():
+        for public, _, own in (name.partition("=") for name in names.split()):
+            places[public] = module, own or public
+
+    def look_up(name: str) -> Any:
+        current = (former or {}).get(name, name)
+        if current not in places:
+            if current != name:
+                return getattr(import_module(package), current)
+            from spmdsim.wrong_calls import missing_name
+
+            raise missing_name(package, name, places)
+        module, own = places[current]
+        if module in ("", "."):
+            return import_module(f".{module}{own}", package)
+        value = getattr(import_module(f".{module}", package), own)
+        vars(sys.modules[package])[current] = value
+        return value
+
+    return look_up
+
+
+def names_in(homes: Mapping[str, str]) -> list[str]:
+    """Return the public names of such a table."""
+    return [name.partition("=")[0] for name in " ".join(homes.values()).split()]
