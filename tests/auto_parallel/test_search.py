@@ -33,8 +33,7 @@ from spmdsim.errors import InputError, RuleError
 from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.even_moves import even_move, price_move
-from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
+from spmdsim.redistribution.even_moves import even_move
 
 #: Nodes of two ranks, so that axes of small meshes cross nodes.
 PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)
@@ -62,24 +61,6 @@ def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: Co
             wanted = plan(src, dst, sizes, "float32", machine).seconds
             assert moves.seconds(src, dst, sizes, 4) == pytest.approx(wanted, rel=1e-9), (src, dst, sizes)
     assert 8 < even < 45
-
-
-def test_a_new_size_needs_no_new_count_of_what_moves() -> None:
-    """Moves that are alike share one standard form, and its exchange is counted once for all sizes."""
-    mesh, machine = Mesh((4, 4), ("a", "b")), Machine.laptop()
-    forms = {
-        even_move(mesh(*src), mesh(*dst), machine)._replace(divisors=())
-        for src, dst in (
-            (("a", None), (None, "a")),
-            ((None, "b"), ("b", None)),
-            (("b", None, None), (None, None, "b")),
-        )
-    }
-    assert len(forms) == 1
-    exchange_counts.cache_clear()
-    for size in (64, 128, 4096):
-        price_move(mesh("a", "b"), mesh("b", "a"), (size, size), 4, machine)
-    assert exchange_counts.cache_info().misses == 1
 
 
 def test_searches_and_plans_see_the_same_links() -> None:

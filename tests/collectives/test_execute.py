@@ -12,7 +12,7 @@ import pytest
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import exchange, execute, rounds_of
-from spmdsim.collectives.rank_program import OUTPUT, compile_program, program_for
+from spmdsim.collectives.rank_program import compile_program, program_for
 from spmdsim.errors import ScheduleError
 
 
@@ -183,26 +183,6 @@ def test_swap_in_place() -> None:
     for thread in threads:
         thread.join(30)
     assert [b.tolist() for b in buffers] == [[3, 4], [1, 2]]
-
-
-def test_nothing_is_copied_that_need_not_be() -> None:
-    """Ring all_reduce: chunks are reduced from the input straight into the output; nothing is packed or copied."""
-    program = program_for(schedule_of("all_reduce", "ring", 4), 1, 4000)
-    actions = [a for step in program.steps for a in (*step.packs, *step.actions)]
-    assert len(actions) == 3 and all(a.second is not None and a.target.array == OUTPUT for a in actions)
-    assert program.finish == () and program.work_count == 1000
-    program = program_for(schedule_of("all_reduce", "rabenseifner", 8), 1, 8000)
-    assert not any(step.packs for step in program.steps)
-    program = program_for(schedule_of("all_to_all", "pairwise", 4), 1, 4000)
-    assert program.work_count == 0 and len(program.finish) == 1
-    program = program_for(schedule_of("broadcast", "binomial", 4), 1, 4000)
-    assert program.work_count == 0 and program.finish == ()
-
-
-def test_programs_are_remembered() -> None:
-    one = program_for(schedule_of("all_reduce", "ring", 4), 1, 4000)
-    assert program_for(schedule_of("all_reduce", "ring", 4), 1, 4000) is one
-    assert program_for(schedule_of("all_reduce", "ring", 4), 2, 4000) is not one
 
 
 def test_work_memory_is_used_again() -> None:

@@ -363,12 +363,6 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
     np.testing.assert_array_equal(checkpoint.load(shared / "c", world)["y"].full(), np.full((8, 6), 1))
 
 
-def test_the_order_of_names_is_nothing_to_disagree_about(tmp_path):
-    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
-    described = checkpoint._to_save({"b": x, "a": x})[1]
-    assert list(described) == ["a", "b"] and described == checkpoint._to_save({"a": x, "b": x})[1]
-
-
 def test_tensors_of_two_worlds_are_refused(tmp_path):
     line = Mesh((2,), ("a",))("a")
     one, two = (Tensor.from_global(np.arange(4.0), line, LockStep(2)) for _ in range(2))
