@@ -12,36 +12,15 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
 from spmdsim.core import tensor as core_tensor
 from spmdsim.core.cuts import ShardedOp
-from spmdsim.core.elements import fold, identity, in_type
+from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import PlainLockStep
-from spmdsim.core.operator import Recipe, apply, looks_at
+from spmdsim.core.operator import apply, looks_at
 from spmdsim.core.tape import added
-from spmdsim.core.tensor import Meta
 from spmdsim.core.world import Observers
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
-from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Op
-from spmdsim.tensor.watch import watchers
-from spmdsim.trace.recorder import programs
-from spmdsim.worlds.provenance import ORIGINS, Provenance, number_of
 
 MESH = Mesh((2, 2), ("a", "b"))
-
-
-class Comparing(LockStep):
-    """A world whose tensors have numbers, as those of MPI have."""
-
-    def __init__(self, size):
-        super().__init__(size)
-        self.origins, self.provenance = 0, Provenance()
-
-    def origin(self, meta):
-        self.origins += 1
-        return hash((1234567, self.origins)) & ORIGINS
-
-    def recipe(self):
-        """The latest one."""
-        return [entry for entry in self.cache.values() if isinstance(entry, Recipe)][-1]
 
 
 def tensor(world, layout, *shape, dtype="f8", grad=False):
@@ -49,63 +28,8 @@ def tensor(world, layout, *shape, dtype="f8", grad=False):
     return Tensor.from_global(value, layout, world, requires_grad=grad)
 
 
-def number(recipe, what, *tensors):
-    return hash((recipe.number + what, *[x.origin for x in tensors])) & ORIGINS
-
-
-def test_a_result_has_a_number_made_of_its_operators_and_its_operands():
-    world = Comparing(4)
-    x, w = tensor(world, MESH("a", None), 4, 6), tensor(world, MESH(None, "b"), 6, 4)
-    y = ops.matmul(x, w)
-    assert y.origin == number(world.recipe(), 0, x, w) != 0
-    assert ops.exp(x).origin == number(world.recipe(), 0, x)
-    chosen = ops.where(ops.greater(x, 3.0), x, x).origin
-    assert chosen == number(world.recipe(), 0, ops.greater(x, 3.0), x, x)
-    rows = ops.sum(x, axis=0).origin
-    first = world.recipe().number
-    assert ops.sum(x, axis=1).origin != rows and world.recipe().number != first
-    square = tensor(world, MESH("a", None), 4, 4)
-    moved = ops.matmul(square, square)
-    assert moved.origin == number(world.recipe(), 0, square, square)
-    assert tensor(LockStep(4), MESH("a"), 4).origin == ops.exp(tensor(LockStep(4), MESH("a"), 4)).origin == 0
-
-
-def test_seeds_are_in_the_numbers_of_results_and_in_no_recipe():
-    world = Comparing(4)
-    x = tensor(world, MESH("a", None), 4, 6)
-    one, two, again = (ops.dropout(x, 0.5, seed=seed) for seed in (1, 2, 1))
-    assert one.origin == again.origin != two.origin
-    assert (
-        sum(isinstance(entry, Recipe) and entry.op.name == "dropout" for entry in world.cache.values()) == 1
-    )
-    assert one.origin == number(world.recipe(), number_of(1), x)
-    assert ops.dropout(tensor(LockStep(4), MESH("a", None), 4, 6), 0.5, seed=1).origin == 0
-
-
-def test_results_of_one_call_have_numbers_of_their_own():
-    world = Comparing(4)
-    x = tensor(world, MESH("a", None), 4, 6)
-    parts = ops.split(x, 3, axis=1)
-    assert len({part.origin for part in parts}) == 3 and 0 not in {part.origin for part in parts}
-
-
-def test_gradients_have_numbers_by_operand_and_so_have_sums():
-    world = Comparing(4)
-    x, w = (tensor(world, MESH("a", None), 4, 4, grad=True), tensor(world, MESH(None, None), 4, 4, grad=True))
-    y = ops.multiply(x, w)
-    recipe = world.recipe()
-    dy = tensor(world, y.layout, 4, 4)
-    pending = y.node.pull([[dy]])
-    assert [one.origin for (one,) in pending] == [number(recipe, y.origin + k, dy) for k in (1, 2)]
-    assert added([dy, x]).origin == hash((dy.origin, x.origin)) & ORIGINS
-    plain = tensor(LockStep(4), MESH("a", None), 4, 4, grad=True)
-    product = ops.multiply(plain, plain)
-    assert [one.origin for (one,) in product.node.pull([[product.detach()]])] == [0, 0]
-    assert added([product, product]).origin == 0
-
-
 def test_ranks_outside_of_a_mesh_have_results_without_elements():
-    x = tensor(Comparing(4), Mesh((2,), ("a",))("a"), 4)
+    x = tensor(LockStep(4), Mesh((2,), ("a",))("a"), 4)
     assert [part.shape for part in ops.exp(x).shards] == [(2,), (2,), (0,), (0,)]
 
 
@@ -138,29 +62,6 @@ def test_of_three_operands_the_middle_one_counts():
     x.requires_grad = True
     ops.sum(ops.where(c, x, y)).backward()
     assert x.grad.full().tolist() == [1] * 4 and y.grad is None
-
-
-def test_the_last_watcher_sees_calls_and_the_last_guard_moves():
-    class Watching:
-        def __init__(self):
-            self.seen = []
-
-        def before(self, op, tensors, params, sharding):
-            self.seen.append(op.name)
-            return op, sharding
-
-        def after(self, *call):
-            self.seen.append("after")
-
-    first, last, moves = Watching(), Watching(), []
-    x = tensor(LockStep(4), MESH("a", None), 4, 4)
-    watchers.extend((first, last))
-    guards.extend((lambda name, route: moves.append(0), lambda name, route: moves.append(name)))
-    try:
-        ops.matmul(x, x)
-    finally:
-        del watchers[-2:], guards[-2:]
-    assert first.seen == [] and last.seen == ["matmul", "after"] and moves == ["matmul"]
 
 
 def lazy(calls, second=True):
@@ -269,21 +170,9 @@ def test_sixteen_bit_gradients_are_added_up_in_more(dtype, ones):
     assert added([large, one, one]).to(MESH("a")).full().astype(float).tolist() == [ones + 2] * 4
 
 
-def test_arrays_that_have_the_type_stay():
-    one, other = np.ones(2), np.ones(2, "f4")
-    assert in_type([one, other], one.dtype)[0] is one and in_type([one, other], one.dtype)[1].dtype == "f8"
-
-
 def test_what_cannot_be_reduced_has_no_identity():
     with pytest.raises(WorldError, match="no order, so no max"):
         identity("max", np.dtype("c8"))
-
-
-def test_a_meta_is_one_whatever_its_shape_was_written_as():
-    layout = MESH("a", None)
-    assert Meta.of(layout, [2, 3], np.dtype("f4")) is Meta.of(layout, (2, 3), "f4")
-    with pytest.raises(LayoutError, match="is for tensors of 2 dims"):
-        Meta.of(layout, (2,), np.dtype("f4"))
 
 
 def test_types_of_results_are_types_however_an_operator_writes_them():
@@ -326,21 +215,6 @@ def test_tensors_stay_in_their_worlds():
     assert x.to(x.layout) is x and x.detach() is x
 
 
-def test_a_world_is_told_which_tensor_moves_only_while_it_moves():
-    told = []
-
-    class Telling(Comparing):
-        def run(self, step, shards, algorithm=None):
-            told.append(self.about)
-            return super().run(step, shards, algorithm)
-
-    world = Telling(4)
-    x = tensor(world, MESH("a"), 4)
-    assert world.about == 0
-    x.to(MESH(None))
-    assert {*told} == {x.origin} and world.about == 0
-
-
 def test_tensors_of_few_bits_are_held_in_more_while_they_are_pending_and_shown_in_their_own():
     x = Tensor.from_global(np.ones(4, "f2"), MESH("a", partial="b"), LockStep(4))
     assert {shard.dtype for shard in x.held} == {np.dtype("f4")}
@@ -352,31 +226,6 @@ def test_tensors_of_few_bits_are_held_in_more_while_they_are_pending_and_shown_i
 def test_core_takes_tensors_and_nothing_else():
     with pytest.raises(UsageTypeError, match="exp takes tensors, but got str"):
         apply(Op("exp", Rule.parse("... -> ..."), np.exp), ["x"], {})
-
-
-def test_the_last_program_is_told_of_seeds_and_of_who_looks():
-    class Telling:
-        def __init__(self):
-            self.told = []
-
-        def perform(self, run, lists):
-            return run(*lists)
-
-        def created(self, tensor):
-            self.told.append("created")
-
-        def looked_at(self):
-            self.told.append("looked at")
-
-    first, last = Telling(), Telling()
-    x = tensor(LockStep(4), MESH(None), 1, grad=True)
-    programs.extend((first, last))
-    try:
-        x.backward()
-        x.grad.shards
-    finally:
-        del programs[-2:]
-    assert first.told == [] and last.told[:2] == ["created", "looked at"]
 
 
 def test_parts_are_reduced_in_the_order_given():
