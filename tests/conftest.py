@@ -164,9 +164,13 @@ def pytest_runtest_setup(item):
     for module, name in SEEDS.items():
         if module in sys.modules:
             getattr(sys.modules[module], name)(0)
-    paddle = sys.modules.get("spmdsim.dialects.paddle.static")
-    if paddle is not None:  # neither mode was asked for yet
+    if paddle := sys.modules.get("spmdsim.dialects.paddle.static"):  # neither mode was asked for yet
         paddle._mode[0] = ""
+    if fleet := sys.modules.get("spmdsim.dialects.paddle.fleet"):  # fleet.init was not called yet
+        fleet._joined[0] = False
+        fleet._degrees.update(dp_degree=0, mp_degree=0)
+    if tensors := sys.modules.get("spmdsim.dialects.mindspore.tensors"):  # memory has no limit
+        tensors._limit[0] = None
 
 
 @pytest.fixture(scope="session")

@@ -222,7 +222,7 @@ def test_uneven_sizes_are_refused():
 # -- the order in which a call is looked at ------------------------------------------------------------------
 
 
-def test_mode_and_job_come_after_the_types_and_before_the_sizes(monkeypatch):
+def test_mode_and_job_come_after_the_types_and_before_the_sizes():
     from spmdsim.dialects.paddle.distributed import fleet
 
     x = np.zeros((2, 8), np.float32)
@@ -232,8 +232,6 @@ def test_mode_and_job_come_after_the_types_and_before_the_sizes(monkeypatch):
             paddle.distributed.split(x, *arguments, **options)
         return type(caught.value), str(caught.value)
 
-    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._joined", [False])
-    monkeypatch.setattr("spmdsim.dialects.paddle.static._mode", [""])
     assert "you must call fleet.init() firstly." in refused((9, 8), "linear", num_partitions=2)[1]
     paddle.disable_static()
     assert paddle.in_dynamic_mode()

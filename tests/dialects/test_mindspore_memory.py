@@ -18,12 +18,6 @@ from tests.dialects.test_mindspore_sharing import V, W, X, by_hand, steps_of
 KB = 2**-20
 
 
-@pytest.fixture(autouse=True)
-def unlimited():
-    yield
-    runtime.set_memory()
-
-
 def _level(number):
     return lambda net: net.hsdp(threshold=0, optimizer_level=f"level{number}")
 

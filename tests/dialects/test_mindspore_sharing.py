@@ -132,14 +132,8 @@ def test_strategies_of_parameters_are_written_and_read(world, tmp_path):
             net.save_param_strategy_file(3)
 
 
-@pytest.fixture
-def unlimited():
-    yield
-    runtime.set_memory()
-
-
 @pytest.mark.ranks(4)
-def test_a_rank_holds_no_more_than_it_may(world, unlimited):
+def test_a_rank_holds_no_more_than_it_may(world):
     """64 KB are held in pieces of 16 KB; 2**-14 GB are 64 KB."""
     big = np.ones((64, 128))
     with use_world(world):

@@ -14,11 +14,6 @@ X = np.arange(12, dtype="f4").reshape(4, 3) - 5
 UP, DOWN = np.linspace(-1, 1, 18, dtype="f4").reshape(3, 6), np.linspace(2, -1, 12, dtype="f4").reshape(6, 2)
 
 
-@pytest.fixture(autouse=True)
-def _as_at_first(monkeypatch):
-    monkeypatch.setattr("spmdsim.dialects.paddle.static._mode", [""])
-
-
 def line():
     return dist.ProcessMesh([0, 1], dim_names=["x"])
 

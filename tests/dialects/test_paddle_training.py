@@ -23,13 +23,6 @@ IDS = RNG.integers(0, WORDS, (4, 6))
 LABELS = RNG.integers(0, WORDS, (4, 6))
 
 
-@pytest.fixture(autouse=True)
-def _as_at_first(monkeypatch):
-    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._joined", [False])
-    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._degrees", {"dp_degree": 0, "mp_degree": 0})
-    monkeypatch.setattr("spmdsim.dialects.paddle.static._mode", [""])
-
-
 def numpy_losses(steps, rate=0.5):
     """Embedding, linear, relu, linear and the mean cross entropy, written by hand in float64."""
     table, up, down, a, b = (x.astype("f8") for x in (TABLE, UP, DOWN, UP_BIAS, DOWN_BIAS))

@@ -18,12 +18,6 @@ RNG = np.random.default_rng(0)
 X, W, BIAS = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 6)), RNG.normal(size=6)
 
 
-@pytest.fixture(autouse=True)
-def _as_at_first(monkeypatch):
-    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._joined", [False])
-    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._degrees", {"dp_degree": 0, "mp_degree": 0})
-
-
 def strategy(**degrees):
     settings = fleet.DistributedStrategy()
     settings.hybrid_configs = degrees
