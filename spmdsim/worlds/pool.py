@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import finalize, ref
+from weakref import ref
 
 import numpy as np
 
@@ -22,13 +22,36 @@ LIMIT = 256 * 1024 * 1024
 CHUNK = 32 * 1024 * 1024
 #: Buffers in a chunk start at multiples of a page. Copies between other offsets are up to a tenth slower.
 PAGE = 4096
+#: Chunks start with a cache line. Vector instructions that write 64 bytes across two lines take twice as long.
+CACHE_LINE = 64
+
+#: Takes memory back, and its array interface.
+Release = Callable[[np.ndarray, dict[str, Any]], None]
 
 
 class Buffer:
-    """The owner of an array's memory. NumPy refers to it from the array and from all views of the array."""
+    """The owner of an array's memory. NumPy refers to it from the array and from all views of the array.
 
-    def __init__(self, memory: np.ndarray) -> None:
-        self.__array_interface__ = memory.__array_interface__
+    Args:
+        memory: the memory.
+        interface: its array interface, which takes long to derive.
+        release: is called with both when no array refers to the memory any more.
+    """
+
+    __slots__ = ("__array_interface__", "memory", "release")
+
+    def __init__(self, memory: np.ndarray, interface: dict[str, Any], release: Release) -> None:
+        self.memory, self.__array_interface__, self.release = memory, interface, release
+
+    def __del__(self) -> None:
+        self.release(self.memory, self.__array_interface__)
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    """Return fresh memory that starts with a cache line."""
+    memory = np.empty(nbytes + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + nbytes]
 
 
 class Chunk:
@@ -40,9 +63,9 @@ class Chunk:
     def cut(self, nbytes: int) -> np.ndarray:
         """Return unused memory, from a new chunk if the current one is too small."""
         if nbytes > CHUNK // 8:
-            return np.empty(nbytes, np.uint8)
+            return aligned(nbytes)
         if self._start + nbytes > self._memory.nbytes:
-            self._memory, self._start = np.empty(CHUNK, np.uint8), 0
+            self._memory, self._start = aligned(CHUNK), 0
         start = self._start
         self._start += -(-nbytes // PAGE) * PAGE
         return self._memory[start : start + nbytes]
@@ -62,8 +85,8 @@ class Pool:
         self.limit = limit
         self.nbytes = 0
         self._chunk = Chunk()
-        #: Free memory by bytes. The size that was requested last is at the end.
-        self._free: dict[int, list[np.ndarray]] = {}
+        #: Free memory, with its array interface, by bytes. The size that was requested last is at the end.
+        self._free: dict[int, list[tuple[np.ndarray, dict[str, Any]]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return an uninitialised C-ordered array, in reused memory if it is large."""
@@ -71,25 +94,23 @@ class Pool:
         nbytes = math.prod(shape) * element_type.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
             return np.empty(shape, element_type)
-        memories = self._free.pop(nbytes, [])
+        memories = self._free.pop(nbytes, None)
         if memories:
-            memory = memories.pop()
+            memory, interface = memories.pop()
             self.nbytes -= nbytes
-            # Insert the rest at the end, because the last sizes are dropped last.
-            self._free.setdefault(nbytes, []).extend(memories)
+            self._free[nbytes] = memories  # at the end, because the last sizes are dropped last
         else:
             memory = self._chunk.cut(nbytes)
-        buffer = Buffer(memory)
-        finalize(buffer, self._release, memory).atexit = False
-        return np.ndarray(shape, element_type, np.asarray(buffer))
+            interface = memory.__array_interface__
+        return np.ndarray(shape, element_type, np.asarray(Buffer(memory, interface, self._release)))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
         """Return a function without arguments that calls :meth:`empty` with this shape and element type."""
         return partial(self.empty, shape, np.dtype(dtype))
 
-    def _release(self, memory: np.ndarray) -> None:
+    def _release(self, memory: np.ndarray, interface: dict[str, Any]) -> None:
         """Keep the memory of an array that no longer exists. Drop the least recently requested sizes above the limit."""
-        self._free.setdefault(memory.nbytes, []).append(memory)
+        self._free.setdefault(memory.nbytes, []).append((memory, interface))
         self.nbytes += memory.nbytes
         for nbytes, memories in [*self._free.items()] if self.nbytes > self.limit else ():
             while memories and self.nbytes > self.limit:

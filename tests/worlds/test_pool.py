@@ -7,9 +7,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, ops
-from spmdsim.worlds.pool import SMALLEST, Pool, empty, pool
+from spmdsim.worlds.pool import CACHE_LINE, CHUNK, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
 
@@ -136,3 +137,18 @@ def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
         before = address(function().held[0])
         assert address(function().held[0]) == before
     assert (x + x).full()[0] == 2
+
+
+@pytest.mark.parametrize("nbytes", [SMALLEST, SMALLEST + 8, CHUNK // 8 + 8], ids=["chunk", "uneven", "alone"])
+def test_buffers_start_with_a_cache_line(nbytes):
+    """Vector instructions that write across two lines take twice as long."""
+    own = Pool()
+    arrays = [own.empty((nbytes,), np.uint8) for _ in range(3)]
+    assert [array.ctypes.data % CACHE_LINE for array in arrays] == [0] * 3
+    addresses = {array.ctypes.data for array in arrays}
+    view = arrays[0][8:16]
+    del arrays
+    assert own.nbytes == 2 * nbytes  # the view keeps the first array's memory
+    del view
+    assert own.nbytes == 3 * nbytes
+    assert {own.empty((nbytes,), np.uint8).ctypes.data for _ in range(3)} <= addresses
