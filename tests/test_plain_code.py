@@ -41,13 +41,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_getframe": "ending/hooks.py ending/mpi_files.py",
         "get_referents": "ending/hooks.py",
     },
-    "buffers are used again if no array refers to them": {
-        "getrefcount": "worlds/pool.py worlds/mpi/shared.py"
-    },
-    "recorded calls are replayed as one function": {
-        "exec": "compiled/straight.py",
-        "compile": "compiled/straight.py",
-    },
 }
 
 
