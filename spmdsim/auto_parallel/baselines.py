@@ -16,7 +16,6 @@ from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.auto_parallel.strategy_choice import (
     StrategyChoice,
-    batch_factors,
     configured_strategy,
     device_matrices,
 )
@@ -45,9 +44,13 @@ def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     '.0:dp'
     """
     strategies = []
-    for operator, factors in zip(graph.operators, batch_factors(graph)):
-        factor = _batch_factor(operator, factors, mesh.size)
-        strategies.append(_allowed(operator, mesh, {} if factor is None else {factor: mesh.axes}))
+    chosen: dict[tuple[object, ...], Strategy] = {}
+    for operator, factors in zip(graph.operators, graph.batch_factors):
+        key = (id(operator.bound), factors)  # repeated layers share their rules, which the graph keeps alive
+        if key not in chosen:
+            factor = _batch_factor(operator, factors, mesh.size)
+            chosen[key] = _allowed(operator, mesh, {} if factor is None else {factor: mesh.axes})
+        strategies.append(chosen[key])
     if mesh.size > 1 and not any(strategy.splits for strategy in strategies):
         raise NotPossibleError("no operator has a batch")
     return tuple(strategies)
@@ -87,44 +90,70 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     Raises:
         NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them.
     """
-    batch = batch_factors(graph)
-    data, model = mesh.axes[0], mesh.axes[-1]
+    #: Per tensor the dim that the layers' axis splits.
     split: dict[int, int | None] = {}
     strategies = []
-    for operator in graph.operators:
-        factor = _model_factor(graph, operator, split, mesh.axis_size(model))
-        splits: dict[str, str] = {}
-        if len(mesh.axes) > 1:
-            others = [one for one in batch[operator.index] if one != factor]
-            rows = _batch_factor(operator, others, mesh.axis_size(data))
-            splits |= {rows: data} if rows is not None else {}
-        if factor is not None:
-            splits[factor] = model
-        strategy = Strategy.of(mesh, splits)
-        if not operator.bound.allows(strategy):
-            strategy = _allowed(operator, mesh, {f: a for f, a in splits.items() if a != model})
-            factor = None
+    chosen: dict[tuple[object, ...], tuple[Strategy, list[int | None]]] = {}
+    for operator, batch in zip(graph.operators, graph.batch_factors):
+        dims = tuple([split.get(operand) for operand in operator.inputs])
+        kinds = tuple([graph.values[operand].kind for operand in operator.inputs])
+        # Repeated layers share their rules, which the graph keeps alive.
+        key = (id(operator.bound), dims, kinds, batch)
+        if key not in chosen:
+            chosen[key] = _megatron_strategy(operator, mesh, dims, kinds, batch)
+        strategy, result_dims = chosen[key]
         strategies.append(strategy)
-        for result, term in zip(operator.outputs, operator.bound.outputs):
-            dims = [d for d, factors in enumerate(term) if factor in factors]
-            split[result] = dims[0] if dims else None
+        split.update(zip(operator.outputs, result_dims))
     if all(dim is None for dim in split.values()):
         raise NotPossibleError("no product has a parameter whose columns can be split")
     return tuple(strategies)
 
 
-def _model_factor(graph: Graph, operator: Operator, split: dict[int, int | None], size: int) -> str | None:
+def _megatron_strategy(
+    operator: Operator,
+    mesh: Mesh,
+    split: Sequence[int | None],
+    kinds: Sequence[str],
+    batch: Sequence[str],
+) -> tuple[Strategy, list[int | None]]:
+    """Return an operator's strategy, and per result the dim that the layers' axis splits.
+
+    Args:
+        operator: the operator.
+        mesh: the data axis first, the layers' axis last.
+        split: per operand the dim that the layers' axis splits.
+        kinds: the kind of each operand.
+        batch: the factors of the batch.
+    """
+    data, model = mesh.axes[0], mesh.axes[-1]
+    factor = _model_factor(operator, split, kinds, mesh.axis_size(model))
+    splits: dict[str, str] = {}
+    if len(mesh.axes) > 1:
+        rows = _batch_factor(operator, [one for one in batch if one != factor], mesh.axis_size(data))
+        splits |= {rows: data} if rows is not None else {}
+    if factor is not None:
+        splits[factor] = model
+    strategy = Strategy.of(mesh, splits)
+    if not operator.bound.allows(strategy):
+        strategy = _allowed(operator, mesh, {f: a for f, a in splits.items() if a != model})
+        factor = None
+    dims = [[d for d, factors in enumerate(term) if factor in factors] for term in operator.bound.outputs]
+    return strategy, [some[0] if some else None for some in dims]
+
+
+def _model_factor(
+    operator: Operator, split: Sequence[int | None], kinds: Sequence[str], size: int
+) -> str | None:
     """Return the factor that the layers' axis splits in an operator; None if it splits none.
 
     Raises:
         NotPossibleError: If it should split one, but none has so many parts.
     """
     bound = operator.bound
-    for operand, term in zip(operator.inputs, bound.inputs):
-        dim = split.get(operand)
+    for dim, term in zip(split, bound.inputs):
         if dim is not None:
             return _fitting(operator, [f for f in term[dim] if f not in bound.rule.whole], size)
-    weights = [k for k, operand in enumerate(operator.inputs) if graph.values[operand].kind == "parameter"]
+    weights = [k for k, kind in enumerate(kinds) if kind == "parameter"]
     if not weights or not (operator.bound.contraction or bound.rule.indexed):
         return None
     own = {f for dim in bound.inputs[weights[0]] for f in dim}

@@ -43,8 +43,7 @@ class StorageLayouts:
 
     def _with_sums(self, value: Value, base: tuple[Layout, ...], price: Price) -> StorageStates:
         """Layouts of a parameter with the ways to add its gradients, and to share a message; others as they are."""
-        readers = self.graph.consumers[value.index]
-        reached = [one for one in readers if self.graph.brings_gradient(value, one[0])]
+        reached = self.graph.gradient_readers[value.index]
         if value.kind != "parameter" or not reached:
             return StorageStates(base)
         arriving = [self.operators[reader].gradients[operand] for reader, operand in reached]

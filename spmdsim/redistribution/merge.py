@@ -75,15 +75,22 @@ class Merge:
         >>> [str(step) for step in Merge("reduce_scatter", Mesh((4, 2), ("dp", "tp")), ("dp",), "sum", 0, ("tp",)).steps(64)]
         ['reduce_scatter over dp: P(sum)P(sum) -> S(0)P(sum)', 'all_reduce over tp: S(0)P(sum) -> S(0)R']
         """
-        if self.op is None or not (copies or self.rest):
-            return (self.step(elements),)
-        reduced = (*self.axes, *self.rest)
-        apart = tuple(axis for axis in self.mesh.axes if axis not in (*reduced, *copies))
-        partial: Any = [(axis, self.op) for axis in reduced]
-        flat = Layout(self.mesh, (apart,), partial).canonical
-        after = flat.reduced if self.dim is None else Layout(self.mesh, ((*apart, *self.axes),)).canonical
-        model: Any = machine
-        return cheapest(flat, after, (self.mesh.axis_size(*apart) * elements,), itemsize, model).steps
+        model: Any = machine  # a cost model is a value, though its protocol does not say so
+        return _message_steps(self, elements, tuple(copies), itemsize, model)
+
+
+@lru_cache(maxsize=4096)
+def _message_steps(
+    merge: Merge, elements: int, copies: tuple[str, ...], itemsize: int, machine: Any
+) -> tuple[Step, ...]:
+    """Return what :meth:`Merge.steps` returns; messages of equal layers are planned once."""
+    if merge.op is None or not (copies or merge.rest):
+        return (merge.step(elements),)
+    reduced = (*merge.axes, *merge.rest)
+    apart = tuple(axis for axis in merge.mesh.axes if axis not in (*reduced, *copies))
+    flat = Layout(merge.mesh, (apart,), [(axis, merge.op) for axis in reduced]).canonical
+    after = flat.reduced if merge.dim is None else Layout(merge.mesh, ((*apart, *merge.axes),)).canonical
+    return cheapest(flat, after, (merge.mesh.axis_size(*apart) * elements,), itemsize, machine).steps
 
 
 @lru_cache(maxsize=4096)

@@ -41,7 +41,6 @@ from spmdsim.auto_parallel.strategy_choice import (
     States,
     StorageStates,
     StrategyChoice,
-    batch_factors,
     configured_strategy,
     mesh_strategies,
     splitting_batch,
@@ -71,7 +70,6 @@ class ChoiceModel:
         self._allowed = allowed
         self._tables: dict[tuple[Any, ...], np.ndarray] = {}
         self._works: dict[tuple[object, ...], np.ndarray] = {}
-        self._batch = batch_factors(graph) if settings.batch_axis is not None else []
         self.problem = ChoiceProblem()
         self._representative = graph.tied_operators if settings.tie else {}
         self.states: list[States] = []
@@ -102,7 +100,7 @@ class ChoiceModel:
             strategies = candidates(operator, self.mesh, self.settings)
             axis = self.settings.batch_axis
             if axis is not None and sum(size > 1 for size in self.mesh.shape) > 1:
-                strategies = splitting_batch(strategies, self._batch[operator.index], axis)
+                strategies = splitting_batch(strategies, self.graph.batch_factors[operator.index], axis)
         if not strategies:
             raise RuleError(
                 f"no strategy of the rule '{operator.bound.rule}' fits the mesh {self.mesh}",
@@ -134,18 +132,14 @@ class ChoiceModel:
         self.messages.price()
 
     def _add_operators(self) -> None:
-        problem, first = self.problem, dict[int, int]()
-        works: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
-        for operator, states in zip(self.graph.operators, self.states):
-            same = self._tied_to(operator.index)
-            inputs = [self.graph.values[i] for i in operator.inputs]
-            backward = operator.index in self.graph.reached
-            facts = ((self._own[v.index], v.kind, self._saved(operator, v)) for v in inputs)
-            key = (same, backward, *facts)
-            if key not in works:
-                works[key] = self._work(operator, states)
-            first[same] = variable = problem.add_variable(*works[key], existing=first.get(same))
-            self.operator_variable.append(variable)
+        # Tied operators have one variable, which is at the place of the first of them.
+        variables: dict[int, int] = {}
+        alone = tuple((operator,) for operator in self.graph.operators)
+        for operators in self.graph.equal_operators if self.settings.tie else alone:
+            first, same = operators[0], self._tied_to(operators[0].index)
+            seconds, memory = (len(operators) * row for row in self._work(first, self.states[first.index]))
+            variables[same] = self.problem.add_variable(seconds, memory, existing=variables.get(same))
+        self.operator_variable = [variables[self._tied_to(o.index)] for o in self.graph.operators]
 
     def _tied_to(self, operator: int) -> int:
         return self._representative.get(operator, operator)
@@ -206,9 +200,8 @@ class ChoiceModel:
 
     def _gradients(self, value: Value) -> list[tuple[int, tuple[Layout, ...]]]:
         """The readers that a tensor's gradient comes from, each with the layouts in which it may arrive."""
-        readers = self.graph.consumers[value.index]
-        reached = (one for one in readers if self.graph.brings_gradient(value, one[0]))
-        return [(reader, self.states[reader].gradients[operand]) for reader, operand in reached]
+        readers = self.graph.gradient_readers[value.index]
+        return [(reader, self.states[reader].gradients[operand]) for reader, operand in readers]
 
     def _add_gradients(self, value: Value, count: int) -> None:
         """The gradients of a result, from where they arrive to where the result was computed."""
@@ -296,8 +289,7 @@ class ChoiceModel:
     def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
         graph, settings = self.graph, self.settings
         inputs = [graph.values[i] for i in operator.inputs]
-        gradients = tuple(graph.brings_gradient(v, operator.index) for v in inputs)
-        sizes = tuple(v.itemsize for v in inputs)
+        gradients, sizes = graph.operand_gradients[operator.index], tuple(v.itemsize for v in inputs)
         key = (operator.bound, states.strategies, gradients, sizes)
         seconds = self._works.get(key)
         if seconds is None:

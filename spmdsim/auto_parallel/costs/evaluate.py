@@ -225,15 +225,8 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
 
 def _gradients(choice: StrategyChoice, value: int) -> list[Layout]:
     """The distinct layouts in which the gradients of a tensor arrive from its readers."""
-    graph = choice.graph
-    if not graph.values[value].needs_gradient:
-        return []
-    arriving = (
-        choice.operator_layouts[reader].gradients[operand].canonical
-        for reader, operand in graph.consumers[value]
-        if reader in graph.reached
-    )
-    return list(dict.fromkeys(arriving))
+    readers, own = choice.graph.gradient_readers[value], choice.operator_layouts
+    return list(dict.fromkeys([own[reader].gradients[operand].canonical for reader, operand in readers]))
 
 
 @dataclass
@@ -283,9 +276,8 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     # Repeated layers share their rules, so an operator is known by the identity of its rule, which the graph keeps alive.
     priced_rules: dict[tuple[object, ...], tuple[float, float, bool]] = {}
     for operator in graph.operators:
-        inputs = [graph.values[i] for i in operator.inputs]
-        gradients = tuple([graph.brings_gradient(v, operator.index) for v in inputs])
-        sizes = tuple([v.itemsize for v in inputs])
+        gradients = graph.operand_gradients[operator.index]
+        sizes = tuple([graph.values[i].itemsize for i in operator.inputs])
         strategy = choice.strategies[operator.index]
         key = (id(operator.bound), strategy, gradients, sizes)
         if key not in priced_rules or priced_rules[key][2]:

@@ -19,6 +19,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
+from spmdsim.core.step import Step
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge
 from spmdsim.redistribution.price import largest_shard
@@ -57,7 +58,7 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
     With recomputation only what enters a layer is kept, and no parameter's copy.
     """
     seen = graph.seen_operands[operator.index]
-    if not any(look for i, look in zip(operator.inputs, seen) if i == value.index):
+    if (value.index, True) not in zip(operator.inputs, seen):
         return False
     return not recompute or (value.kind != "parameter" and graph.enters_layer(value))
 
@@ -79,6 +80,13 @@ def _nbytes(value: Value, layout: Layout) -> int:
 @lru_cache(maxsize=4096)
 def _piece_nbytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> int:
     return moved_itemsize(layout, itemsize) * largest_shard(layout, shape)
+
+
+@lru_cache(maxsize=1024)
+def _message_peak(steps: tuple[Step, ...], itemsize: int) -> int:
+    """Return the peak bytes of a shared message; messages of equal layers are looked at once."""
+    dtype = element_type(itemsize)
+    return plan_peak(steps, dtype, dtype)
 
 
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:
@@ -136,7 +144,9 @@ class StepMemory:
         #: Gradients that are not yet what they will be, by tensor, with their layouts; and parameters that share a message.
         self.arrived: dict[int, list[Layout]] = {}
         self.underway = 0
-        self.buckets: dict[tuple[Merge, int], list[tuple[Value, Layout, int]]] = {}
+        #: Gradients that wait for a message, and their bytes, by the kind of the message.
+        self.buckets: dict[tuple[Merge, int], list[tuple[Value, Layout]]] = {}
+        self.bucket_bytes: dict[tuple[Merge, int], int] = {}
         self._again: set[int] = set()
 
     # -- moments --------------------------------------------------------------------------------------
@@ -182,9 +192,9 @@ class StepMemory:
     def _free(self, operator: Operator) -> None:
         """Forget the operands and results that nobody reads any more, but for inputs and what the program gives back."""
         for value in {*operator.inputs, *operator.outputs}:
-            last = max((reader for reader, _ in self.graph.consumers[value]), default=-1)
+            readers = self.graph.consumers[value]  # in program order
             owned = self.graph.values[value].kind != "result" or value in self.graph.results
-            if last <= operator.index and not owned:
+            if not owned and (not readers or readers[-1][0] <= operator.index):
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
@@ -228,8 +238,9 @@ class StepMemory:
         for result, layout in zip(operator.outputs, layouts.outputs):
             dys += self._settle(self.graph.values[result], layout.dual(), name, dys)
         own = []
-        for operand, layout in zip(operator.inputs, layouts.gradients):
-            if self.graph.brings_gradient(self.graph.values[operand], operator.index):
+        gradients = self.graph.operand_gradients[operator.index]
+        for operand, layout, needed in zip(operator.inputs, layouts.gradients, gradients):
+            if needed:
                 own.append((operand, layout, _nbytes(self.graph.values[operand], layout)))
         self.moment(name, dys + sum(nbytes for _, _, nbytes in own))
         for operand, layout, nbytes in own:
@@ -238,8 +249,12 @@ class StepMemory:
         self._spend(operator)
         for operand in dict.fromkeys(operator.inputs):
             value = self.graph.values[operand]
-            readers = [r for r in self.graph.readers(value) if r in self.graph.reached]
-            if value.kind == "parameter" and operand in self.arrived and min(readers) == operator.index:
+            # Readers are in program order, so a gradient is complete after the first of them.
+            if (
+                value.kind == "parameter"
+                and operand in self.arrived
+                and self.graph.gradient_readers[operand][0][0] == operator.index
+            ):
                 self._complete(value, name)
 
     def _recompute(self, operator: Operator) -> None:
@@ -284,29 +299,25 @@ class StepMemory:
         total = self._settle(value, src, where, 0)
         self.underway += total
         key = merge, moved_itemsize(src, value.itemsize)
-        bucket = self.buckets.setdefault(key, [])
-        bucket.append((value, src, total))
-        if sum(nbytes for _, _, nbytes in bucket) >= BUCKET_BYTES:
+        self.buckets.setdefault(key, []).append((value, src))
+        self.bucket_bytes[key] = self.bucket_bytes.get(key, 0) + total
+        if self.bucket_bytes[key] >= BUCKET_BYTES:
             self._send(key, where)
 
     def _send(self, key: tuple[Merge, int], where: str) -> None:
         """Gradients that share a message: laid end to end, reduced, and kept."""
-        bucket, (merge, itemsize) = self.buckets.pop(key), key
-        total = sum(nbytes for _, _, nbytes in bucket)
+        bucket, total, (merge, itemsize) = self.buckets.pop(key), self.bucket_bytes.pop(key), key
         moves = [
             Move("gradient", value, None, src, self.choice.layouts[value.index].dual())
-            for value, src, _ in bucket
+            for value, src in bucket
         ]
         if len(bucket) == 1:
             self.moment(where, self.moving(moves[0].value, moves[0].src, moves[0].dst))
         else:
-            steps, kind = (
-                GradientMessage(merge, tuple(moves), self.settings.machine).steps,
-                element_type(itemsize),
-            )
-            self.moment(where, max(total, plan_peak(steps, kind, kind) - total))
+            steps = GradientMessage(merge, tuple(moves), self.settings.machine).steps
+            self.moment(where, max(total, _message_peak(steps, itemsize) - total))
         self.underway -= total
-        self.gradients += sum(held_bytes(self.choice, value.index) for value, _, _ in bucket)
+        self.gradients += sum(held_bytes(self.choice, value.index) for value, _ in bucket)
 
     def update(self) -> None:
         """What is left of shared messages is sent; then each parameter's next value takes the place of the one before."""

@@ -146,13 +146,27 @@ class Graph(ShortRepr):
         return value.needs_gradient and not self.reached.isdisjoint(readers)
 
     @cached_property
+    def operand_gradients(self) -> tuple[tuple[bool, ...], ...]:
+        """Return one tuple per operator: True for each operand whose gradient the operator computes."""
+        return tuple(
+            tuple([self.brings_gradient(self.values[i], operator.index) for i in operator.inputs])
+            for operator in self.operators
+        )
+
+    @cached_property
+    def gradient_readers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Return per tensor the (operator, operand number) pairs that its gradients come from, in order."""
+        return tuple(
+            tuple([pair for pair in readers if self.brings_gradient(value, pair[0])])
+            for value, readers in zip(self.values, self.consumers)
+        )
+
+    @cached_property
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
         """Return one tuple per operator: True for each operand whose values a gradient depends on."""
         seen: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
-        for operator in self.operators:
-            inputs = [self.values[i] for i in operator.inputs]
-            gradients = tuple([self.brings_gradient(value, operator.index) for value in inputs])
+        for operator, gradients in zip(self.operators, self.operand_gradients):
             # Repeated layers share their rules, which the graph keeps alive.
             key = (id(operator.bound.rule), gradients, operator.unseen)
             if key not in seen:
@@ -190,6 +204,39 @@ class Graph(ShortRepr):
             key = (*facts, producer, readers, self.enters_layer(value))
             groups.setdefault(key, []).append(value)
         return tuple(map(tuple, groups.values()))
+
+    @cached_property
+    def equal_operators(self) -> tuple[tuple[Operator, ...], ...]:
+        """The operators in groups: tied ones whose operands and results are tied together, all others alone."""
+        tied = self.tied_operators
+        group_of = {value.index: k for k, group in enumerate(self.tied_values) for value in group}
+        groups: dict[tuple[object, ...], list[Operator]] = {}
+        for operator in self.operators:
+            around = tuple([group_of[i] for i in (*operator.inputs, *operator.outputs)])
+            key = (tied.get(operator.index, operator.index), operator.index in self.reached, around)
+            groups.setdefault(key, []).append(operator)
+        return tuple(map(tuple, groups.values()))
+
+    @cached_property
+    def batch_factors(self) -> tuple[tuple[str, ...], ...]:
+        """Per operator the factors that come from dim 0 of an input.
+
+        >>> from spmdsim.auto_parallel.programs.networks import mlp
+        >>> mlp(1, 8, 8, bias=False).batch_factors
+        (('.0',), ('b',))
+        """
+        dims: dict[int, set[int]] = {v.index: {0} for v in self.values if v.kind == "input" and v.shape}
+        per_operator = []
+        for operator in self.operators:
+            bound = operator.bound
+            factors: dict[str, None] = {}
+            for operand, term in zip(operator.inputs, bound.inputs):
+                for d in sorted(dims.get(operand, ())):
+                    factors.update(dict.fromkeys(term[d][:1]))
+            per_operator.append(tuple(factors))
+            for result, term in zip(operator.outputs, bound.outputs):
+                dims[result] = {d for d, entry in enumerate(term) if entry and entry[0] in factors}
+        return tuple(per_operator)
 
     def enters_layer(self, value: Value) -> bool:
         """Return True if a tensor is read in another layer than the one that computes it: recomputation starts from it."""
