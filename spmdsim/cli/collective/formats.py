@@ -15,31 +15,26 @@ from spmdsim.cli.collective.schedule_arguments import (
 )
 from spmdsim.cli.main import amount, choice, command, value
 from spmdsim.cli.output import emit_json, only_with, remark, require_writable, say, write_file
-from spmdsim.errors import InputError, ScheduleError, many
+from spmdsim.errors import ScheduleError, many
 from spmdsim.reading import read_text, readable
 
 if TYPE_CHECKING:
-    from spmdsim.collectives.schedule import Schedule
+    pass
 
 
 @command(
-    "Write a schedule as GOAL text (LogGOPSim), as MSCCL XML, or as Chakra traces (ASTRA-sim).",
+    "Write a schedule as GOAL text (LogGOPSim) or as MSCCL XML.",
     None,
     "collective",
     "algorithm",
     *SCHEDULE,
     ROUNDING,
-    choice(
-        "--format",
-        ("goal", "msccl", "chakra"),
-        "goal (default), msccl, or chakra: OUTPUT.RANK.et per rank",
-        "goal",
-    ),
-    value("-b --bytes", "SIZE", "message size for GOAL and Chakra (1M)", default="1M"),
+    choice("--format", ("goal", "msccl"), "goal (default) or msccl", "goal"),
+    value("-b --bytes", "SIZE", "message size for GOAL (1M)", default="1M"),
     "--itemsize",
     value("--reduce-time", "T", "calc time per reduced byte (0: none)", amount, default=0.0),
     value("-o --output", "FILE", "write here instead of printing"),
-    help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML, Chakra traces",
+    help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML",
     **JUDGED,
 )
 def export(args: argparse.Namespace) -> int:
@@ -49,14 +44,10 @@ def export(args: argparse.Namespace) -> int:
 
     chunks_only_of_own(args, args.algorithm)
     if args.format == "msccl":
-        only_with(
-            args, "--bytes --itemsize --reduce-time --rounding", "--format goal or chakra: msccl has no sizes"
-        )
+        only_with(args, "--bytes --itemsize --reduce-time --rounding", "--format goal: msccl has no sizes")
     if args.output is not None:
-        require_writable(f"{args.output}.0.et" if args.format == "chakra" else args.output)
+        require_writable(args.output)
     schedule = schedule_from(args, args.algorithm)
-    if args.format == "chakra":
-        return _write_traces(args, schedule)
     if args.format == "goal":
         text = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time).to_text()
     else:
@@ -66,19 +57,6 @@ def export(args: argparse.Namespace) -> int:
         return 0
     if write_file(args.output, text):
         remark(f"wrote {args.output}")
-    return 0
-
-
-def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
-    from spmdsim.collectives.formats.chakra import chakra_files
-    from spmdsim.collectives.formats.goal_format import goal_of
-
-    if args.output is None:
-        raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
-    program = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time)
-    files = {f"{args.output}.{rank}.et": data for rank, data in enumerate(chakra_files(program))}
-    if all(write_file(path, data) for path, data in files.items()):
-        remark(f"wrote {many(len(program.ranks), 'file')} {args.output}.RANK.et")
     return 0
 
 
