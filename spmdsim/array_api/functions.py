@@ -36,7 +36,7 @@ KINDS = {
 
 
 def dtype_of(value: Any) -> np.dtype:
-    """The element type of a tensor, or the type that is meant."""
+    """Return the element type of a tensor, or the type that a name means."""
     return value.dtype if hasattr(value, "dtype") and not isinstance(value, type) else element_type(value)
 
 
@@ -63,7 +63,7 @@ class IntegerInfo(Pictured):
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """The limits of a floating type, of the parts of a complex one, or of a tensor's.
+    """Return the limits of a floating type, of the parts of a complex type, or of a tensor's type.
 
     >>> finfo("float32").eps == 2.0**-23, finfo("bfloat16").bits
     (True, 16)
@@ -82,7 +82,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntegerInfo:
-    """The limits of an integer type, or of a tensor's.
+    """Return the limits of an integer type, or of a tensor's type.
 
     Raises:
         UsageTypeError: no integer type.
@@ -98,7 +98,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether an element type is another one, of a kind such as ``"real floating"``, or one of several of them.
+    """Return True if an element type equals another one, or is of a kind such as ``"real floating"``.
+
+    A tuple of types and kinds means one of them.
 
     Raises:
         InputError: a kind that there is not.
@@ -116,7 +118,9 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    """The tensor with another element type; the same one if it has it already and ``copy`` is false.
+    """Convert a tensor to another element type.
+
+    Without ``copy`` a tensor of this type is returned as it is.
 
     Args:
         x: the tensor.
@@ -136,7 +140,7 @@ def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = N
 
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
-    """The tensor with its dims in another order; see :func:`spmdsim.ops.transpose`.
+    """Permute dimensions; see :func:`spmdsim.ops.transpose`.
 
     >>> import spmdsim.array_api as xp
     >>> from spmdsim import Mesh
@@ -147,7 +151,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether elements of one type (or of a tensor) can become another without losing anything.
+    """Return True if elements of one type, or of a tensor, can become another type without loss.
 
     >>> can_cast("int8", "int16"), can_cast("float64", "float32")
     (True, False)
@@ -159,7 +163,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
-    """The type in which tensors, element types and numbers meet.
+    """Return the type to which tensors, element types and numbers are promoted.
 
     >>> result_type("int8", "uint8"), result_type("float32", 2.5)
     (dtype('int16'), dtype('float32'))

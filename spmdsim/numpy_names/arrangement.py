@@ -47,7 +47,7 @@ def _each(tensors: Sequence[Tensor], function: Any) -> Any:
 
 
 def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
-    """A dim moved before another one."""
+    """Move a dimension before another one."""
     axis = along_dim("rollaxis", a, axis)
     if not -a.ndim <= start <= a.ndim:
         raise RuleError(
@@ -104,7 +104,7 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
 
 
 def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
-    """The tensor without places of a dim that all ranks get to know; of all elements in one dim for None."""
+    """Return the tensor without some entries of a dimension; None: of all elements in one dimension."""
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     at = along_dim("np.delete", x, axis)
     kept = np.isin(np.arange(x.shape[at]), _numbers("delete", x.shape[at], obj))
@@ -149,7 +149,7 @@ def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[T
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along a dim, without it."""
+    """Return the slices along a dimension."""
     at = along_dim("unstack", x, axis)
     before: list[Any] = [slice(None)] * at
     return tuple(x[(*before, k)] for k in range(x.shape[at]))
@@ -188,12 +188,12 @@ def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 
 
 def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Tensor:
-    """The sums of :func:`diagonal`."""
+    """Compute the sums of :func:`diagonal`."""
     return ops.sum(diagonal(a, offset, axis1, axis2), -1, dtype=dtype)
 
 
 def diag(v: Tensor, k: int = 0) -> Tensor:
-    """The diagonal of a matrix; of a vector the matrix that has it, its rows split as the vector."""
+    """Return the diagonal of a matrix, or the matrix with a vector as its diagonal, split as the vector."""
     if v.ndim == 2:
         return linalg.diagonal(v, offset=k)
     if v.ndim != 1:
@@ -213,7 +213,7 @@ def fill_diagonal(a: Tensor, val: Operand) -> None:
 
 
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """The places in a shape that numbers of elements mean, row by row, dim by dim."""
+    """Convert numbers of elements, counted row by row, to one index per dimension."""
     places, rest = [], indices
     for n in ((shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))[::-1]:
         places.append(ops.remainder(rest, n))

@@ -57,7 +57,7 @@ REDUCTIONS = {
 
 
 def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element without the smallest."""
+    """Return the largest element minus the smallest."""
     return ops.subtract(ops.max(a, axis=axis, keepdims=keepdims), ops.min(a, axis=axis, keepdims=keepdims))
 
 
@@ -66,7 +66,7 @@ class NoWeights(SpmdError, ZeroDivisionError):
 
 
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
-    """The mean, weighted by as many numbers as there are elements, or as the dim is long."""
+    """Compute the mean, weighted by one number per element or per entry of the dimension."""
     x, *heavy = operands("np.average", (a,) if weights is None else (a, weights))
     if not heavy:
         return ops.mean(x, axis=axis, keepdims=keepdims)
@@ -118,7 +118,7 @@ def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tenso
 
 
 def dot(a: Operand, b: Operand) -> Tensor:
-    """A product of matrices, or over the last dim of one and the last but one of the other."""
+    """Compute the matrix product, or the product over the last and the last but one dimension."""
     one, other = array_operands("np.dot", (a, b))
     if not one.ndim or not other.ndim:
         return ops.multiply(one, other)
@@ -134,13 +134,13 @@ def inner(a: Operand, b: Operand) -> Tensor:
 
 
 def outer(a: Operand, b: Operand) -> Tensor:
-    """The products of each element of one with each of the other."""
+    """Multiply each element of one tensor with each element of the other."""
     one, other = array_operands("np.outer", (a, b))
     return linalg.outer(ravel(one), ravel(other))
 
 
 def vdot(a: Operand, b: Operand) -> Tensor:
-    """The sum of products of all elements, the first ones conjugated."""
+    """Compute the sum of products of all elements, the first ones conjugated."""
     one, other = array_operands("np.vdot", (a, b))
     if one.shape == other.shape:
         return ops.vdot(one, other)
@@ -156,7 +156,7 @@ def einsum(*operands: Any, optimize: Any = False) -> Tensor:
 
 
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
-    """How alike two vectors are, the second one shifted: the convolution with it, reversed."""
+    """Compute the cross-correlation of two vectors: the convolution with the second one reversed."""
     signal, kernel = array_operands("np.correlate", (a, v))
     if kernel.size > signal.size:
         return conjugated(ops.flip(correlate(kernel, signal, mode), 0))
@@ -170,13 +170,13 @@ def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
 
 
 def polyval(p: Operand, x: Operand) -> Tensor:
-    """A polynomial's values; its coefficients have the highest power first."""
+    """Evaluate a polynomial; the coefficient of the highest power comes first."""
     powers, at = array_operands("np.polyval", (p, x))
     return functools.reduce(lambda y, c: ops.add(ops.multiply(y, at), c), list(powers), zeros_like(at))
 
 
 def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
-    """The polynomial of so many powers that is nearest to values at places, in least squares; highest power first."""
+    """Fit a polynomial by least squares; the coefficient of the highest power comes first."""
     at, values = map(_fractions, array_operands("np.polyfit", (x, y)))
     columns = vander(at, int(deg) + 1)
     scale = linalg.norm(columns, axis=0)
@@ -185,7 +185,7 @@ def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The powers of a vector's elements side by side, the highest first unless they increase."""
+    """Return the powers of a vector's elements in columns, the highest first unless they increase."""
     powers = np.arange(x.size if N is None else N)
     return ops.power(ops.expand_dims(x, 1), powers if increasing else powers[::-1].copy())
 
@@ -222,7 +222,7 @@ def _part(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
 
 
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
-    """The area below straight lines between neighbours."""
+    """Compute the area below straight lines between neighbours."""
     y, d = _fractions(y), along_dim("trapezoid", y, axis)
     sums = ops.add(_part(y, d, 1, None), _part(y, d, 0, -1))
     if x is None:

@@ -23,7 +23,7 @@ from spmdsim.tensor.operands import Operand, operands
 def isclose(
     a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Where two are equal, or differ by no more than ``atol`` and a part of the second."""
+    """Return True where two elements differ by at most ``atol`` plus ``rtol`` times the second."""
     one, other = (
         x if x.dtype.kind in "fcV" else ops.cast(x, np.float64) for x in operands("np.isclose", (a, b))
     )
@@ -36,12 +36,12 @@ def isclose(
 def allclose(
     a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether all of two tensors :func:`isclose`."""
+    """Return True if all elements are close by :func:`isclose`."""
     return bool(ops.all(isclose(a, b, rtol, atol, equal_nan)))
 
 
 def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
-    """Whether shapes and elements are equal."""
+    """Return True if shapes and elements are equal."""
     if np.shape(a1) != np.shape(a2):  # type: ignore[arg-type]
         return False
     one, other = operands("np.array_equal", (a1, a2))
@@ -54,7 +54,7 @@ def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
 
 
 def array_equiv(a1: Operand, a2: Operand) -> bool:
-    """Whether elements are equal where one is repeated over the other's dims."""
+    """Return True if elements are equal after broadcasting."""
     try:
         np.broadcast_shapes(np.shape(a1), np.shape(a2))  # type: ignore[arg-type]
     except ValueError:
@@ -82,7 +82,7 @@ lcm = binary("lcm", np.lcm, None)
 
 
 def fmod(x1: Operand, x2: Operand) -> Tensor:
-    """What a division leaves, with the sign of what is divided."""
+    """Compute the remainder with the sign of the dividend."""
     one, other = operands("np.fmod", (x1, x2))
     for operand in (one, other):
         ordered(operand.dtype, "np.fmod")
@@ -95,13 +95,13 @@ def fmod(x1: Operand, x2: Operand) -> Tensor:
 
 
 def fmax(x1: Operand, x2: Operand) -> Tensor:
-    """The larger one of two elements, of a nan and a number the number."""
+    """Return the larger of two elements; a number if the other is nan."""
     one, other = operands("np.fmax", (x1, x2))
     return ops.where(ops.isnan(one), other, ops.where(ops.isnan(other), one, ops.maximum(one, other)))
 
 
 def fmin(x1: Operand, x2: Operand) -> Tensor:
-    """The smaller one of two elements, of a nan and a number the number."""
+    """Return the smaller of two elements; a number if the other is nan."""
     one, other = operands("np.fmin", (x1, x2))
     return ops.where(ops.isnan(one), other, ops.where(ops.isnan(other), one, ops.minimum(one, other)))
 
@@ -125,7 +125,7 @@ def _double(x: Tensor) -> Tensor:
 
 
 def fraction_of(x: Tensor) -> Tensor:
-    """The tensor in a type of fractions, as numpy's functions of elements take whole numbers."""
+    """Convert integers to the type of floats in which NumPy computes functions of them."""
     return x if x.dtype.kind in "fcV" else ops.cast(x, ops.sqrt(x).dtype)
 
 
@@ -143,7 +143,7 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
-    """The logarithm to base 2 of a sum of powers of 2."""
+    """Compute the logarithm to base 2 of a sum of powers of 2."""
     fractions = in_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
     one, other = (as_type(x, promoted(*[y.dtype for y in fractions])) for x in fractions)
     scale = math.log(2)
@@ -151,7 +151,7 @@ def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
 
 
 def modf(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The part behind the point, and the part before it, both with the element's sign."""
+    """Return the fractional part and the integral part, both with the element's sign."""
     one = fraction_of(x)
     whole = ops.trunc(one)
     rest = ops.where(ops.isinf(one), 0, ops.subtract(one, whole))
@@ -206,7 +206,7 @@ def cbrt(x: Tensor) -> Tensor:
 
 
 def angle(z: Tensor, deg: bool = False) -> Tensor:
-    """The angles of complex numbers."""
+    """Return the angles of complex numbers."""
     parts = (
         ops.arctan2(ops.imag(z), ops.real(z))
         if z.dtype.kind == "c"
@@ -216,7 +216,7 @@ def angle(z: Tensor, deg: bool = False) -> Tensor:
 
 
 def isreal(x: Tensor) -> Tensor:
-    """Where the imaginary part is 0."""
+    """Return True where the imaginary part is 0."""
     return ops.equal(ops.imag(x), 0) if x.dtype.kind == "c" else ones_like(x, dtype=np.bool_)
 
 

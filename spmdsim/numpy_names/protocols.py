@@ -75,7 +75,7 @@ def _joined(said: str, parts: Sequence[Any], prepared: Callable[[Tensor], Tensor
 
 
 def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The functions of NumPy's that a file holds."""
+    """Return NumPy's functions that a file defines."""
     return {
         name: value
         for name, value in vars(part).items()
@@ -152,7 +152,7 @@ _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 
 
 def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-    """What ``__array_ufunc__`` does: a function of elements, or a reduction by one."""
+    """Apply a function of elements, or reduce by one, as ``__array_ufunc__`` requires."""
     name = function.__name__
     if method == "__call__":
         result = _called(name, f"np.{name}", inputs, options)
@@ -203,7 +203,7 @@ def _check_given(said: str, result: Any, wanted: np.dtype) -> None:
 
 
 def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
-    """What ``__array_function__`` does: a function of arrays."""
+    """Apply a function of arrays, as ``__array_function__`` requires."""
     module = getattr(called, "__module__", "numpy") or "numpy"
     said = f"np{module.removeprefix('numpy')}.{called.__name__}"
     args, named = _by_name(called, args, options)

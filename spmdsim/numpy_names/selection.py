@@ -31,20 +31,20 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
 
 
 def argwhere(a: Tensor) -> Tensor:
-    """The places of the entries that are not 0, one per row."""
+    """Return the indices of entries that are not 0, one entry per row."""
     if not a.ndim:  # of a number the row without a place, or none
         return ops.getitem(argwhere(ravel(a)), (slice(None), slice(0)))
     return ops.stack(ops.nonzero(a), 1)
 
 
 def extract(condition: Operand, arr: Operand) -> Tensor:
-    """The entries for which a condition holds, in one dim."""
+    """Return the entries for which a condition is true, in one dimension."""
     condition, values = operands("np.extract", (condition, arr))
     return ops.getitem(ravel(values), ravel(ops.cast(condition, np.bool_)))
 
 
 def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None = None) -> Tensor:
-    """The slices along a dim for which an array of truth values holds; entries of all dims for None."""
+    """Return the slices along a dimension for which a condition is true; None: entries of all."""
     if isinstance(condition, Tensor):
         raise UsageTypeError(
             "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"
@@ -146,7 +146,7 @@ def unique(
     *,
     equal_nan: bool = True,
 ) -> Any:
-    """The different values, ascending, with where each occurs first, which value each entry has, and how often it occurs.
+    """Return the different values, ascending; optionally first indices, inverse and counts.
 
     Every nan counts as the same one, unless ``equal_nan`` is false.
     """
@@ -171,13 +171,13 @@ def _one_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, .
 
 
 def union1d(ar1: Operand, ar2: Operand) -> Tensor:
-    """The values that are in one or the other, ascending."""
+    """Return the values that are in at least one tensor, ascending."""
     result: Tensor = unique(ops.concat([ravel(x) for x in operands("np.union1d", (ar1, ar2))]))
     return result
 
 
 def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
-    """The values that are in both, ascending."""
+    """Return the values that are in both tensors, ascending."""
     first, second = alike("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
     first = ops.cast(first, promoted(first.dtype, second.dtype))
     values = ops.sort(ravel(first)) if assume_unique else unique(first)
@@ -185,21 +185,24 @@ def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tens
 
 
 def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
-    """The values that are in one of the two alone, ascending."""
+    """Return the values that are in exactly one tensor, ascending."""
     first, second = array_operands("np.setxor1d", (ar1, ar2))
     result: Tensor = union1d(setdiff1d(first, second, assume_unique), setdiff1d(second, first, assume_unique))
     return result
 
 
 def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
-    """The values of the first that are not in the second."""
+    """Return the values of the first tensor that are not in the second."""
     first, second = array_operands("np.setdiff1d", (ar1, ar2))
     values = ravel(first) if assume_unique else unique(first)
     return values[ops.logical_not(ops.isin(values, second))]
 
 
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
-    """The places that a sort by several keys takes its elements from, the last key first; all moves are exchanges."""
+    """Return the indices of a sort by several keys, the last key first.
+
+    All moves are exchanges.
+    """
     tensors = array_operands("np.lexsort", tuple(keys))
     # None is gathered.
     layout = max((key.layout.reduced for key in tensors), key=lambda one: len(one.split_axes))
@@ -258,33 +261,36 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
 
 
 def putmask(a: Tensor, mask: Operand, values: Operand) -> None:
-    """Where a mask holds the value of the same place; an array of another shape is repeated row by row."""
+    """Replace elements where a mask is true by the value with the same index.
+
+    An array of another shape is repeated row by row.
+    """
     _target("np.putmask", a)
     same = isinstance(values, Tensor) and values.shape == a.shape
     copyto(a, values if same else _repeated("np.putmask", values, a.shape), where=mask)
 
 
 def place(arr: Tensor, mask: Operand, vals: Operand) -> None:
-    """The next of some values, which are repeated, wherever a mask holds."""
+    """Replace elements where a mask is true by the next of some values, which are repeated."""
     _target("np.place", arr)
     truth = ops.cast(operands("np.place", (arr, mask))[1], np.bool_)
     arr[truth] = _repeated("np.place", vals, (int(ops.count_nonzero(truth)),))
 
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
-    """Where values are to be put into a sorted vector so that it stays sorted."""
+    """Return the indices where values can be inserted into a sorted vector."""
     ordered, values = array_operands("np.searchsorted", (a, v))
     return ops.searchsorted(ordered, values, side, sorter)
 
 
 def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> Tensor:
-    """How often each number from 0 on occurs, or the sum of its weights."""
+    """Count how often each integer from 0 on occurs, or sum its weights."""
     numbers, *heavy = operands("np.bincount", (x,) if weights is None else (x, weights))
     return ops.bincount(numbers, heavy[0] if heavy else None, minlength)
 
 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
-    """The number of the interval that each element lies in."""
+    """Return the number of the interval that contains each element."""
     if isinstance(bins, Tensor) or not isinstance(x, Tensor):
         raise UsageTypeError("np.digitize takes a tensor and bounds that all ranks have; use bins.full()")
     bounds, side = np.asarray(bins), "left" if right else "right"

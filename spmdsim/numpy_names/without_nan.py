@@ -35,12 +35,12 @@ def _there(x: Tensor) -> Tensor:
 
 
 def nansum(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The sum of what is no nan."""
+    """Sum the elements that are not nan."""
     return ops.sum(_filled(a, 0), axis, keepdims)
 
 
 def nanprod(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The product of what is no nan."""
+    """Multiply the elements that are not nan."""
     return ops.prod(_filled(a, 1), axis, keepdims)
 
 
@@ -52,36 +52,36 @@ def _extreme(function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: b
 
 
 def nanmax(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest of what is no nan; nan where all is."""
+    """Return the largest element that is not nan; nan if all are."""
     return _extreme(ops.max, a, axis, keepdims, -math.inf)
 
 
 def nanmin(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest of what is no nan; nan where all is."""
+    """Return the smallest element that is not nan; nan if all are."""
     return _extreme(ops.min, a, axis, keepdims, math.inf)
 
 
 def nanmean(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The mean of what is no nan; nan where all is."""
+    """Compute the mean of elements that are not nan; nan if all are."""
     return _mean(a, axis, keepdims, _there(a))
 
 
 def nanvar(
     a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False, *, correction: float = 0
 ) -> Tensor:
-    """The variance of what is no nan; of no more entries than ``ddof`` nan."""
+    """Compute the variance of elements that are not nan; nan of at most ``ddof`` elements."""
     return _var(a, axis, ddof or correction, keepdims, _there(a))
 
 
 def nanstd(
     a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False, *, correction: float = 0
 ) -> Tensor:
-    """The standard deviation of what is no nan."""
+    """Compute the standard deviation of elements that are not nan."""
     return ops.sqrt(nanvar(a, axis, ddof or correction, keepdims))
 
 
 def mean(a: Tensor, axis: Axis = None, keepdims: bool = False, where: Any = True) -> Tensor:
-    """The mean of the entries for which a mask holds."""
+    """Compute the mean of entries for which a mask is true."""
     return ops.mean(a, axis, keepdims) if where is True else _mean(a, axis, keepdims, _mask(where, a))
 
 
@@ -94,7 +94,7 @@ def var(
     *,
     correction: float = 0,
 ) -> Tensor:
-    """The variance of the entries for which a mask holds."""
+    """Compute the variance of entries for which a mask is true."""
     if where is True and a.dtype.kind != "c":
         return ops.var(a, axis, keepdims, correction=ddof or correction)
     return _var(a, axis, ddof or correction, keepdims, _mask(where, a))
@@ -109,7 +109,7 @@ def std(
     *,
     correction: float = 0,
 ) -> Tensor:
-    """The standard deviation of the entries for which a mask holds."""
+    """Compute the standard deviation of entries for which a mask is true."""
     if where is True and a.dtype.kind != "c":
         return ops.std(a, axis, keepdims, correction=ddof or correction)
     return ops.sqrt(var(a, axis, ddof, keepdims, where, correction=correction))
@@ -164,12 +164,15 @@ def _place(
 
 
 def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """Where the largest of what is no nan is; all ranks look whether there is one."""
+    """Return the index of the largest element that is not nan.
+
+    All ranks check that one exists.
+    """
     return _place(ops.argmax, "nanargmax", a, axis, keepdims, -math.inf)
 
 
 def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """Where the smallest of what is no nan is."""
+    """Return the index of the smallest element that is not nan."""
     return _place(ops.argmin, "nanargmin", a, axis, keepdims, math.inf)
 
 
@@ -219,14 +222,14 @@ def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) 
 
 
 def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The middle one of what is no nan, or the mean of the two in the middle."""
+    """Return the middle element that is not nan, or the mean of the two middle ones."""
     return _nanquantile(a, np.array(0.5), axis, keepdims, lambda below, above, _: middle(below, above))
 
 
 def nan_to_num(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """The tensor with numbers in the place of nan and of infinities, for which the largest ones stand if none are given."""
+    """Replace nan and infinities by numbers; by default infinities by the largest ones of the type."""
     if x.dtype.kind == "c":
         parts = (nan_to_num(part, nan, posinf, neginf) for part in (ops.real(x), ops.imag(x)))
         return ops.add(next(parts), ops.multiply(next(parts), 1j))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import inspect
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from spmdsim import Tensor, array_api, fft, linalg, local, nn, ops
 ROOT = Path(spmdsim.__file__).parent
 #: Functions whose docstrings :mod:`spmdsim.ops.declare` composes of name and rule, because one row declares them.
 COMPOSED = "; the element type of the result is NumPy's. "
+#: Words that open no docstring.
+NO_VERBS = ("The", "What", "Whether", "How", "Where", "Which", "A", "So", "Those", "After", "Of")
 REDUCTIONS = ("sum", "mean", "prod", "max", "min", "all", "any", "std", "var")
 
 
@@ -45,10 +48,7 @@ def test_docstrings_stand_in_the_source() -> None:
             assert text in in_source, name
         first, _, _ = text.partition("\n")
         assert first.endswith((".", "``.")) and len(first) <= 93, (name, first)
-        assert first.split()[0] not in ("The", "What", "Whether", "How", "Where", "Which", "A", "So"), (
-            name,
-            first,
-        )
+        assert first.split()[0] not in NO_VERBS, (name, first)
         assert ">>> " in text, name
     assert len(functions) > 200 and composed > 70
 
@@ -66,3 +66,21 @@ def test_names_of_the_standard_show_the_operators_docstrings() -> None:
         text = inspect.getdoc(getattr(array_api, name)) or ""
         assert text.partition("\n")[0].endswith(".") and ">>> " in text, name
     assert array_api.sum.__doc__ == ops.sum.__doc__
+
+
+def test_numpys_names_have_docstrings() -> None:
+    """Functions that NumPy calls with tensors, such as ``np.nansum(x)``."""
+    modules = [
+        importlib.import_module(f"spmdsim.numpy_names.{path.stem}")
+        for path in (ROOT / "numpy_names").glob("*s*.py")
+    ]
+    functions = {
+        f"{module.__name__}.{name}": value
+        for module in (*modules, importlib.import_module("spmdsim.array_api.functions"))
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+    for name, function in functions.items():
+        first, _, _ = (inspect.getdoc(function) or "").partition("\n")
+        assert first.endswith(".") and first.split()[0] not in NO_VERBS, (name, first)
+    assert len(functions) > 100
