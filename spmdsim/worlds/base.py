@@ -102,8 +102,8 @@ class World(world.World):
         return self.provenance is not None
 
     def origin(self, meta: Any) -> int:
-        """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
-        return 0
+        """Return the number of a tensor that all ranks make now, one of several of its kind; 0 if no rank compares."""
+        return 0 if self.provenance is None else self.provenance.number_tensor(meta)
 
     def invalidate(self) -> None:
         """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""

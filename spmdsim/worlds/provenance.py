@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +17,13 @@ import numpy as np
 
 from spmdsim.bounded import MOST
 from spmdsim.core.operator import derived_from
+from spmdsim.sides import number_of as text_number
 from spmdsim.trace.source_lines import in_words, user_frame
 from spmdsim.worlds.function_facts import facts_of
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
-    from spmdsim.core.tensor import Tensor
+    from spmdsim.core.tensor import Meta, Tensor
     from spmdsim.core.world import Params
 
 #: The bits of an origin; the hash of integers is the same in all processes.
@@ -33,6 +35,8 @@ BACKWARD = ".backward"
 ANCESTORS = 200
 #: The names of what was not computed: tensors made from arrays, and Python numbers beside tensors.
 TENSOR, NUMBER = "tensor", "number"
+#: Counts of tensors by their kind.
+KINDS = 4096
 #: Characters of an operator's parameters in words.
 LONGEST = 80
 
@@ -82,37 +86,9 @@ def _parameters_in_words(parameters: Any) -> str:
     return f"({text if len(text) <= LONGEST else text[:LONGEST] + '...'})"
 
 
-def differing_ancestors(
-    sides: Sequence[tuple[int, int]], told: Callable[[int, int], str | None]
-) -> list[str]:
-    """Return in words, for each side of a disagreement, the nearest calculation in which the sides differ.
-
-    The words are those of the tensor itself where they differ already. Where all sides used one operator at one line, the
-    first operand that differs is looked at, and so on.
-
-    Args:
-        sides: the place of a rank and its tensor's number, of each side.
-        told: the calculation of a number, packed, as the rank at a place said it; None if it said nothing.
-    """
-    start, first = "", [number for _, number in sides]
-    while True:
-        texts = [told(place, number) or "" for place, number in sides]
-        words, operands = zip(*map(unpacked, texts))
-        unlike = None
-        if len({*words}) == 1 and len({*map(len, operands)}) == 1:
-            unlike = next((k for k, numbers in enumerate(zip(*operands)) if len({*numbers}) > 1), None)
-        if unlike is None:
-            break
-        following = [(place, numbers[unlike]) for (place, _), numbers in zip(sides, operands)]
-        if not all(told(place, number) for place, number in following):
-            break
-        is_number = all(told(*side).startswith(f"the {NUMBER}") for side in following)  # type: ignore[union-attr]
-        start = f"{words[0]}, from " if is_number else "from "
-        sides = following
-    texts = [text or "a tensor computed otherwise" for text in words]
-    if len({*texts}) == 1:  # the words do not tell them apart
-        texts = [f"{text} (number {number % 0xFFFF:04x})" for text, number in zip(texts, first)]
-    return [start + text for text in texts]
+@lru_cache(maxsize=KINDS)
+def _number_of_kind(kind: Meta) -> int:
+    return text_number(f"{kind} on {kind.layout.mesh}")
 
 
 class Provenance:
@@ -129,6 +105,7 @@ class Provenance:
         self.add_read: Callable[[int, int], None] | None = None
         # Sources are kept apart: parameters are made once, before thousands of calculations. Of both there are the latest
         # ones and those before: to forget all of an old table at once takes less time than one entry after the other.
+        self._counts = [0] * KINDS  # few enough to stay for ever; kinds may share a count
         self._sources: list[dict[int, Calculation]] = [{}, {}]
         self._computed: list[dict[int, Calculation]] = [{}, {}]
 
@@ -179,6 +156,14 @@ class Provenance:
             tables[:] = {}, tables[0]
         tables[0][number] = Calculation(name, operands, parameters, *place)
 
+    def number_tensor(self, kind: Meta) -> int:
+        """Return the number of a tensor that all ranks make now: a hash of its kind and of how many it has."""
+        number = _number_of_kind(kind)
+        counted = self._counts[number % KINDS] = self._counts[number % KINDS] + 1
+        origin: int = hash((number, counted)) & ORIGINS
+        self.note(origin, TENSOR, parameters=(kind, counted))
+        return origin
+
     def __contains__(self, number: int) -> bool:
         return self._of(number) is not None
 
@@ -186,7 +171,7 @@ class Provenance:
         return next((table[number] for table in (*self._computed, *self._sources) if number in table), None)
 
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
-        """Yield a tensor's number and those of what it was computed from, nearest first, each with words for :func:`unpacked`."""
+        """Yield a tensor's number and those of what it was computed from, nearest first, each as a text for other ranks."""
         waiting = [number]
         for k, ancestor in enumerate(waiting):
             if k == ANCESTORS:
@@ -206,16 +191,6 @@ class Provenance:
         ):
             words += f", of the call at {forward.line}"
         return "\t".join([words, *[f"{operand:x}" for operand in calculation.operands]])
-
-
-def unpacked(text: str) -> tuple[str, tuple[int, ...]]:
-    r"""Return the words and the operands' numbers of a packed calculation.
-
-    >>> unpacked("computed by add at program.py:3\tff\t1")
-    ('computed by add at program.py:3', (255, 1))
-    """
-    words, *operands = text.split("\t")
-    return words, tuple(int(operand, 16) for operand in operands)
 
 
 def number_of(*facts: Any) -> int:

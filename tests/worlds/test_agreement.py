@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from processes import run_python
 
+from spmdsim.agreement.call import Call
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
-from spmdsim.worlds.mpi.board import digest
 from spmdsim.worlds.programs import check_mode
 
 PROGRAM = """\
@@ -219,8 +220,13 @@ def test_different_calls_have_different_numbers():
         for dims in (("x", None), (None, "x"))
         for shape in ((4, 8), (8, 4))
     ]
-    numbers = {digest(s, d, a) for s in steps for d in ("float32", "int32") for a in (None, "ring")}
+    types = np.dtype("f4"), np.dtype("i4")
+
+    def number_of(step, dtype, algorithm):
+        return Call.of_step(step, dtype, algorithm, range(4)).number
+
+    numbers = {number_of(s, d, a) for s in steps for d in types for a in (None, "ring")}
     assert len(numbers) == len(steps) * 4
-    assert all(0 <= n < 2**61 for n in numbers)
+    assert all(0 <= n < 2**62 for n in numbers)
     again = Step("all_gather", ("x",), mesh("x", None), mesh(None, None), (4, 8))
-    assert digest(again, "float32", None) in numbers
+    assert number_of(again, types[0], None) in numbers

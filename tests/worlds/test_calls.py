@@ -6,7 +6,6 @@ import mmap
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,40 +20,41 @@ from spmdsim.sides import NUMBERS
 from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
+from spmdsim.agreement import descriptions
+from spmdsim.agreement.call import Call, CallDescription
+from spmdsim.agreement.call_log import EVERY, CallLog
+from spmdsim.agreement.descriptions import (
+    describe_absence,
+    describe_disagreement,
+    find_stuck_ranks,
+    find_stuck_ranks_twice,
+)
+from spmdsim.agreement.interface import CallAgreement
+from spmdsim.agreement.last_call_writer import read_last_calls
+from spmdsim.agreement.shared_board import AREA, BEGUN, RING, SharedBoard
 from spmdsim.worlds import MPIWorld
-from spmdsim.worlds.mpi import waiting
-from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board, Record
-from spmdsim.worlds.mpi.noted_calls import EVERY, Calls
-from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
 from spmdsim.worlds.provenance import Provenance
-
-
-class World:
-    """What the calls of one rank ask their world for."""
-
-    about, deadline = 0, 60.0
-
-    def __init__(self):
-        self.world, self.provenance = self, Provenance()
 
 
 @pytest.fixture
 def ranks():
-    """The calls of three ranks in one process."""
+    """The call logs of three ranks in one process."""
     areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
-    pairs = []
-    for me in range(3):
-        one, world = Board(areas, (0, 1, 2), me), World()
-        for number, words in ((7, "all_gather"), (8, "all_reduce")):
-            one.tell(number, Record(words, source_layout="a", target_layout="b").packed())
-        calls = Calls(one, "world", (0, 1, 2), (0, 1, 2), world, False)
-        calls.world = world
-        pairs.append((calls, one))
-    return [calls for calls, _ in pairs]
+    return [log_on(SharedBoard(areas, (0, 1, 2), me)) for me in range(3)]
 
 
-def call(calls, kind=7):
-    calls.end(calls.begin(kind))
+def log_on(board, name="world", members=(0, 1, 2)):
+    return CallLog(board, name, members, members, Provenance(), 60.0)
+
+
+def call_of(number, is_local=True):
+    words = {7: "all_gather", 8: "all_reduce"}.get(number % NUMBERS, "exchange")
+    return Call(CallDescription(words, source_layout="a", target_layout="b"), number, (), number, is_local)
+
+
+def call(log, number=7, tensor=0):
+    """Make a call that waits for no other rank."""
+    log.write_end(log.begin(call_of(number), tensor))
 
 
 def test_calls_that_are_alike_never_differ(ranks):
@@ -62,8 +62,8 @@ def test_calls_that_are_alike_never_differ(ranks):
         for calls in ranks:
             call(calls, 7 + number % 2)
             if number % EVERY == 0:
-                assert calls.differs() is None and calls.room()
-    assert all(calls.differs() is None for calls in ranks)
+                assert calls.find_difference() is None and calls.has_space()
+    assert all(calls.find_difference() is None for calls in ranks)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, RING - 1, RING, 1000, random.Random(0).randrange(5000)])
@@ -72,104 +72,73 @@ def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
         for rank, calls in enumerate(ranks):
             call(calls, 8 if rank == 1 and number == wrong else 7)
         if number % EVERY == EVERY - 1:
-            texts = [calls.differs() for calls in ranks]
+            texts = [calls.find_difference() for calls in ranks]
             if wrong <= number:
                 break
             assert texts == [None] * 3
     else:
-        texts = [calls.differs() for calls in ranks]
+        texts = [calls.find_difference() for calls in ranks]
     assert texts == [wrong] * 3
-    text = ranks[2].disagreement(wrong)
+    text = describe_disagreement(ranks[2], wrong)
     assert text.startswith(
         f"ranks disagree about call {wrong} of ranks 0, 1, 2 in its call; ranks 0, 2: all_gather"
     )
     assert "rank 1: all_reduce" in text and text.count("test_calls.py:") >= 2
 
 
-def refusing(calls, run, digest, heavy, refuse, compare=lambda: None):
-    """Calls that are noted, and do nothing but refuse one that another rank makes otherwise."""
-    calls.compare, number = refuse, digest + heavy * NUMBERS
-    check = SimpleNamespace(digest=number, compare=compare, failed=lambda error: None)
-    return calls.noted(run, check)
+def begin(log, number):
+    """Begin a call of a kind that the group knows, as one that moves data."""
+    return log.begin(call_of(number, is_local=False))
 
 
 @pytest.mark.parametrize("heavy", [(True, False), (False, True), (True, True)])
 def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much(ranks, heavy):
-    for calls in ranks:
-        call(calls)
-    assert [calls.differs() for calls in ranks] == [None] * 3
-    entered = []
-
-    def noted(rank, run):
-        def refuse():
-            raise WorldError("unlike")
-
-        return refusing(ranks[rank], run, 7 + 2 * rank, heavy[rank], refuse)
-
-    def in_mpi(array):
-        entered.append(array)
-        with pytest.raises(WorldError, match="unlike"):
-            noted(1, entered.append)(array)
-        return array
-
-    noted(0, in_mpi)(np.ones(1))
-    assert len(entered) == 1
+    numbers = [number + NUMBERS * is_heavy for number, is_heavy in zip((7, 9), heavy)]
+    for log in ranks:
+        for number in numbers:
+            call(log, number)
+    assert [log.find_difference() for log in ranks] == [None] * 3
+    begin(ranks[0], numbers[0])
+    with pytest.raises(WorldError, match="ranks disagree about call 2 of ranks 0, 1, 2"):
+        begin(ranks[1], numbers[1])
 
 
 @pytest.mark.parametrize("members", [(0, 1), (0, 1, 2)])
 def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_what_differs(ranks, members):
-    group = [
-        Calls(calls.board, "of some", members, members, World(), False) for calls in ranks[: len(members)]
-    ]
-    refused = []
-    mine = refusing(group[0], lambda array: array, 7, True, lambda: refused.append(group[0].number - 1))
-    much = NUMBERS + 7
-    for calls in group:  # so that they know each other
-        call(calls, much)
-    assert [calls.differs() for calls in group] == [None] * len(members)
+    group = [log_on(log.board, "of some", members) for log in ranks[: len(members)]]
+    refused, much = [], NUMBERS + 7
+    group[0].compare = lambda: refused.append(group[0].number - 1)
+    for log in group:  # so that they know each other
+        call(log, much)
+    assert [log.find_difference() for log in group] == [None] * len(members)
     for number in range(1, 4 * RING):
         others = random.Random(number).sample(group[1:], number % len(members))
-        for calls in others:  # before it, and those that go on alone after it
-            call(calls, much)
-        mine(np.ones(1))
-        assert group[0].alike == number  # all were in this call, or in the one before
-        for calls in group[1:]:
-            if calls not in others:
-                call(calls, much)
+        for log in others:  # before it, and those that go on alone after it
+            call(log, much)
+        group[0].write_end(begin(group[0], much))
+        for log in group[1:]:
+            if log not in others:
+                call(log, much)
         if number % EVERY == 0:
-            assert [calls.differs() for calls in group] == [None] * len(members)
-    last = group[-1]
-    call(last, much)
-    call(last, 9)  # two calls ahead, the second of them another one
-    mine(np.ones(1))
+            assert [log.find_difference() for log in group] == [None] * len(members)
+    call(group[-1], much)
+    call(group[-1], 9)  # two calls ahead, the second of them another one
+    group[0].write_end(begin(group[0], much))
     assert not refused
-    mine(np.ones(1))
+    begin(group[0], much)
     assert refused == [4 * RING + 1]
 
 
-def test_who_sees_that_all_called_the_same_compares_no_more_until_somebody_did_not(ranks):
-    """All that a rank called stands in one number."""
-    compared = []
-    run = refusing(ranks[0], np.copy, 9, False, None, lambda: compared.append(ranks[0].number - 1))
-    for number in range(6):
-        run(np.ones(1))
-        call(ranks[1], 8 if number == 3 else 9)
-        call(ranks[2], 9)
-    assert ranks[0].alike == 3 and compared == [0, 4, 5]  # the first one, and from the one on that follows
-    assert ranks[0].differs() == ranks[2].differs() == 3
-
-
 def test_another_tensor_is_another_call_and_both_are_said(ranks):
-    for rank, calls in enumerate(ranks):
-        world = calls.world
-        call(calls)
-        world.about = 100 + (rank == 1)
-        world.provenance.note(world.about, "relu" if rank == 1 else "tanh", (7,))
-        call(calls)
-        assert not ranks[0].said(1)
-        calls.tell_tensor(1)
-    assert ranks[0].said(1) and [calls.differs() for calls in ranks] == [1] * 3
-    text = ranks[0].disagreement(1)
+    for rank, log in enumerate(ranks):
+        call(log)
+        tensor = 100 + (rank == 1)
+        log.history.note(tensor, "relu" if rank == 1 else "tanh", (7,))
+        call(log, tensor=tensor)
+        assert not ranks[0].is_described(1)
+        log.publish_tensor(1)
+    assert ranks[0].is_described(1) and [log.find_difference() for log in ranks] == [1] * 3
+    text = describe_disagreement(ranks[0], 1)
     assert "in its tensor" in text
     assert "computed by tanh at test_calls.py:" in text and "computed by relu at test_calls.py:" in text
 
@@ -188,25 +157,23 @@ print(alike((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)
 def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks):
     first, *others = ranks
     for _ in range(RING - EVERY):
-        assert first.room() or first.number > RING - 3 * EVERY
+        assert first.has_space() or first.number > RING - 3 * EVERY
         call(first)
-    assert first.differs() is None and not first.room()
+    assert first.find_difference() is None and not first.has_space()
     for calls in others:
         for _ in range(RING // 2):
             call(calls)
-    assert not first.room()
+    assert not first.has_space()
     for calls in others:
-        calls.differs()
-    assert first.room()
+        calls.find_difference()
+    assert first.has_space()
 
 
 def test_a_call_that_has_not_ended_is_known_from_the_one_that_stood_there_before(ranks):
-    from spmdsim.worlds.mpi.recording import noted
-
     for _ in range(RING + 3):
         call(ranks[0])
-    ranks[0].begin(8)
-    entries = list(noted(ranks[0].board, 0))
+    ranks[0].begin(call_of(8))
+    entries = list(read_last_calls(ranks[0].board, 0))
     assert [one.end > 0 for one in entries] == [True] * (RING - 1) + [False]
     assert (entries[-1].number, entries[-1].words[:10]) == (RING + 3, "all_reduce")
 
@@ -220,53 +187,53 @@ def test_who_has_not_come_is_known(ranks):
 
 def test_ranks_that_go_on_while_others_are_read_do_not_wait_for_one_another(ranks, monkeypatch):
     """What is read one after the other may look like a circle that there never was."""
-    others = [Calls(one.board, "another", (0, 1, 2), (0, 1, 2), World(), False) for one in ranks]
+    others = [log_on(one.board, "another") for one in ranks]
     for rank, (one, other) in enumerate(zip(ranks, others)):
-        (other if rank == 1 else one).begin(7)
+        (other if rank == 1 else one).begin(call_of(7))
     board = ranks[1].board
-    assert held_up(board) == {0, 1, 2}
-    monkeypatch.setattr(waiting.time, "sleep", lambda _: ranks[0].begin(7))
-    assert held_up(board) == set()
+    assert find_stuck_ranks_twice(board) == {0, 1, 2}
+    monkeypatch.setattr(descriptions.time, "sleep", lambda _: ranks[0].begin(call_of(7)))
+    assert find_stuck_ranks_twice(board) == set()
 
 
 def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):
     """Two worlds of the same ranks, used in another order by one of them."""
-    others = [Calls(one.board, "another", (0, 1, 2), (0, 1, 2), World(), False) for one in ranks]
+    others = [log_on(one.board, "another") for one in ranks]
     for rank, (one, other) in enumerate(zip(ranks, others)):
-        (other if rank == 1 else one).begin(7)
+        (other if rank == 1 else one).begin(call_of(7))
     board = ranks[1].board
-    assert stuck(board) == {0, 1, 2}
-    text = absence(board, others[1], 0)
+    assert find_stuck_ranks(board) == {0, 1, 2}
+    text = describe_absence(others[1], 0)
     assert text.startswith("ranks wait for one another: rank 1 is in call 0 of ranks 0, 1, 2: all_gather")
     assert (
         text.count("; ranks 0, 2 are in call 0 of ranks 0, 1, 2: all_gather") == 1 and text.count("rank") == 5
     )
     for one in (ranks[0], ranks[2]):  # these go on
-        one.end(0)
-    assert stuck(board) == set()
-    assert absence(board, others[1], 0).startswith(
+        one.write_end(0)
+    assert find_stuck_ranks(board) == set()
+    assert describe_absence(others[1], 0).startswith(
         "ranks 0, 2 will not come to call 0 of ranks 0, 1, 2: all_gather"
     )
 
 
 def test_one_rank_says_why_the_job_ends(ranks):
-    assert ranks[1].board.speaks_first() and not ranks[0].board.speaks_first()
-    assert not ranks[2].board.speaks_first()
+    assert ranks[1].board.is_first_to_report() and not ranks[0].board.is_first_to_report()
+    assert not ranks[2].board.is_first_to_report()
 
 
 def test_of_ranks_that_begin_to_say_it_at_once_it_is_the_first(ranks):
     with ThreadPoolExecutor(3) as pool:
-        said = list(pool.map(lambda calls: calls.board.speaks_first(), ranks))
+        said = list(pool.map(lambda calls: calls.board.is_first_to_report(), ranks))
     assert sum(said) == 1
 
 
 def test_words_are_kept_for_what_was_told_last(ranks):
     one, other = ranks[0].board, ranks[1].board
     for number in range(1000, 9000):
-        one.tell(number, f"words of {number} " + "x" * 200)
-    assert str(other.words(0, 8999)).startswith("words of 8999 ")
-    assert other.words(0, 1000) is None
-    assert one.words(0, 8999) == other.words(0, 8999)
+        one.publish(number, f"words of {number} " + "x" * 200)
+    assert str(other.text(0, 8999)).startswith("words of 8999 ")
+    assert other.text(0, 1000) is None
+    assert one.text(0, 8999) == other.text(0, 8999)
 
 
 # -- real ranks -----------------------------------------------------------------------------------------------
@@ -356,13 +323,27 @@ def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_l
         one()
         other()
     world.settle()
-    number = world._checker._calls[0, 1, 2].number
+    number = world.agreement.log_of((0, 1, 2)).number
     with pytest.raises(WorldError) as error:
         _ = (other if odd else one)().shards
     text = str(error.value)
     assert text.startswith(f"ranks disagree about call {number} of ranks 0, 1, 2 in its ")
     assert "ranks 0, 2: all_" in text and "; rank 1: all_" in text and text.count("test_calls.py:") >= 2
     assert ("tensor" in text) == (kind in TENSORS)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_a_program_runs_with_an_agreement_that_compares_nothing(mpi_comm):
+    world = MPIWorld(mpi_comm, deadline=30, agreement=CallAgreement())
+    mesh = Mesh((3,), ("x",))
+    one, other = tensor(world, mesh)
+    values = {float((other if world.rank == 1 else one)().shards[0].sum()) for _ in range(2 * RING)}
+    assert values == {8.0} and not world.compares  # with rank 1's elements of the other tensor
+    world.barrier()
+    world.close()
+    with pytest.raises(WorldError, match="was closed"):
+        one()
 
 
 @pytest.mark.ranks(3)

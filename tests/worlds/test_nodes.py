@@ -6,43 +6,34 @@ import mmap
 import random
 import socket
 from contextlib import suppress
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytest.importorskip("mpi4py")
 
 from processes import run_python
 
-from spmdsim.sides import NUMBERS
-from spmdsim.worlds.mpi import boards as couriers
-from spmdsim.worlds.mpi.board import (
+from spmdsim.agreement import other_nodes
+from spmdsim.agreement.call import Call, CallDescription
+from spmdsim.agreement.call_log import CallLog
+from spmdsim.agreement.descriptions import describe_disagreement
+from spmdsim.agreement.other_nodes import Address, Courier, OtherNode
+from spmdsim.agreement.process_state import ENDED, RUNNING, SILENT
+from spmdsim.agreement.shared_board import (
     AREA,
+    CLOSED_GROUPS,
     DONE,
-    ENDED,
+    EXIT,
     GROUPS,
-    LINGER,
     RING,
-    RUNS,
-    SILENT,
     TEXT,
-    Board,
-    Record,
-    column,
+    SharedBoard,
+    locate,
 )
-from spmdsim.worlds.mpi.boards import Address, Courier, OtherNode
-from spmdsim.worlds.mpi.noted_calls import Calls
+from spmdsim.sides import NUMBERS
 from spmdsim.worlds.provenance import Provenance
 
-WORD = b"w" * 16
-
-
-class World:
-    about, deadline = 0, 60.0
-
-    def __init__(self):
-        self.world, self.provenance = self, Provenance()
+SECRET = b"w" * 16
 
 
 def area():
@@ -50,33 +41,47 @@ def area():
 
 
 @pytest.fixture
-def pair():
+def couriers():
+    return [Courier(), Courier()]
+
+
+@pytest.fixture
+def pair(couriers):
     """The boards of two ranks on two nodes, each with a copy of the other's area."""
-    ends = [Courier(WORD), Courier(WORD)]
+    ends = couriers
     boards = []
     for me, courier in enumerate(ends):
-        courier.follow([OtherNode((1 - me,), [ends[1 - me].address], 0)], WORD)
-        boards.append(Board([area(), area()], (0, 1), me, courier))
+        far = courier.follow([OtherNode((1 - me,), [ends[1 - me].address], 0)])
+        boards.append(SharedBoard([area(), area()], (0, 1), me, far, courier.refresh))
         courier.serve(boards[me])
     assert [courier.reach(board) for courier, board in zip(ends, boards)] == [None, None]
     return boards
 
 
-def note(calls, kind):
-    """As the package does: who calls this is the user."""
-    calls.end(calls.begin(kind))
+def log_on(board, name="world"):
+    return CallLog(board, name, (0, 1), (0, 1), Provenance(), 60.0)
 
 
-def noted(board, place):
+def call_of(number, is_local=True):
+    words = {7: "all_gather", 8: "all_reduce"}.get(number % NUMBERS, "exchange")
+    return Call(CallDescription(words, source_layout="a", target_layout="b"), number, (), number, is_local)
+
+
+def call(log, number):
+    """Make a call that waits for no other rank."""
+    log.write_end(log.begin(call_of(number)))
+
+
+def read_all(board, place):
     """All that can be read of a rank."""
     groups = dict(board.groups(place))
     calls = {
-        (key, number): [int(board.areas[place][column(at, what, number)]) for what in range(3)]
+        (key, number): [int(board.areas[place][locate(at, what, number)]) for what in range(3)]
         for at, key in groups.items()
-        for number in board.kept(place, at)
+        for number in board.readable_calls(place, at)
     }
-    words = {number: board.words(place, number) for number in range(1000)}
-    return groups, calls, words, board.waits(place), board.state(place, 0)
+    words = {number: board.text(place, number) for number in range(1000)}
+    return groups, calls, words, board.current_call(place), board.state(place, EXIT)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -86,86 +91,82 @@ def test_a_copy_is_what_the_rank_noted(pair, seed):
     draw, groups, looks = random.Random(seed), [], 0
     for number in range(60):
         if not groups or draw.random() < 0.1:
-            groups.append(Calls(writer, f"world {number}", (0, 1), (0, 1), World(), False))
+            groups.append(log_on(writer, f"world {number}"))
         if len(groups) > 1 and draw.random() < 0.1:
-            groups.pop(draw.randrange(len(groups))).forget()
+            groups.pop(draw.randrange(len(groups))).close()
         calls = draw.choice(groups)
         for _ in range(draw.choice((1, 5, RING - 1, RING, 3 * RING))):
-            note(calls, draw.randrange(9))
-        writer.tell(draw.randrange(1000), "x" * draw.randrange(900))
+            call(calls, draw.randrange(9))
+        writer.publish(draw.randrange(1000), "x" * draw.randrange(900))
         if draw.random() < 0.05:
             for big in range(1000, 1000 + TEXT // 1000):
-                writer.tell(number * 10_000 + big, "y" * 1000)
+                writer.publish(number * 10_000 + big, "y" * 1000)
         if draw.random() < 0.5:
             reader.refresh()
             looks += 1
-            assert noted(reader, 0) == noted(writer, 0)
-    assert looks > 15 and GROUPS > LINGER
+            assert read_all(reader, 0) == read_all(writer, 0)
+    assert looks > 15 and GROUPS > CLOSED_GROUPS
 
 
 def test_the_first_call_that_a_rank_of_another_node_made_otherwise_is_found(pair):
-    ranks = []
-    for board in pair:
-        for number, words in ((7, "all_gather"), (8, "all_reduce")):
-            board.tell(number, Record(words, source_layout="a", target_layout="b").packed())
-        ranks.append(Calls(board, "world", (0, 1), (0, 1), World(), False))
+    ranks = [log_on(board) for board in pair]
     for number in range(100):
         for rank, calls in enumerate(ranks):
-            note(calls, 8 if (rank, number) == (1, 70) else 7)
-    assert ranks[0].differs() is None  # it has not asked
-    assert not ranks[0].came(99, ranks[0].far)
+            call(calls, 8 if (rank, number) == (1, 70) else 7)
+    assert ranks[0].find_difference() is None  # it has not asked
+    assert not ranks[0].have_begun(99, ranks[0].far)
     pair[0].refresh()
-    assert ranks[0].came(99, ranks[0].far) and ranks[0].differs() == 70
-    text = ranks[0].disagreement(70)
+    assert ranks[0].have_begun(99, ranks[0].far) and ranks[0].find_difference() == 70
+    text = describe_disagreement(ranks[0], 70)
     assert "rank 0: all_gather" in text and "rank 1: all_reduce" in text
     assert text.count("test_nodes.py:") >= 2
-    pair[1].leave(DONE)
+    pair[1].set_exit(DONE)
     pair[0].refresh()
-    assert pair[0].state(1, 0) == DONE and pair[0].process(1) == RUNS
+    assert pair[0].state(1, EXIT) == DONE and pair[0].process_state(1) == RUNNING
 
 
 def test_who_moves_much_looks_at_what_it_knows_of_other_nodes_ranks(pair):
-    ranks = [Calls(board, "world", (0, 1), (0, 1), World(), False) for board in pair]
+    ranks = [log_on(board) for board in pair]
     refused, much = [], NUMBERS + 7
-    check = SimpleNamespace(digest=much, compare=lambda: None, failed=lambda error: None)
     ranks[0].compare = lambda: refused.append(ranks[0].number - 1)
-    mine = ranks[0].noted(lambda array: array, check)
-    for number in range(3):
-        note(ranks[1], 8 if number == 2 else much)
+    call(ranks[0], much)
+    call(ranks[1], much)
+    for number in range(1, 4):
+        call(ranks[1], 8 if number == 3 else much)
         pair[0].refresh()
-        ranks[0].differs()
-        mine(np.ones(1))
-    assert refused == [2]
+        ranks[0].find_difference()
+        ranks[0].write_end(ranks[0].begin(call_of(much, is_local=False)))
+    assert refused == [3]
 
 
 def test_another_process_of_a_node_answers_where_the_first_one_does_not(monkeypatch):
-    monkeypatch.setattr(couriers, "ANSWERS", 0.05)
-    stopped, works = socket.create_server(("127.0.0.1", 0)), Courier(WORD)
-    works.serve(Board([area()], (0,), 0))
-    mute = Address(("127.0.0.1",), stopped.getsockname()[1], WORD)
+    monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
+    stopped, works = socket.create_server(("127.0.0.1", 0)), Courier()
+    works.serve(SharedBoard([area()], (0,), 0))
+    mute = Address(("127.0.0.1",), stopped.getsockname()[1], SECRET)
     node = OtherNode((1, 2), [mute, works.address], 0)
-    asking = Courier(WORD)
-    asking.follow([node], WORD)
-    assert asking.reach(Board([area() for _ in range(3)], (0, 1, 2), 0, asking)) is None
+    asking = Courier()
+    asking.follow([node])
+    assert asking.reach(SharedBoard([area() for _ in range(3)], (0, 1, 2), 0)) is None
 
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_ranks_for_which_nobody_answers_are_known(monkeypatch, gone):
-    monkeypatch.setattr(couriers, "ANSWERS", 0.05)
-    monkeypatch.setattr(couriers, "PATIENCE", 0.0)
+    monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
+    monkeypatch.setattr(other_nodes, "PATIENCE", 0.0)
     there = socket.create_server(("127.0.0.1", 0))
-    address = Address(("127.0.0.1",), there.getsockname()[1], WORD)
+    address = Address(("127.0.0.1",), there.getsockname()[1], SECRET)
     if gone:
         there.close()
-    asking = Courier(WORD)
-    asking.follow([OtherNode((1,), [address], 0)], WORD)
-    board = Board([area(), area()], (0, 1), 0, asking)
+    asking = Courier()
+    far = asking.follow([OtherNode((1,), [address], 0)])
+    board = SharedBoard([area(), area()], (0, 1), 0, far)
     assert f"no answer at 127.0.0.1:{address.port}" in asking.reach(board)
-    assert board.process(1) == (ENDED if gone else SILENT) and board.process(0) == RUNS
+    assert board.process_state(1) == (ENDED if gone else SILENT) and board.process_state(0) == RUNNING
 
 
-def test_who_does_not_know_the_word_is_told_nothing(pair):
-    address = pair[0].courier.address
+def test_who_does_not_know_the_secret_gets_no_answer(pair, couriers):
+    address = couriers[0].address
     with socket.create_connection((address.hosts[0], address.port), 5) as stranger:
         stranger.sendall(b"x" * 16 + b"?")
         with suppress(ConnectionResetError):
@@ -176,8 +177,6 @@ def test_who_does_not_know_the_word_is_told_nothing(pair):
 
 PROGRAM = """\
 import os, sys
-from types import SimpleNamespace
-
 import numpy as np
 from spmdsim import Mesh, Tensor, world
 case, w = sys.argv[1], world()

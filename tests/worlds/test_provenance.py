@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, compile, matmul, ops, record
+from spmdsim.agreement.descriptions import describe_ancestors
 from spmdsim.bounded import MOST
-from spmdsim.worlds.provenance import TENSOR, Provenance, differing_ancestors
+from spmdsim.worlds.provenance import TENSOR, Provenance
 
 #: Functions of two square tensors.
 PAIRS = (
@@ -128,7 +129,7 @@ def sides_of(*programs):
         number = program(x).origin
         told.append(dict(world.provenance.ancestors(number)))
         numbers.append(number)
-    return differing_ancestors([*enumerate(numbers)], lambda place, number: told[place].get(number))
+    return describe_ancestors([*enumerate(numbers)], lambda place, number: told[place].get(number))
 
 
 def test_the_last_operator_that_differs_is_said_with_its_line_on_all_sides():
@@ -148,7 +149,7 @@ def test_a_number_a_parameter_and_a_line_that_differ_are_said():
 
 def test_what_is_not_known_is_told_apart_by_its_number():
     world, _ = numbered()
-    words = differing_ancestors([(0, 0xABC), (1, 0xDEF)], lambda place, number: "")
+    words = describe_ancestors([(0, 0xABC), (1, 0xDEF)], lambda place, number: "")
     assert words == ["a tensor computed otherwise (number 0abc)", "a tensor computed otherwise (number 0def)"]
     assert 0xABC not in world.provenance and [*world.provenance.ancestors(0xABC)] == [(0xABC, "")]
 

@@ -10,7 +10,7 @@ from processes import run_python
 
 PROGRAM = """\
 import json, os, sys
-import numpy, spmdsim.worlds.mpi.alike as start
+import numpy, spmdsim.agreement.start_agreement as start
 from mpi4py import MPI
 from spmdsim.errors import SpmdError
 from spmdsim.redistribution.ways.tuning import tuning

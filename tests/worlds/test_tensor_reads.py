@@ -10,40 +10,36 @@ import pytest
 from spmdsim import Mesh, Tensor, ops
 
 pytest.importorskip("mpi4py")
-from spmdsim.worlds.mpi.board import AREA, RING, Board
-from spmdsim.worlds.mpi.noted_calls import Calls
-from spmdsim.worlds.mpi.recording import noted
-from spmdsim.worlds.mpi.tensor_reads import WAITING
+from spmdsim.agreement.call import Call
+from spmdsim.agreement.call_log import CallLog
+from spmdsim.agreement.last_call_writer import read_last_calls
+from spmdsim.agreement.read_log import WAITING
+from spmdsim.agreement.shared_board import AREA, RING, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 
-class World:
-    """What the calls of one rank ask their world for."""
-
-    about, deadline = 0, 60.0
-
-    def __init__(self):
-        self.world, self.provenance = self, Provenance()
-
-
-def ranks_of(size: int, strict: bool = False) -> list[Calls]:
-    """Return the calls of some ranks in one process, each of which has made one call."""
+def ranks_of(size: int, strict: bool = False) -> list[CallLog]:
+    """Return the call logs of some ranks in one process, each of which has made one call."""
     areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(size)]
     members = tuple(range(size))
-    ranks = [Calls(Board(areas, members, me), "world", members, members, World(), strict) for me in members]
+    ranks = [
+        CallLog(SharedBoard(areas, members, me), "world", members, members, Provenance(), 60.0, strict)
+        for me in members
+    ]
     call(ranks)
     return ranks
 
 
 def call(ranks):
     """Make a call on some ranks."""
+    members = range(len(ranks))
     for calls in ranks:
-        calls.end(calls.begin(7))
+        calls.write_end(calls.begin(Call.named("call", members, is_local=True)))
 
 
 def compute(calls, *origins):
     for origin in origins:
-        calls.provenance.note(origin, f"operator {origin}", (3,))
+        calls.history.note(origin, f"operator {origin}", (3,))
 
 
 def read(calls, origin, value=None):
@@ -54,8 +50,8 @@ def read(calls, origin, value=None):
 
 def texts(ranks, **more):
     """Return what each rank says, one rank after the other, twice: the first ones cannot know yet what the last ones lack."""
-    first = [calls.reads.disagreement(**more) for calls in ranks]
-    return [text or calls.reads.disagreement(**more) for text, calls in zip(first, ranks)]
+    first = [calls.reads.find_disagreement(**more) for calls in ranks]
+    return [text or calls.reads.find_disagreement(**more) for text, calls in zip(first, ranks)]
 
 
 def test_a_replica_that_one_rank_computed_otherwise_is_named_with_both_calculations():
@@ -159,7 +155,7 @@ def test_of_many_reads_each_is_compared(wrong):
             read(calls, 1000 + 2 * number + (rank == 0 and number == wrong))
         if number < wrong:
             call(ranks)
-            assert [calls.reads.disagreement() for calls in ranks] == [None] * 3
+            assert [calls.reads.find_disagreement() for calls in ranks] == [None] * 3
     call(ranks)
     assert any(texts(ranks))
 
@@ -168,9 +164,9 @@ def test_reads_are_no_calls_for_who_looks_at_the_last_calls():
     ranks = ranks_of(2)
     for calls in ranks:
         read(calls, 400)
-    assert len(list(noted(ranks[0].board, 0))) == 1
+    assert len(list(read_last_calls(ranks[0].board, 0))) == 1
     for calls in ranks:
-        calls.forget()
+        calls.close()
 
 
 @pytest.mark.ranks(2, 3, 4)

@@ -15,11 +15,15 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.interface import CLOSED, CallAgreement
+from spmdsim.agreement.node_memory import world_ranks
+from spmdsim.agreement.process_agreements import PROCESS
+from spmdsim.agreement.process_state import SILENT, STOPPED
 from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.mpi_files import guard_mpi_files
 from spmdsim.ending.shutdown_watch import waiting_for_ranks
@@ -27,17 +31,8 @@ from spmdsim.ending.starting import unlink_segments
 from spmdsim.ending.stop import end_job, speak_for_others, write
 from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of
-from spmdsim.worlds.mpi.board import RUNS, SILENT, STOPPED, here, state_of
-from spmdsim.worlds.mpi.boards import world_ranks
-from spmdsim.worlds.mpi.counted import DONE, GAVE_UP, LEFT, MEETING, Counted
-from spmdsim.worlds.mpi.messages import abandoned
-from spmdsim.worlds.mpi.waiting import Watch
+from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
 
-if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.checker import Checker
-
-#: Why a world that was closed runs nothing.
-CLOSED = "this world was closed; make another MPIWorld"
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
@@ -46,69 +41,10 @@ PATIENCE = 1.0
 LONGEST = 2048
 #: Seconds that a rank which leaves in a hurry waits for the others to leave as well.
 HURRIED = 4.0
-#: Seconds of waiting in which nothing else is looked after, and that a rank which gave up waits for the others that give up.
-SPIN, GRACE = 0.005, 1.0
 #: Exit code of a job that waits in vain: that of every mistake of the user's.
 MISTAKE = 2
 #: Seconds after which a rank says for the first time whom it waits for at the end.
 WORD = 10.0
-
-
-class Comparison:
-    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective.
-
-    It is posted, and waited for later, so that it may run beside what it is about. Ranks that do not come are named after the
-    deadline; ``look`` says now and then why waiting is in vain, if it is. Nobody else uses the communicator's non-blocking
-    collectives meanwhile.
-    """
-
-    def __init__(
-        self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
-    ) -> None:
-        self.comm, self.deadline, self._look = comm, deadline, look
-        self._sent, self._common = np.array([number, -number]), np.empty(2, np.int64)
-        self._request = comm.Iallreduce(self._sent, self._common, MPI.MIN)
-        self._since = time.monotonic()
-
-    def arrived(self) -> bool:
-        """Whether all ranks have come. One that waits for others asks again and again."""
-        if self._request.Test():
-            return True
-        waited = time.monotonic() - self._since
-        if waited < SPIN:
-            os.sched_yield()
-            return False
-        if waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-            absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
-            why: str | None = f"{absent} did not come within {self.deadline:g} s"
-        else:
-            why = self._look()
-        if why is not None:
-            abandoned.append((self._request, self._sent, self._common))
-            raise DisagreementError(why)
-        time.sleep(0.0005)
-        return False
-
-    def equal(self) -> bool:
-        """Wait for all ranks: whether they have the same number."""
-        while not self.arrived():
-            pass
-        return bool(self._common[0] == -self._common[1])
-
-    def _absent(self) -> list[int]:
-        """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
-        comm, me = self.comm, self.comm.Get_rank()
-        everyone = range(comm.Get_size())
-        word, absent = np.array([me]), {rank for rank in everyone if rank != me}
-        abandoned.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
-        end, status = time.monotonic() + GRACE, MPI.Status()
-        while absent and time.monotonic() < end:
-            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
-                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
-                absent.discard(status.Get_source())
-            else:
-                time.sleep(0.002)
-        return sorted(absent)
 
 
 class Hurry(NamedTuple):
@@ -131,7 +67,7 @@ class Comms:
         self._by_ranks: dict[tuple[int, ...], Counted] = {}
         self._left: dict[int, Collection[int]] = {}  # by the ranks that have left, the groups that they made
         self.closed, self.far = "", False
-        self._state: Callable[[int], int] = lambda rank: RUNS
+        self._agreement = CallAgreement()
         if len(self._all) > 1:
             self._talk = self._by_ranks[self._all] = self._create(self._all)
 
@@ -227,7 +163,7 @@ class Comms:
         """Whether all ranks of the job are in the world, whose own communicator its owner may have freed."""
         return len(self._all) == MPI.COMM_WORLD.size
 
-    def at_end(self, checker: Checker | None) -> None:
+    def at_end(self, agreement: CallAgreement, far: bool) -> None:
         """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes.
 
         Collective. A stopped rank is waited for until the deadline. What was called is compared before this rank says that
@@ -235,8 +171,7 @@ class Comms:
         """
         first = not _worlds
         _worlds[:] = [one for one in _worlds if one.open]
-        self._state = _states(self.comm) if checker is None else checker.process
-        self.far = checker is not None and bool(checker.board.far)
+        self._agreement, self.far = agreement, far
         _worlds.append(self)
         if self.of_job:
             unlink_segments()
@@ -283,7 +218,9 @@ class Comms:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
                 end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
             if turn > self.deadline:
-                _require_running({self._job[rank]: self._state(rank) for rank in awaited}, self.deadline)
+                _require_running(
+                    {self._job[rank]: self._agreement.describe(rank).state for rank in awaited}, self.deadline
+                )
             if awaited and waited > next_word:
                 next_word *= 2
                 self._sign(awaited, waited)
@@ -326,26 +263,19 @@ def _require_running(states: Mapping[int, int], deadline: float) -> None:
             end_job(f"{who} and {what}, the job ends", MISTAKE)
 
 
-def _states(comm: MPI.Comm) -> Callable[[int], int]:
-    """Whether a rank runs, as far as this node can tell; collective."""
-    places = MPI.Comm.allgather(comm, mine := here(comm.rank))  # not counted: the world does not run yet
-    near = {rank: there.process for rank, there in enumerate(places) if there.machine == mine.machine != ""}
-    return lambda rank: state_of(near[rank]) if rank in near else RUNS
-
-
 def _leave(hurry: Hurry | None) -> None:
     code, why = left_with()
     if code:
         hurry = Hurry(why, code, silent=True)
     still = [one for one in _worlds if one.open]
-    Watch.leave_all(code, last=False)
+    PROCESS.leave_program(code, is_last=False)
     # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
     for one in [one for one in still if one.of_job][:1] or still:
         one.leave(hurry)
-    Watch.leave_all(code, last=bool(still))
+    PROCESS.leave_program(code, is_last=bool(still))
     for one in still:
         if one.far and not code:
             one.meet_at_end()  # whoever ends answers no more
     if still and not any(one.of_job for one in still):  # else all have been waited for
         speak_for_others(Counted.of(MPI.COMM_WORLD, still[0].comm.tally))
-    Watch.stop_all()
+    PROCESS.stop()

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.start_agreement import agree_on_start
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, fitting
@@ -28,9 +29,9 @@ from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed, program_of
-from spmdsim.worlds.mpi.alike import agreed
 from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of, require_writable
 from spmdsim.worlds.mpi.messages import TAG, Messages
+from spmdsim.worlds.programs import check_mode
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
@@ -82,10 +83,11 @@ class EmulatedCommunicator(Pictured):
     ) -> None:
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         wanted: dict[str, Callable[[], Any]] = {
+            "check": lambda: check_mode(check),
             "library": lambda: _known_library(library),
             "algorithms": lambda: _known_algorithms(algorithms, self._size),
         }
-        settings = agreed(comm, check, deadline, wanted, "an emulated communicator")
+        settings = agree_on_start(comm, deadline, wanted, "an emulated communicator")
         self.library: str = settings["library"]
         self._named: dict[str, str] = settings["algorithms"]
         self._schedules: Bounded[tuple[Any, ...], Schedule] = Bounded()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.comparison import GAVE_UP
 from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import compile_program
@@ -69,9 +70,9 @@ def library_moves(
     return LibraryMoves(choice.name, program.received * itemsize, program.sent * itemsize)
 
 
-#: Tags of messages that are control traffic: of ranks that gave up, that meet to make a communicator, that have left,
-#: and that meet at the end. Below every library's limit on tags.
-GAVE_UP, MEETING, LEFT, DONE = 77_013, 77_017, 77_019, 77_021
+#: Tags of messages that are control traffic: of ranks that meet to make a communicator, that have left, and that meet at
+#: the end. Below every library's limit on tags.
+MEETING, LEFT, DONE = 77_017, 77_019, 77_021
 
 _PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit", STOPS: "exit"}
 

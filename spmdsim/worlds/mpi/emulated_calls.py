@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.comparison import GAVE_UP, Comparison
+from spmdsim.agreement.start_agreement import name_differing_facts
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.ending.hooks import hook_quick_exit, left_with
@@ -27,9 +29,8 @@ from spmdsim.ending.stop import end_job, refusal_in_child
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_line, source_lines
-from spmdsim.worlds.mpi.alike import differing
-from spmdsim.worlds.mpi.comms import HURRIED, Comparison
-from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
+from spmdsim.worlds.mpi.comms import HURRIED
+from spmdsim.worlds.mpi.counted import LEFT
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ class EmulatedCalls:
 
     def _disagreement(self) -> str:
         said = self._comm.allgather((self._own(), self._line()))
-        unlike = differing([facts for facts, _ in said])
+        unlike = name_differing_facts([facts for facts, _ in said])
         if any("mistake" in facts for facts, _ in said):
             unlike = ["arguments"]
         texts = (f"{_in_words(facts)}, at {line}" for facts, line in said)

@@ -15,9 +15,8 @@ several: WeakSet[Any] = WeakSet()
 def _refuse_in_child() -> None:
     for world in several:
         world.cache.clear()
-        for side in (world._comms, world._checker):
-            if side is not None:
-                side.refuse(refusal_in_child(world.rank))
+        for side in (world._comms, world.agreement):
+            side.refuse(refusal_in_child(world.rank))
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.call import Call
 from spmdsim.errors import WorldError, many
 from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
 from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.checker import Check
 from spmdsim.worlds.mpi.messages import Stretches, element
 from spmdsim.worlds.mpi.shared import Windows
 from spmdsim.worlds.pool import allocator
@@ -26,18 +25,18 @@ from spmdsim.worlds.programs import StepProgram
 
 
 class RowProgram(StepProgram):
-    """A step of rows as this rank runs it: what compares its calls, and what sends its rows."""
+    """A step of rows as this rank runs it: the call that ranks compare, and what sends its rows."""
 
     exchange: RowExchange | None = None
 
-    def __init__(self, check: Check | None) -> None:
-        self.check = check
+    def __init__(self, call: Call | None) -> None:
+        self._call = call
 
-    def compared(self, ids: np.ndarray) -> AbstractContextManager[None]:
-        """Inside of this the call is compared with the other ranks', the ids with theirs."""
-        if self.check is None:
-            return nullcontext()
-        return self.check.inside(
+    def call_for(self, ids: np.ndarray) -> Call | None:
+        """Return the call for these ids, which the ranks compare, too."""
+        if self._call is None:
+            return None
+        return self._call.with_ids(
             f"{many(ids.size, f'{ids.dtype.name} id')} with checksum {crc32(ids.data):08x}"
         )
 

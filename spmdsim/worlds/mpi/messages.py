@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.comparison import abandoned
 from spmdsim.collectives.execution import execute
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Index
@@ -103,9 +104,6 @@ def subarray(shape: tuple[int, ...], index: Index, itemsize: int) -> MPI.Datatyp
 
 #: All messages of schedules; messages of a pair of ranks keep their order.
 TAG = 77_015
-
-#: Requests that will never be complete, with their memory: MPI may still write there.
-abandoned: list[object] = []
 
 
 class Messages:

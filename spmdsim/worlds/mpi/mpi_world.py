@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.board_agreement import make_agreement, making_world
+from spmdsim.agreement.call import Call
+from spmdsim.agreement.comparison import Comparison
+from spmdsim.agreement.interface import CallAgreement, CallScope
+from spmdsim.agreement.node_memory import find_near_processes, world_ranks
+from spmdsim.agreement.start_agreement import agree_on_start
 from spmdsim.core.elements import contiguous
 from spmdsim.core.lockstep import cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
-from spmdsim.redistribution.halo import HaloStep, Room, room_around
+from spmdsim.redistribution.halo import HaloStep, room_around
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import tuning
@@ -34,17 +39,13 @@ from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, filling, returning_nothing, returning_zero
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.alike import agreed
-from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import Check, Checker, making, members_of
-from spmdsim.worlds.mpi.comms import Comms, Comparison
+from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import (
     exchange_halo,
     exchange_numbered,
     scan,
     send_parts,
-    settled,
     sum_directly,
 )
 from spmdsim.worlds.mpi.forks import several
@@ -53,51 +54,15 @@ from spmdsim.worlds.mpi.messages import broadcast, place, run_schedule
 from spmdsim.worlds.mpi.posting import BeginsEarly
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
+from spmdsim.worlds.mpi.step_runs import ComparedRun, ContiguousRun, MPIStepProgram
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
-from spmdsim.worlds.programs import Moved, Run, StepProgram, check_shard, forget
+from spmdsim.worlds.programs import Moved, Run, check_mode, check_shard, forget
 from spmdsim.worlds.provenance import Provenance
 from spmdsim.wrong_calls import explained
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
 SHARED = "shared"
 SHAREABLE = ("all_gather", "all_reduce")
-
-
-@dataclass
-class MPIStepProgram(StepProgram):
-    """A step as this rank runs it, derived once.
-
-    ``run`` compares the call with the other ranks', too, if it communicates and they compare. The shard before may move
-    into the ``room``; MPI's types are freed when the program is forgotten.
-    """
-
-    step: Step
-    shape: tuple[int, ...]
-    members: tuple[int, ...] = ()
-    check: Check | None = None
-    run: Run | None = None
-    room: Room | None = None
-    types: list[MPI.Datatype] = field(default_factory=list)
-
-    def after(self, shards: list[Any], result: np.ndarray) -> list[Any]:
-        """The shards after; the one before moves to where they lie, if that is a copy of it.
-
-        Not while what runs is written down: who writes it knows arrays by their identity.
-        """
-        if self.room is not None and not recorder.programs and type(shards) is list:
-            shards[0] = settled(shards[0], result, self.room)
-        return [result]
-
-    def free(self) -> None:
-        """Free its types."""
-        self.run = None
-        while self.types:
-            self.types.pop().Free()
-
-
-def _contiguous_first(run: Run) -> Run:
-    """Return a run that takes any array from one that takes C-contiguous arrays."""
-    return lambda array: run(contiguous(array))
 
 
 @explained
@@ -112,6 +77,7 @@ class MPIWorld(BeginsEarly):
             compares the copies that operators and redistributions read, of large ones samples.
         deadline: seconds that a call waits for other ranks before the job ends; ``SPMDSIM_DEADLINE`` if left out.
         reproducible: whether reductions keep an order that only their sizes decide; if not, other orders are tried, too.
+        agreement: what compares the ranks' calls; made from ``check`` if left out. ``CallAgreement()`` compares nothing.
 
     Attributes:
         comm: the communicator.
@@ -124,41 +90,42 @@ class MPIWorld(BeginsEarly):
         check: bool | str | None = None,
         deadline: float | None = None,
         reproducible: bool = True,
+        agreement: CallAgreement | None = None,
     ) -> None:
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.job = world_ranks(self.comm)
-        self.provenance = Provenance()  # until the ranks have agreed whether they compare
         self.vendor, self._tally = VENDOR, Tally()
         self._everyone = Counted.of(self.comm, self._tally)
         wanted: dict[str, Callable[[], Any]] = {
+            "check": lambda: check_mode(check),
             "tuning": lambda: tuning(VENDOR),
             "tune": tune_mode,
             "reproducible": lambda: require_reproducible(reproducible),
             "record": RECORD.read,
         }
-        with making(self, self.comm, DEADLINE.default if deadline is None else deadline):
-            settings = agreed(self._everyone, check, deadline, wanted)
+        history, patience = Provenance(), DEADLINE.default if deadline is None else deadline
+        with making_world(self.comm, history, patience) if agreement is None else nullcontext():
+            settings = agree_on_start(self._everyone, deadline, wanted)
             self.choices, self._deadline = settings["tuning"], settings["deadline"]
             self.reproducible: bool = settings["reproducible"]
             machine = common_machine(self._everyone) if self.choices.ways.machines else machine_name()
             self._trials = Trials(settings["tune"], self.choices.ways, machine)
             self._comms, self._shared = Comms(self._everyone, self._deadline), Shared()
         mode = settings["check"] if self.size > 1 else False
-        self.watches_values, self._checker = mode == "values", None
-        if not mode:
-            self.provenance = None
-        else:
-            mode = "auto" if self.watches_values else mode
-            board, places = board_of(self._everyone)
-            if settings["record"]:
-                from spmdsim.worlds.mpi.recording import Recording
-
-                Recording.of(board, settings["record"])
-            self._checker = Checker(self, board, places, mode, self._deadline)
+        if agreement is None and mode:
+            agreement = make_agreement(
+                self._everyone, history, self._deadline, mode is True, settings["record"]
+            )
+            history.add_read = agreement.add_read
+        elif agreement is None:
+            agreement = CallAgreement(find_near_processes(self._everyone))
+        self.agreement, self.provenance = agreement, history if agreement.compares else None
+        self.watches_values = self.compares and mode == "values"
+        self.remote_ranks = frozenset(r for r in range(self.size) if agreement.describe(r).is_remote)
         if self.size > 1:
-            self._comms.at_end(self._checker)
+            self._comms.at_end(agreement, bool(self.remote_ranks))
             several.add(self)
 
     @classmethod
@@ -220,11 +187,11 @@ class MPIWorld(BeginsEarly):
         check_shard(step, self.rank, array.shape, program.shape)
         if program.run is not None:
             return program.after(shards, program.run(array))
-        # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
-        check = program.check
-        with nullcontext() if check is None else check.inside():
+        # Compare before deriving the run: making a communicator is a collective, too, that ranks must agree about.
+        call = program.call
+        with CallScope(self.agreement, call, self.about):
             run = self._derive(program, step, array.dtype, algorithm)
-            program.run = _contiguous_first(run) if check is None else check.before(run)
+            program.run = (ContiguousRun(run) if call is None else ComparedRun(run, call, self)).run
             return program.after(shards, run(contiguous(array)))
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
@@ -236,9 +203,9 @@ class MPIWorld(BeginsEarly):
         shared, dtype, these = self._shared_if(True), values[0].dtype, contiguous(ids[0])
         program: RowProgram | None = self.cache.get((step, dtype, shared))
         if program is None:
-            check = self._check(step, dtype, shared, step.group(self.rank))
-            program = self.cache[step, dtype, shared] = RowProgram(check)
-        with program.compared(these):
+            call = self._call(step, dtype, shared, step.group(self.rank), has_any_length=True)
+            program = self.cache[step, dtype, shared] = RowProgram(call)
+        with CallScope(self.agreement, program.call_for(these), self.about):
             if program.exchange is None:
                 program.exchange = self._row_exchange(step, dtype)
             run = program.exchange.give_back if step.goes_back else program.exchange.look_up
@@ -262,24 +229,31 @@ class MPIWorld(BeginsEarly):
             return [None], [()]
         order = step.group(self.rank)
         if (step, dtype) not in self.cache:
-            self.cache[step, dtype] = self._check(step, dtype, None, order)
-        check: Check | None = self.cache[step, dtype]
-        with nullcontext() if check is None else check.inside():
+            self.cache[step, dtype] = self._call(step, dtype, None, order, has_any_length=True)
+        with CallScope(self.agreement, self.cache[step, dtype], self.about):
             return send_parts(self._comms.of(tuple(sorted(order))), order, self.rank, dtype, outgoing[0])
 
-    def _check(self, step: Step, dtype: np.dtype, way: str | None, ranks: Sequence[int]) -> Check | None:
-        """What compares a call of these ranks, if they compare their calls and this one is among them."""
-        if self._checker is None or self.rank not in ranks or len(ranks) == 1:
+    def _call(
+        self,
+        step: Step,
+        dtype: np.dtype,
+        way: str | None,
+        ranks: Sequence[int],
+        has_any_length: bool = False,
+    ) -> Call | None:
+        """Return the call of a step for these ranks; None if they compare nothing, or if this rank is not among them."""
+        if not self.compares or self.rank not in ranks or len(ranks) == 1:
             return None
-        return self._checker.of(step, dtype, way, ranks)
+        return Call.of_step(step, dtype, way, ranks, has_any_length)
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         self.check_step(step)
-        program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank), members_of(step))
+        members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
+        program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank), members)
         if isinstance(step, HaloStep):
             program.room = room_around(step, self.rank)
         if step.collective not in LOCAL_STEPS:
-            program.check = self._check(step, dtype, algorithm, program.members)
+            program.call = self._call(step, dtype, algorithm, members)
         self.cache[step.number, dtype, algorithm] = program
         return program
 
@@ -310,9 +284,13 @@ class MPIWorld(BeginsEarly):
         some, trial = self._trials.of(step, dtype, ways, program.members, program.free)
         if len(some) == 1:
             return make(some[0])
-        meet = (lambda: None) if program.check is None else program.check.calls.meet
         group = step.group(self.rank) if step.axes else program.members
         comm = self._comms.of(tuple(sorted(group)))
+
+        def meet() -> None:
+            if program.call is not None:
+                self.agreement.wait(program.call)
+
         return tried(trial, lambda number: make(some[number]), comm, meet)
 
     def _by_way(self, step: Step, dtype: np.dtype, way: Way, program: MPIStepProgram) -> Run:
@@ -402,23 +380,22 @@ class MPIWorld(BeginsEarly):
         with self._together(what):
             return self._everyone.allgather(value)
 
-    def origin(self, meta: Any) -> int:
-        """Which one of the tensors of its kind a new one is; see :meth:`World.origin`."""
-        return 0 if self._checker is None else self._checker.origin(meta)
-
     def settle(self) -> None:
         """Compare what this rank called with what the others called; see :meth:`World.settle`."""
         super().settle()
-        if self._checker is not None:
-            self._checker.settle()
+        self.agreement.compare()
 
-    def _together(self, what: str, ranks: Sequence[int] | None = None) -> AbstractContextManager[None]:
-        return nullcontext() if self._checker is None else self._checker.together(what, ranks)
+    def _together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
+        """Return a context that all ranks of the world, or these, enter together."""
+        call = Call.named(what, range(self.size) if ranks is None else ranks) if self.compares else None
+        return CallScope(self.agreement, call, self.about, meets=True)
 
     def _chosen(self, what: str) -> None:
-        if self._checker is not None:
+        if self.compares:
             chosen = ", ".join(f"{name}={way}" for name, way in sorted(self.algorithms.items()))
-            self._checker.event(f"{what} ({chosen or 'native'}; replicated={self.replicated})")
+            words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
+            with CallScope(self.agreement, Call.named(words, range(self.size), is_local=True), self.about):
+                pass
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
         """Whether these ranks have the same number; see :meth:`World.equal_on`. WorldError: as :meth:`barrier`."""
@@ -436,15 +413,14 @@ class MPIWorld(BeginsEarly):
         """Free communicators and MPI types; collective over the world. Closing it again does nothing."""
         if self._comms.closed:
             return
-        told = self._checker is not None and self._checker.told
+        has_reported = self.agreement.has_reported
         try:
             with self._together("close"):
                 self.invalidate()
         except WorldError:
-            if not told:  # else all ranks know, and somebody decided to go on
+            if not has_reported:  # else all ranks know, and the program decided to go on
                 raise
-        if self._checker is not None:
-            self._checker.close()
+        self.agreement.close()
         for entry in self.cache.values():
             forget(entry)
         self.cache.clear()

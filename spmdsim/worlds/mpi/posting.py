@@ -12,12 +12,13 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.call import Call
+from spmdsim.agreement.interface import CallAgreement, CallScope
 from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Mesh, nested_blocks
 from spmdsim.core.step import Step
@@ -25,7 +26,6 @@ from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.worlds.base import World
-from spmdsim.worlds.mpi.checker import Check, Checker
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element
 from spmdsim.worlds.mpi.reducing import ReduceGroup, packed, to_others
@@ -46,8 +46,8 @@ ORDERED = ("small", "composed", "gathered")
 class EarlyProgram(StepProgram):
     """How a step is begun early, and what compares that; forgotten when nothing is under way."""
 
-    def __init__(self, finish: Callable[[], None], post: Post | None, check: Check | None) -> None:
-        self.finish, self.post, self.check = finish, post, check
+    def __init__(self, finish: Callable[[], None], post: Post | None, call: Call | None) -> None:
+        self.finish, self.post, self.call = finish, post, call
 
     def free(self) -> None:
         """Wait for what is under way."""
@@ -61,7 +61,8 @@ class BeginsEarly(World):
     choices: Tuning
     _tally: Tally
     _deadline: float
-    _checker: Checker | None
+    agreement: CallAgreement
+    remote_ranks: frozenset[int]
 
     def __init__(self, size: int, ranks: Sequence[int]) -> None:
         super().__init__(size, ranks)
@@ -73,9 +74,7 @@ class BeginsEarly(World):
         """The ranks that this one reduces with, sorted, and their communicator."""
 
     def _distant(self, mesh: Mesh) -> bool:
-        if self._checker is None or self.rank not in mesh or mesh.size == 1:
-            return False
-        return bool(self._checker.calls(tuple(sorted(mesh.rank_list))).far)
+        return self.rank in mesh and not self.remote_ranks.isdisjoint(mesh.rank_list)
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
         """Begin a step, which is a call to compare, and go on with it, which is none."""
@@ -86,20 +85,19 @@ class BeginsEarly(World):
             program = self.cache[step, array.dtype, BEGUN_EARLY] = self._begun_early(step, array.dtype)
         if program.post is None:
             return (yield from super()._stages(step, shards))
-        check = program.check
+        call = program.call
         self._tally.begin()
         if not self._ends:
             self._ends = True
             atexit.register(self._finish)
-        with nullcontext() if check is None else check.inside():
+        with CallScope(self.agreement, call, self.about) as scope:
             under_way = program.post(array)
             request = next(under_way)
-            number = 0 if check is None else check.calls.number - 1
         while True:
             self._under_way.append((request, under_way))  # MPI has its buffers, whoever forgets it
             yield
-            if check is not None:
-                check.calls.reach(number, check.calls.others)
+            if call is not None:
+                self.agreement.wait(call, scope.number)
             self._tally.begin()
             request.Wait()
             self._under_way = [one for one in self._under_way if one[0] is not request]
@@ -110,13 +108,12 @@ class BeginsEarly(World):
 
     def _begun_early(self, step: Step, dtype: np.dtype) -> EarlyProgram:
         """How a step is begun early, if it can be, and what compares that."""
-        post = check = None
+        post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
-            if self._checker is not None:
-                check = self._checker.of(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
+            call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
             way = way_of(step, self.rank, dtype, self.choices, MAX_COUNT)
             post = posting(step, self._group(step)[1], way, step.dst.local_shape(step.shape, self.rank))
-        return EarlyProgram(self._finish, post, check)
+        return EarlyProgram(self._finish, post, call)
 
     def proceed(self) -> None:
         """Let MPI work on what was begun: few libraries have a thread that does."""

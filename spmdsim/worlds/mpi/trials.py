@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.agreement.call import CallDescription
 from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
 from spmdsim.redistribution.ways.tuning import NOTHING, Wisdom
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, candidates, tries
 from spmdsim.sides import number_of
-from spmdsim.worlds.mpi.board import Record
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.programs import Run
 
@@ -82,7 +82,7 @@ class Trials:
 def words(step: Step, dtype: np.dtype) -> str:
     """A step in words, with its meshes: what is found of it holds for others of which they are the same."""
     meshes = dict.fromkeys((step.src.mesh, step.dst.mesh))
-    return f"{Record.of(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
+    return f"{CallDescription.of_step(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
 
 
 def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:

@@ -1,7 +1,7 @@
-"""The last calls of all ranks, written to a file when the job is stopped or somebody asks for it by a signal.
+"""A file with the last calls of all ranks, written when the job is stopped or when a signal asks for it.
 
-The main thread may be inside of MPI, where no handler of Python's runs: a thread hears of signals through a pipe that
-Python's own handler in C writes to, reads what all ranks noted on the board, and writes it.
+The main thread may be inside of MPI, where Python runs no signal handler. So a thread waits for signals at the end of a pipe,
+to which Python's handler in C writes. It reads the logs of all ranks on the board and writes the file.
 """
 
 from __future__ import annotations
@@ -19,45 +19,35 @@ from typing import Any
 
 from mpi4py import MPI
 
+from spmdsim.agreement.descriptions import describe_exit
+from spmdsim.agreement.shared_board import RECORDS, SharedBoard
 from spmdsim.ending.notes import ASKED, ENDING, job_folder, why_asked
 from spmdsim.ending.stop import before_end, write
 from spmdsim.sides import name_ranks
 from spmdsim.trace import last_calls
 from spmdsim.trace.last_calls import LastCall
-from spmdsim.worlds.mpi.board import WRITES, Board
-from spmdsim.worlds.mpi.waiting import gone
 
-#: Seconds that another rank's writing is waited for, and for which ranks that get the same signal need not write again.
+#: Seconds to wait for another rank's writing, and seconds for which ranks that get the same signal write nothing again.
 PATIENCE = 1.0
-#: The states of WRITES: this rank writes now; it has written as the job ends. Else the time when it wrote, in nanoseconds.
+#: Values of ``RECORDS``: the rank writes now; it has written for the last time. Other values are the time of writing.
 WRITING, WRITTEN = 1, 2
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 
 
-class Recording:
-    """Writes what a process and all those whose calls it can read called last."""
-
-    _one: Recording | None = None
-
-    @staticmethod
-    def of(board: Board, path: str) -> None:
-        """Record a board, too."""
-        if Recording._one is None:
-            Recording._one = Recording(path)
-        if board not in Recording._one.boards:
-            Recording._one.boards.append(board)
+class LastCallWriter:
+    """Writes the last calls of this process, and of all ranks whose logs it can read, to a file."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.boards, self.size = path, list[Board](), MPI.COMM_WORLD.Get_size()
+        self.path, self.boards, self.size = path, list[SharedBoard](), MPI.COMM_WORLD.Get_size()
         self._lock, self._process = threading.Lock(), os.getpid()
         before_end(lambda why: self.write(why, last=True))
         atexit.register(self._finish)
         self._hear()
 
     def _finish(self) -> None:
-        """Let a signal's writing come to its end before the process does."""
-        # The lock of a forked one may be held by a thread that it has not got.
+        """Let the thread end its writing before the process ends."""
+        # In a forked child the lock may belong to a thread that the child does not have.
         if os.getpid() == self._process:
             with self._lock:
                 pass
@@ -76,7 +66,7 @@ class Recording:
         threading.Thread(target=self._listen, args=(read,), name="spmdsim records", daemon=True).start()
 
     def _handle(self, number: int, _: object) -> None:
-        """Once more, in case somebody took the pipe away."""
+        """Write the signal to the pipe once more, in case the program replaced the wakeup descriptor."""
         if os.getpid() != self._process:  # forked: nobody listens here
             _end_by(number)
         with suppress(OSError):
@@ -93,39 +83,40 @@ class Recording:
     # -- writing ------------------------------------------------------------------------------------------
 
     def write(self, reason: str, last: bool) -> None:
-        """Write the file and why, unless another rank does; ``last``: the job ends, and this is written once."""
+        """Write the file, unless another rank does.
+
+        Args:
+            reason: why the file is written.
+            last: whether the job ends; then the file is written once.
+        """
         if not self.boards or os.getpid() != self._process:
             return
         with self._lock:
             numbers, end, done = self.boards[0].numbers, time.monotonic() + PATIENCE, 0
             if self._is_written():
                 return
-            numbers[WRITES] = WRITING
+            numbers[RECORDS] = WRITING
             for board in self.boards:
                 board.refresh()
-            try:  # those of ranks that go before this one
+            try:  # let ranks with lower numbers write first
                 while WRITING in self._states()[: self.boards[0].me] and time.monotonic() < end:
                     time.sleep(0.005)
                 if not self._is_written():
                     self._write(reason, last)
                     done = WRITTEN if last else time.monotonic_ns()
             finally:
-                numbers[WRITES] = done
+                numbers[RECORDS] = done
 
     def _states(self) -> list[int]:
-        return [self.boards[0].state(place, WRITES) for place in self.boards[0].places()]
+        return [self.boards[0].state(place, RECORDS) for place in self.boards[0].places()]
 
     def _is_written(self) -> bool:
         lately = time.monotonic_ns() - int(PATIENCE * 1e9)
         return any(state == WRITTEN or state > lately for state in self._states())
 
-    def ranks(self) -> list[int]:
-        """The ranks whose calls can be read."""
-        return sorted({board.members[place] for board in self.boards for place in board.places()})
-
     def _write(self, reason: str, last: bool) -> None:
-        ranks, path = self.ranks(), Path(self.path)
-        if len(ranks) < self.size:  # others write theirs
+        ranks, path = sorted({rank for board in self.boards for rank in board.members}), Path(self.path)
+        if len(ranks) < self.size:  # other nodes write theirs
             path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
         try:
             last_calls.write(path, self._document(ranks, reason))
@@ -135,36 +126,36 @@ class Recording:
             return
         folder = job_folder()
         if folder is None or not (last or any((folder / note).exists() for note in (ENDING, ASKED))):
-            # Else the starter says it.
+            # Else the starter prints the path.
             who = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
             write(f"what {who} called last is in {path}")
 
     def _document(self, ranks: Sequence[int], reason: str) -> dict[str, Any]:
         read = [(board, place) for board in self.boards for place in board.places()]
-        calls = [call for board, place in read for call in noted(board, place)]
-        states = {board.members[place]: gone(board, place) for board, place in read}
+        calls = [call for board, place in read for call in read_last_calls(board, place)]
+        states = {board.members[place]: describe_exit(board, place) for board, place in read}
         why = "; ".join([reason, *(f"rank {rank} {how}" for rank, how in sorted(states.items()) if how)])
         return last_calls.document(calls, ranks, why, time.monotonic_ns())
 
 
-def noted(board: Board, place: int) -> Iterator[LastCall]:
-    """The calls of one rank that are kept."""
-    for at, key in board.groups(place):
-        group = tuple(sorted(board.members[other] for other in board.group(place, key)))
-        for number in board.kept(place, at):
-            call = board.call(place, at, number)
-            if not call.begin:  # a read, see ``tensor_reads``
+def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
+    """Yield the calls of one rank that are still readable."""
+    for start, key in board.groups(place):
+        group = tuple(sorted(board.members[other] for other in board.group_places(place, key)))
+        for number in board.readable_calls(place, start):
+            call = board.read_call(place, start, number)
+            if not call.begin:  # a read, see ``read_log``
                 continue
-            about = board.words(place, call.about)
-            words = f"{call.record}, {about}" if about else str(call.record)
-            began, ended = round(call.begin * 1e9), round(call.end * 1e9)
-            ended = ended if ended >= began else 0  # else it ended the call that stood here before
+            tensor = board.text(place, call.tensor)
+            words = f"{call.description}, {tensor}" if tensor else str(call.description)
+            # An end before the begin is that of the call that was logged here before.
+            end = call.end if call.end >= call.begin else 0
             numbers = f"{key:x}", number, f"{call.agreed:x}"
-            yield LastCall(board.members[place], group, *numbers, words, call.line, began, ended)
+            yield LastCall(board.members[place], group, *numbers, words, call.line, call.begin, end)
 
 
 def _end_by(number: int) -> None:
-    """End this process as the signal would have; only the system can set it back outside of the main thread."""
+    """End this process by a signal. Reset its handler by the C library, because Python does so in the main thread only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).signal(number, 0)
         os.kill(os.getpid(), number)
