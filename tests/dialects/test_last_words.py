@@ -452,27 +452,6 @@ def test_norms_and_dropout(world):
                 operations.dropout(ones, **wrong)
 
 
-LABELS, SOFT = np.array([1, 5, 0, 2]), np.abs(X) / np.abs(X).sum(1, keepdims=True)
-LOGS = X - np.log(np.exp(X).sum(1, keepdims=True))
-EACH, WEIGHTS = -LOGS[np.arange(4), LABELS], np.arange(1, 7).astype("f4")
-LOSSES = {
-    "mean": ({}, EACH.mean()), "none": ({"reduction": "none"}, EACH), "column": ({"label": LABELS[:, None]}, EACH.mean()),
-    "ignored": ({"ignore_index": 5}, EACH[[0, 2, 3]].mean()),
-    "weights": ({"weight": WEIGHTS}, (EACH * WEIGHTS[LABELS]).sum() / WEIGHTS[LABELS].sum()),
-    "smooth": ({"label_smoothing": 0.1}, (0.9 * EACH - 0.1 * LOGS.mean(1)).mean()),
-    "soft": ({"label": SOFT, "soft_label": True}, -(SOFT * LOGS).sum(1).mean()),
-}  # fmt: skip
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("case", LOSSES)
-def test_cross_entropy_of_paddle(world, case):
-    options, expected = LOSSES[case]
-    with use_world(world):
-        loss = paddle.nn.functional.cross_entropy(paddle.to_tensor(X), **{"label": LABELS, **options})
-        np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-5)
-
-
 @pytest.mark.ranks(2)
 def test_shapes_and_types_of_paddle(world):
     with use_world(world):

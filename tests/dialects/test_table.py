@@ -14,7 +14,6 @@ import pytest
 import spmdsim.ops as core
 from spmdsim import LockStep, Mesh, Tensor, nn
 from spmdsim.dialects.table import Row, layers, renamed, same
-from spmdsim.errors import InputError
 
 X = np.arange(6.0).reshape(2, 3) - 2
 
@@ -40,19 +39,6 @@ def test_a_row_is_a_function_and_a_layer(x):
         classes["Total"]()(x, x)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_losses(x, reduction):
-    table = {"mse": Row(nn.mse_loss, layer="MSE"), "l1": Row(nn.l1_loss, layer="L1")}
-    classes = layers(table, nn.Module, lambda function: function)
-    y = core.multiply(x, 3.0)
-    one_by_one = {"MSE": (2 * X) ** 2, "L1": abs(2 * X)}
-    for name, losses in one_by_one.items():
-        wanted = losses if reduction == "none" else getattr(np, reduction)(losses)
-        np.testing.assert_allclose(classes[name](reduction)(x, y).full(), wanted)
-    with pytest.raises(InputError, match="reduction is one of mean, sum, none, not 'median'"):
-        classes["MSE"]("median")
-
-
 def test_a_class_of_ours_takes_other_arguments():
     Theirs = renamed("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
     optimizer = Theirs([], lr=0.25)
@@ -63,22 +49,6 @@ def test_a_class_of_ours_takes_other_arguments():
         and Theirs([]).rate == 0.5
         and optimizer.word == 7
     )
-
-
-def test_adams_decay_may_be_added_to_the_gradient():
-    """Two ways to decay, told apart by the first step: its size is the rate, whatever the gradient's."""
-    values = []
-    for decoupled in (True, False):
-        weight = nn.Parameter(X.shape, Mesh((1,), ("one",))(None, None), nn.ones, np.float64)
-        weight.materialise(LockStep(1))
-        nn.backward(core.sum(core.multiply(weight.value, 2.0)))
-        optimiser = nn.Adam([weight], 0.1, weight_decay=0.5, decoupled=decoupled)
-        optimiser.step()
-        optimiser.zero_grad()
-        assert weight.grad is None
-        values.append(weight.value.full())
-    np.testing.assert_allclose(values[0], 1 - 0.1 - 0.1 * 0.5)
-    np.testing.assert_allclose(values[1], 1 - 0.1, rtol=1e-7)
 
 
 def test_no_dialect_changes_the_classes_of_the_core():
