@@ -11,12 +11,12 @@ from typing import TextIO
 #: The variable in which a process of a job gives facts to the processes that it starts, as JSON. Users do not set it.
 JOB_VARIABLE = "SPMDSIM_JOB"
 #: The facts: the starter's folder of notes and its process number; the folder of the ranks' logs; the file that ranks print
-#: to in blocks; the process number of the MPI launcher, which a rank's nurse gives to the rank.
+#: to in blocks; the process number of the MPI launcher, which a rank's supervisor gives to the rank.
 FOLDER, STARTER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "logs", "blocks", "launcher"
 
 
 def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what the starter of this job and this rank's nurse gave to it, by name; {} without a starter.
+    """Return what the starter of this job and this rank's supervisor gave to it, by name; {} without a starter.
 
     >>> environment = {}
     >>> give_job_facts(environment, logs="/tmp/logs")

@@ -168,7 +168,7 @@ def start_ranks(
     ``check`` gets their number first: where it refuses them there are neither ranks nor logs.
     """
     from spmdsim.launch import launched, start_self
-    from spmdsim.launch.starter import require_startable
+    from spmdsim.launch.job_starter import require_startable
 
     if args.world == "lockstep" or launched() or not (args.n or args.world == "mpi"):
         return None

@@ -343,10 +343,10 @@ def _as_rank(command: str | None, argv: Sequence[str], name: str) -> int:
     from spmdsim.launch.abort import check_launcher, guard
     from spmdsim.launch.environment import prepare
     from spmdsim.launch.logs import redirect_output
-    from spmdsim.launch.nurse import nursed
+    from spmdsim.launch.supervisor import start_supervisor
 
     rank = prepare()
-    nursed(rank)
+    start_supervisor(rank)
 
     def run() -> int:
         redirect_output(rank.rank if rank else 0)

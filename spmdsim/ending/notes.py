@@ -52,7 +52,7 @@ def note_failure(code: int, cause: str = "") -> bool:
 
 
 def note_start(folder: Path, rank: int) -> None:
-    """Note, as a rank's nurse, that the rank has started."""
+    """Note, as a rank's supervisor, that the rank has started."""
     (folder / f"{STARTED}{rank}").touch()
 
 

@@ -333,7 +333,7 @@ def leave_together(code: int) -> NoReturn:
 
 
 def end_before_mpi(code: int) -> None:
-    """End the job where others wait in MPI's start for this rank, which never comes; its nurse does so, if it has one.
+    """End the job where others wait in MPI's start for this rank, which never comes; its supervisor does so, if it has one.
 
     Launchers that speak PMI take a rank that fails before it has started MPI for one that needs none.
     """

@@ -18,7 +18,7 @@ from spmdsim.labs.judging import draw_new_numbers
 from spmdsim.labs.plain_data import decode, encode
 from spmdsim.labs.rank_programs import RankAnswer, play_rank
 from spmdsim.labs.tensor_programs import SentArguments, StandIns, list_operators
-from spmdsim.launch.apart import Apart
+from spmdsim.launch.sandbox import Sandbox
 from spmdsim.launch.limits import start_clock
 
 Program = Callable[[], Mapping[str, Any]]
@@ -87,10 +87,10 @@ def answer_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[.
         return play_rank(lambda: function_of(program(), task))
 
     list_operators()  # the same in the process, which is a fork
-    processes: list[Apart] = []
+    processes: list[Sandbox] = []
     try:
         for _ in range(ranks or 1):
-            processes.append(Apart(make_rank if ranks else make))
+            processes.append(Sandbox(make_rank if ranks else make))
         draw_new_numbers()  # which no process of the student knows
         yield RankAnswer([one.ask for one in processes]) if ranks else Answer(processes[0].ask)
     finally:

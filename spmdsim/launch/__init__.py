@@ -47,7 +47,7 @@ def start(
     Raises:
         WorldError: no MPI, or none that fits the installed mpi4py.
     """
-    from spmdsim.launch.starter import start_command
+    from spmdsim.launch.job_starter import start_command
 
     return start_command(
         n, list(argv), None if log_dir is None else Path(log_dir), env, lockstep, blocks, shown

@@ -14,7 +14,7 @@ from pathlib import Path
 from spmdsim.launch.abort import check_launcher, guard
 from spmdsim.launch.environment import prepare
 from spmdsim.launch.logs import print_in_blocks, redirect_output
-from spmdsim.launch.nurse import nursed
+from spmdsim.launch.supervisor import start_supervisor
 from spmdsim.launcher import this_rank
 
 
@@ -33,7 +33,7 @@ def run_script(argv: list[str]) -> None:
 def main() -> int:
     """One rank, from its beginning to its end."""
     job = prepare()
-    nursed(job)
+    start_supervisor(job)
     argv = sys.argv[1:]
     if not argv or argv == ["-m"]:
         sys.stderr.write("usage: python -m spmdsim.launch.bootstrap (script.py | -m module) args\n")

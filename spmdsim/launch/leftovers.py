@@ -68,7 +68,7 @@ def remove(path: Path) -> None:
 
 def _sessions(launcher: str) -> list[Path]:
     """The folders of launchers, which Open MPI 5 and its predecessors call by their process number."""
-    import tempfile  # each rank's nurse loads this file, and none needs that
+    import tempfile  # each rank's supervisor loads this file, and none needs that
 
     names = (f"ompi.{launcher}", f"prte*.{launcher}.{os.getuid()}") if hasattr(os, "getuid") else ()
     folders = {path for name in names for path in Path(tempfile.gettempdir()).glob(name)}

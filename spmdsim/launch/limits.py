@@ -90,7 +90,7 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
     sys.stdout.flush()
     sys.stderr.flush()
     in_group = reads and sys.stdin is not None and sys.stdin.isatty()  # else the terminal stops who reads
-    from spmdsim.launch.apart import unreadable
+    from spmdsim.launch.sandbox import unreadable
 
     word = secrets.token_hex(8)
     with unreadable():

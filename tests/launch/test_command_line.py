@@ -182,7 +182,7 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
     assert ("spmdsim plan: error: " in said.stderr) is wrong
     here |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
-    assert "spmdsim.launch.nurse" in said.stderr.splitlines()[-1]
+    assert "spmdsim.launch.supervisor" in said.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from processes import hear_ctrl_c, run_python, waited_for
 from trace_events import slices_of
 
 from spmdsim.errors import InputError
-from spmdsim.launch.starter import Recorded
+from spmdsim.launch.job_starter import Recorded
 from spmdsim.trace.last_calls import LastCall, document, read, table
 
 PROGRAM = """\

@@ -105,7 +105,7 @@ def test_ranks_that_are_done_early_disturb_nobody(tmp_path, case, words):
     ],
 )
 def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
-    """As under ``mpirun python script.py``: no guard, no nurse, only what importing the package sets."""
+    """As under ``mpirun python script.py``: no guard, no supervisor, only what importing the package sets."""
     result = plain(tmp_path, case)
     # Of a process that ends without a word MPICH's launcher tells no code: it ends the others by a signal.
     assert result.returncode in ((code, 9) if case == "quick" else (code,))

@@ -123,11 +123,11 @@ def find_algorithm(
 def foreign_function(path: Path, name: str) -> Any:
     """A generator function of a user's file, which runs in a process of its own: here are only its rounds, as data."""
     from spmdsim.collectives.foreign import Rounds, foreign
-    from spmdsim.launch.apart import Apart
+    from spmdsim.launch.sandbox import Sandbox
 
     if not hasattr(os, "fork"):
         return load_function(path, name)
-    return foreign(Apart(lambda: Rounds(load_function(path, name))).ask)
+    return foreign(Sandbox(lambda: Rounds(load_function(path, name))).ask)
 
 
 def load_function(path: Path, name: str) -> Any:

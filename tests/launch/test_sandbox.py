@@ -18,7 +18,7 @@ from spmdsim.collectives.foreign import Rounds, foreign
 from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.verification import verify
 from spmdsim.errors import NoAnswer
-from spmdsim.launch import apart, limits
+from spmdsim.launch import limits, sandbox
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process apart is a fork")
 
@@ -216,13 +216,13 @@ def test_a_process_apart_has_nothing_of_its_parents(tmp_path: Path) -> None:
             question,
         ]
 
-    one = apart.Apart(make)
+    one = sandbox.Sandbox(make)
     assert one.ask("x", 3) == [True, ["x", 3]]
-    with apart.unreadable():
-        reads = apart.Apart(lambda: lambda _: _can_read(os.getppid()))
+    with sandbox.unreadable():
+        reads = sandbox.Sandbox(lambda: lambda _: _can_read(os.getppid()))
         assert reads.ask() is False
     with pytest.raises(NoAnswer, match="ended its own process with exit code 3"):
-        apart.Apart(lambda: lambda _: limits.leave(3)).ask()
+        sandbox.Sandbox(lambda: lambda _: limits.leave(3)).ask()
     os.close(secret)
 
 
@@ -253,7 +253,7 @@ def test_processes_of_an_answer_end_when_its_judge_is_killed(tmp_path: Path) -> 
     exec(leaving_text(tmp_path / "number"), leave)
     judge = os.fork()
     if not judge:
-        apart.Apart(lambda: lambda _: leave["leave"]()).ask("leave")
+        sandbox.Sandbox(lambda: lambda _: leave["leave"]()).ask("leave")
         os.kill(os.getpid(), 9)
     os.waitpid(judge, 0)
     for _ in range(600):

@@ -1,7 +1,7 @@
-"""A rank has a nurse: a process that sees how the rank ends, tells the starter, and leaves no orphan.
+"""A rank has a supervisor: a process that sees how the rank ends, tells the starter, and leaves no orphan.
 
 No launcher says of every death which rank it was and by which signal or code, and some let ranks run on when the starter
-is killed. A nurse is the process that the launcher started, with the rank as its child: forked before anything is
+is killed. A supervisor is the process that the launcher started, with the rank as its child: forked before anything is
 loaded, it shares its memory and sleeps until something happens.
 """
 
@@ -44,8 +44,8 @@ def dies_with_parent(with_signal: int) -> Callable[[], None]:
     return lambda: call(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0) and None
 
 
-def nursed(job: Launched | None) -> None:
-    """Let this process become the nurse of the rank it was, which goes on in a child; only the child returns.
+def start_supervisor(job: Launched | None) -> None:
+    """Let this process become the supervisor of the rank it was, which goes on in a child; only the child returns.
 
     Does nothing without a starter on this machine, or on a system that cannot watch processes.
     """
@@ -57,11 +57,11 @@ def nursed(job: Launched | None) -> None:
     sys.stderr.flush()
     forwarded = [getattr(signal, name) for name in FORWARDED]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-    nurse, child_dies = os.getpid(), dies_with_parent(signal.SIGKILL)
+    supervisor, child_dies = os.getpid(), dies_with_parent(signal.SIGKILL)
     child = os.fork()
     if child == 0:
         child_dies()
-        if os.getppid() != nurse:  # gone already
+        if os.getppid() != supervisor:  # gone already
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
@@ -70,7 +70,7 @@ def nursed(job: Launched | None) -> None:
     try:
         code = _Nurse(child, job, folder).watch(forwarded, before)
     except Exception as error:
-        sys.stderr.write(f"the nurse of rank {job.rank} failed, the rank ends: {error!r}\n")
+        sys.stderr.write(f"the supervisor of rank {job.rank} failed, the rank ends: {error!r}\n")
         sys.stderr.flush()
     finally:
         with suppress(ProcessLookupError):
@@ -149,7 +149,7 @@ class _Nurse:
             time.sleep(LOOK_SECONDS)
 
     def _clean(self) -> None:
-        """Leave nothing behind where the starter cannot: the last nurse finds nothing in use any more."""
+        """Leave nothing behind where the starter cannot: the last supervisor finds nothing in use any more."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
             since = notes.began(self.folder)

@@ -32,7 +32,7 @@ from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep, sweep_session
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.nurse import cause_of, code_of, dies_with_parent
+from spmdsim.launch.supervisor import cause_of, code_of, dies_with_parent
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
 from spmdsim.sides import name_ranks
