@@ -7,7 +7,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import PICTURES, choice, command, flag, group, positive, several, value, written_layout
+from spmdsim.cli.main import (
+    PICTURES,
+    choice,
+    command,
+    flag,
+    group,
+    positive,
+    renamed,
+    several,
+    value,
+    written_layout,
+)
 from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, many
 
@@ -27,7 +38,7 @@ examples:
   one tensor    spmdsim layout --shard "((2,1,2,2,1),)" -n 8
   OneFlow       spmdsim layout --placement "[[0,1],[2,3]]" --sbp "(B,S(0))" --shape 4,8
   any mesh      spmdsim layout --mesh dp=2,tp=4 --dims "dp,tp" --shape 6,10
-  Paddle        spmdsim layout --split embedding --size 8,8 --partitions 2 --padding-row
+  Paddle        spmdsim layout --split embedding --shape 8,8 --partitions 2 --padding-row
 
 The derivation has three steps: number the device matrix, adjust the columns by the tensor map, compute the
 strides and every rank's shard number (`.shard` needs no adjusting). Then come the slices, and pictures.
@@ -38,7 +49,7 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
 @command(
     "Derive and explain where a tensor lives: steps, slices, replicas, pictures.",
     EXAMPLES,
-    group("the tensor", value("--shape", "N,M", "its global shape")),
+    group("the tensor", value("--shape", "N,M", "its global shape; of --split, that of the weight")),
     group(
         "MindSpore",
         value("--device-matrix", "N,M", "sizes of the axes"),
@@ -79,7 +90,7 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
     group(
         "Paddle split",
         choice("--split", ("linear", "embedding"), "the operation whose parameters are split"),
-        value("--size", "N,M", "shape of the weight"),
+        renamed("--size", "--shape"),
         value("--axis", "", "the weight dim that is split", int, default=0),
         value("--partitions --num-partitions", "P", "number of parts (by default -n)", positive),
         flag("--padding-row", "tables end in a row of zeros for foreign ids"),
@@ -156,7 +167,7 @@ def _repeat_remark(cuts: Sequence[int], mesh: Mesh) -> list[str]:
 
 #: What says where a tensor lives, the first one given, and the options that count beside it.
 _BESIDE = {
-    "--split": "--size --axis --partitions --padding-row --no-gather-out -n",
+    "--split": "--shape --axis --partitions --padding-row --no-gather-out -n",
     "--op": "--device-matrix --alias --ranks-order --tuple-order --allow-uneven --mesh --shapes --shard --out-shard "
     "--in-layouts --out-layout -n --repeat --attr",
     "--shard": "--shape --allow-uneven -n --repeat",
@@ -283,10 +294,10 @@ def written(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
 def _split(args: argparse.Namespace) -> SplitLayout:
     from spmdsim.dialects.paddle import split_layout
 
-    if args.size is None:
-        raise InputError("--split needs --size, the shape of the weight")
+    if args.shape is None:
+        raise InputError("--split needs --shape, the shape of the weight")
     split: SplitLayout = split_layout(
-        _shape(args.size),
+        _shape(args.shape),
         args.split,
         args.axis,
         args.partitions or args.n or 1,

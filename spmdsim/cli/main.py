@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spmdsim.cli.command_parser import Parser
-from spmdsim.cli.output import print_anywhere, printing, saying_unwritten, writable
+from spmdsim.cli.output import print_anywhere, printing, remark, saying_unwritten, writable
 from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import Launched, detect, has_log, is_root
@@ -89,6 +89,20 @@ def choice(flags: str, choices: tuple[str, ...], help: str | None, default: str 
 def flag(flags: str, help: str, **options: Any) -> Row:
     """An argument without a value."""
     return tuple(flags.split()), {"action": "store_true", "help": help, **options}
+
+
+class _Renamed(argparse.Action):
+    """An option of the last release: it sets the option that replaces it and names that option on stderr."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        remark(f"{parser.prog}: {option_string} is called --{self.dest.replace('_', '-')} now")
+        setattr(namespace, self.dest, values)
+
+
+def renamed(flag_: str, current: str) -> Row:
+    """Return a hidden argument: the former name of the option ``current``, which still works."""
+    dest = current.lstrip("-").replace("-", "_")
+    return value(flag_, "", argparse.SUPPRESS, action=_Renamed, dest=dest, default=argparse.SUPPRESS)
 
 
 def varied(flags: str, **options: Any) -> Row:

@@ -23,7 +23,7 @@ plan --mesh a=1,b=2 --src (a,b) --dst None --shape 2 --dtype int8
 plan --mesh a=1,b=2 --src None --partial a --dst None --shape 2
 layout --mesh a=1 --dims a --shape 1
 layout --op matmul --shard ((1,1),(1,1)) --shapes (1,1),(1,1) -n 1
-layout --split embedding --size 8,8 --partitions 1
+layout --split embedding --shape 8,8 --partitions 1
 layout --mesh a=33 --dims a --shape 33
 collective show all_reduce ring -n 1
 collective diff broadcast binomial linear -n 3
@@ -42,7 +42,7 @@ train --world lockstep -n 1 --steps 1 --batch 1
 
 WRONG = """
 layout --mesh a=2 --dims a --shape 1,2
-layout --split linear --size 8,8 --partitions 2 -n 1
+layout --split linear --shape 8,8 --partitions 2 -n 1
 layout --op matmul --in-layouts a=2:a --shapes (4,4),(4,4)
 search --program tutorial -n 1
 train --world lockstep -n 3 --steps 1 --batch 1

@@ -14,7 +14,7 @@ from spmdsim.errors import InputError
 PLAN = ("plan", "--mesh", "dp=2,tp=2", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "4,4")
 LAYOUT = ("layout", "--mesh", "dp=2,tp=2", "--dims", "dp,tp", "--shape", "4,4")
 OPERATOR = ("layout", "--op", "matmul", "--shard", "((2,2),(2,1))", "--shapes", "(4,4),(4,4)")
-SPLIT = ("layout", "--split", "embedding", "--size", "8,8", "--partitions", "2")
+SPLIT = ("layout", "--split", "embedding", "--shape", "8,8", "--partitions", "2")
 SEARCH = ("search", "--program", "mlp", "-n", "4", "--layers", "1", "--hidden", "8", "--batch", "8")
 SHOW = ("collective", "show", "all_reduce", "ring", "-n", "4")
 CHECK = ("collective", "check", "ring")

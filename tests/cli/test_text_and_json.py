@@ -20,7 +20,7 @@ plan --src a=2,b=3:a,b --dst c=3,d=2:c,d --shape 640,64
 plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 64,64 --style dtensor
 layout --mesh dp=2,tp=4 --dims dp,tp --shape 6,10
 layout --op matmul --shard ((2,4),(4,1)) --shapes (32,784),(784,512) -n 8
-layout --split embedding --size 8,8 --partitions 2 --padding-row
+layout --split embedding --shape 8,8 --partitions 2 --padding-row
 collective show all_reduce ring -n 4
 collective show all_reduce ring -n 4 --only counts
 collective show broadcast binomial -n 5 -b 1M

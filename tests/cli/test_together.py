@@ -31,8 +31,8 @@ layout --mesh dp=2,tp=2 --dims dp,tp --all --rank 1 | --all goes with every rank
 layout --device-matrix 2,2 --tensor-map 1,0 --dims dp,tp | --dims goes with --mesh, not with --device-matrix
 layout --placement [[0,1],[2,3]] --sbp (B,B) --shape 4,4 --device-matrix 2,2 | --device-matrix goes with --op, not with --placement
 layout --shard ((2,2),) --alias a,b | --alias goes with --op or --device-matrix, not with --shard
-layout --split linear --size 8,8 --partitions 2 --op matmul | --op goes with its own, not with --split: each says where tensors live
-layout --split embedding --size 8,8 --partitions 2 --no-gather-out | --no-gather-out goes with --split linear
+layout --split linear --shape 8,8 --partitions 2 --op matmul | --op goes with its own, not with --split: each says where tensors live
+layout --split embedding --shape 8,8 --partitions 2 --no-gather-out | --no-gather-out goes with --split linear
 layout --op matmul --shard ((2,2),(2,1)) --shapes (4,4),(4,4) --shape 4,4 | not with --op
 layout --op matmul --shard ((2,2),(2,1)) --shapes (4,4),(4,4) -n 4 --device-matrix 2,2 | --device-matrix goes with --in-layouts
 layout --op matmul --shard ((2,2),(2,1)) --shapes (4,4),(4,4) --mesh a=2,b=2 | --mesh goes with --in-layouts

@@ -286,10 +286,10 @@ def test_arguments() -> None:
 
 
 @pytest.mark.parametrize("name, ranks, finding", [
-    ("one_round_too_many", "2..5", "2 ranks  wrong     round 1: rank 0 adds rank 0 twice to chunk 0  (and 1 more)"),
+    ("one_round_too_many", "2..5", "    2  wrong: round 1: rank 0 adds rank 0 twice to chunk 0 (and 1 more)"),
     ("send_before_receive", "3", "round 0: ranks wait for each other: 0 → 1 → 2 → 0 (rank 0: send to 1: chunk 0)"),
-    ("wrong_neighbour", "2", "2 ranks  correct   2 rounds (bound 1), 1 m (bound 1 m), score 75.0"),
-    ("wrong_neighbour", "3", "3 ranks  wrong     round 0: rank 0 sends chunk 0 to rank 1: nobody receives this"),
+    ("wrong_neighbour", "2", "    2  correct       2      1             1 m    1 m   75.0"),
+    ("wrong_neighbour", "3", "    3  wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this"),
 ])  # fmt: skip
 def test_typical_mistakes_get_their_finding(
     capsys: pytest.CaptureFixture[str], name: str, ranks: str, finding: str

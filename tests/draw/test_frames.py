@@ -20,7 +20,7 @@ layout --mesh a=64 --dims a --shape 64
 layout --mesh a=1 --dims a --shape 1
 layout --mesh a=2,b=2,c=2,d=2 --dims a,b,c,d --shape 4,4,4,4
 layout --op softmax --shard ((4,1),) --shapes (8,16) -n 4 --attr dim=1
-layout --split linear --size 8,8 --axis 1 -n 2
+layout --split linear --shape 8,8 --axis 1 -n 2
 plan --mesh a=64,b=64 --src a,b --dst b,a --shape 4096,4096
 plan --mesh longlonglonglonglong=8 --src longlonglonglonglong,None --dst None,longlonglonglonglong --shape 8,8
 plan --mesh a=3,b=5 --src a,b --dst (b,a),None --shape 7,11 --machine cluster

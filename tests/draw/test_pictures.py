@@ -355,7 +355,7 @@ COMMANDS = {
         "-n",
         "8",
     ),
-    "paddle": ("layout", "--split", "linear", "--size", "8,8", "--axis", "1", "-n", "2"),
+    "paddle": ("layout", "--split", "linear", "--shape", "8,8", "--axis", "1", "-n", "2"),
     "plan": ("plan", "--mesh", "dp=2,tp=4", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "8,8"),
     "show": ("collective", "show", "all_reduce", "ring", "-n", "4"),
     "diff": ("collective", "diff", "all_reduce", "ring", "rabenseifner", "-n", "4"),

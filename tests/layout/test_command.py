@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdsim.cli.main import build_parser
+from spmdsim.cli.main import build_parser, main
 from spmdsim.errors import SpmdError
 
 KEYS = ["device_matrix", "alias_name", "tensor_map", "rank_list", "shape", "placements", "ranks"]
@@ -183,16 +183,18 @@ def test_oneflow_json(capsys):
 
 def test_paddle_json(capsys):
     report = document(
-        capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"]
+        capsys, *["--split", "embedding", "--shape", "8,8", "--partitions", "2", "--padding-row"]
     )
     assert [rank["weight_shape"] for rank in report["split"]["ranks"]] == [[5, 8], [5, 8]]
     assert [rank["part"] for rank in report["split"]["ranks"]] == [[0, 4], [4, 8]]
     assert [rank["padding_index"] for rank in report["split"]["ranks"]] == [4, 4]
-    column = document(capsys, *["--split", "linear", "--size", "8,8", "--axis", "1", "--partitions", "4"])
+    column = document(capsys, *["--split", "linear", "--shape", "8,8", "--axis", "1", "--partitions", "4"])
     assert [c["collective"] for c in column["collectives"]] == ["all_gather"]
     assert column["inputs"][0]["ranks"][1]["slice"] == [[0, 8], [2, 4]]
     assert (
-        document(capsys, *["--split", "linear", "--size", "8,8", "-n", "4", "--no-gather-out"])["collectives"]
+        document(capsys, *["--split", "linear", "--shape", "8,8", "-n", "4", "--no-gather-out"])[
+            "collectives"
+        ]
         == []
     )
 
@@ -251,7 +253,7 @@ def test_text_of_operators_and_splits(capsys):
     for words in ("all_reduce", "{0..3} {4..7}", "operand 1", "[588:784, 0:512]", "result"):
         assert words in out
     assert out.count("1. number") == 1
-    out = text(capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"])
+    out = text(capsys, *["--split", "embedding", "--shape", "8,8", "--partitions", "2", "--padding-row"])
     assert "[4, 8)" in out and "(5, 8)" in out and "all_reduce" in out
 
 
@@ -295,8 +297,8 @@ MISTAKES = [
     (["--mesh", "a=2"], "--mesh needs --dims"),
     (["--mesh", "a=2", "--dims", "zz"], "names no axes of the mesh a=2 (such as a, or None)"),
     (["--mesh", "dp=2,tp=4", "--dims", "dp,ttp"], "(did you mean 'tp' by 'ttp'?)"),
-    (["--split", "linear"], "--split needs --size"),
-    (["--split", "linear", "--size", "9,8", "--partitions", "2"], "Number of rows of the weight"),
+    (["--split", "linear"], "--split needs --shape"),
+    (["--split", "linear", "--shape", "9,8", "--partitions", "2"], "Number of rows of the weight"),
     (["--op", "matmul"], "--op needs --shapes"),
     (["--op", "frobnicate", "--shapes", "(1,)"], "no operator is called 'frobnicate'; there are"),
     ([*MATMUL], "--op needs a strategy"),
@@ -333,3 +335,13 @@ def test_exit_codes_of_the_command():
     )
     assert good.returncode == 0 and json.loads(good.stdout)["ranks"][1]["slice"] == [[2, 4]]
     assert bad.returncode == 2 and bad.stdout == "" and len(bad.stderr.splitlines()) == 1
+
+
+def test_a_former_option_works_and_names_the_current_one(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["layout", "--split", "linear", "--axis", "1", "-n", "2"]
+    assert main([*words, "--shape", "8,8"]) == 0
+    current = capsys.readouterr()
+    assert main([*words, "--size", "8,8"]) == 0
+    former = capsys.readouterr()
+    assert former.out == current.out and not current.err
+    assert former.err == "spmdsim layout: --size is called --shape now\n"

@@ -13,7 +13,8 @@ from spmdsim.cli.collective.schedule_arguments import (
 )
 from spmdsim.cli.main import PICTURES, command, finite, flag, value, varied
 from spmdsim.cli.output import emit_json, only_with, say, wants_pictures, write_pictures
-from spmdsim.errors import InputError, many
+from spmdsim.errors import InputError
+from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -90,8 +91,8 @@ def main(args: argparse.Namespace) -> int:
             f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} "
             f"{'rank' if left_out == [1] else 'ranks'}"
         )
-    for result in results:
-        say(*_lines(result, args.all))
+    if results:
+        say(_table(results, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"
     if ok and not passed:
         verdict += f", below the demanded {args.min_score:g}"
@@ -133,16 +134,8 @@ def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Nam
     from spmdsim.collectives import make_schedule
     from spmdsim.draw.figures import Figure, figure, stacked
     from spmdsim.errors import ScheduleError
-    from spmdsim.tables import Table
 
-    rows = tuple(
-        (str(r["ranks"]), "correct", str(r["rounds"]), f"{r['beta']:.4g} m", f"{r['score']:.1f}")
-        if r["ok"]
-        else (str(r["ranks"]), f"wrong: {r['findings'][0]}", "", "", "0")
-        for r in results
-    )
-    table = Table(("ranks", "verdict", "rounds", "critical bytes", "score"), rows, "", (0, 2, 3, 4))
-    whole = Figure(f"{args.algorithm} as {chosen.collective.name}", (table,))
+    whole = Figure(f"{args.algorithm} as {chosen.collective.name}", (_table(results, args.all),))
     shown = next((r for r in results if not r["ok"]), results[0])
     try:
         drawn = figure(make_schedule(chosen, shown["ranks"], shown.get("root", args.root or 0)))
@@ -151,20 +144,25 @@ def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Nam
     return stacked(whole.title, [Figure("verdicts", whole.parts), drawn])
 
 
-def _lines(result: dict[str, Any], all_of_them: bool) -> list[str]:
-    head = f"  {many(result['ranks'], 'rank'):>9}  "
-    if result["ok"]:
-        bound = result["bound"]
-        line = (
-            f"{head}correct   {many(result['rounds'], 'round')} (bound {bound['rounds']}),"
-            f" {result['beta']:.4g} m (bound {bound['beta']:.4g} m), score {result['score']:.1f}"
-        )
-        return [line, *(f"{' ' * len(head)}note: {f}" for f in result["findings"])]
-    shown = result["findings"] if all_of_them else result["findings"][:1]
-    more = len(result["findings"]) - len(shown)
-    root = f"root {result['root']}: " if result.get("root") else ""
-    lines = [f"{head}wrong     {root}{shown[0]}"]
-    lines += [f"{' ' * len(head)}          {f}" for f in shown[1:]]
-    if more:
-        lines[-1] += f"  (and {more} more)"
-    return lines
+def _table(results: list[dict[str, Any]], all_findings: bool) -> Table:
+    """Return the verdict of each rank count, with its counts and their lower bounds, or its findings."""
+    rows: list[tuple[str, ...]] = []
+    for result in results:
+        ranks, findings = str(result["ranks"]), result["findings"]
+        if result["ok"]:
+            bound = result["bound"]
+            counts = (
+                str(result["rounds"]),
+                str(bound["rounds"]),
+                f"{result['beta']:.4g} m",
+                f"{bound['beta']:.4g} m",
+            )
+            rows.append((ranks, "; ".join(["correct", *findings]), *counts, f"{result['score']:.1f}"))
+            continue
+        shown = findings if all_findings else findings[:1]
+        root = f"root {result['root']}: " if result.get("root") else ""
+        more = f" (and {len(findings) - len(shown)} more)" if len(findings) > len(shown) else ""
+        rows.append((ranks, f"wrong: {root}{shown[0]}{more}", "", "", "", "", "0"))
+        rows += [("", finding, "", "", "", "", "") for finding in shown[1:]]
+    heads = ("ranks", "verdict", "rounds", "bound", "critical bytes", "bound", "score")
+    return Table(heads, rows, right=(0, 2, 3, 4, 5, 6))
