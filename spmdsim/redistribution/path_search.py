@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from spmdsim.core import Layout
 from spmdsim.core.step import Step, reduction_elements
+from spmdsim.redistribution.exchange.grid import common_axes
 from spmdsim.redistribution.lower_bound import kept_axes
 from spmdsim.redistribution.price import Prices
 
@@ -144,7 +145,7 @@ class Target:
         beyond: list[tuple[int, tuple[str, ...]]] = []  # per dim the axes that the target does not have there
         ahead: list[tuple[int, tuple[str, ...]]] = []  # or those that it has besides
         for dim, (entry, target) in enumerate(zip(dims, self.dims)):
-            common = _common(entry, target)
+            common = common_axes(entry, target)
             if common < len(entry):
                 beyond.append((dim, entry[common:]))
             elif common < len(target):
@@ -183,14 +184,6 @@ def _with(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
 
 def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
     return tuple([axis for axis in axes if axis not in gone])
-
-
-def _common(entry: tuple[str, ...], target: tuple[str, ...]) -> int:
-    """How many leading axes agree."""
-    for count, (a, b) in enumerate(zip(entry, target)):
-        if a != b:
-            return count
-    return min(len(entry), len(target))
 
 
 def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.layout.common_mesh import refine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
+from spmdsim.redistribution.exchange.busiest_counts import busiest_counts
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.lower_bound import (
     MOST_RANKS,
@@ -284,7 +284,7 @@ class _Finder:
     def _direct(self, src: Layout, dst: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
         ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
-        kind = "slice" if self.one_mesh and not exchange_counts(ends).most_received else "exchange"
+        kind = "slice" if self.one_mesh and not busiest_counts(ends).most_received else "exchange"
         return Step(kind, (), src, dst, self.shape)
 
     @cached_property

@@ -20,9 +20,10 @@ from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, REDUCING, Step, reduction_
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
 from spmdsim.redistribution.exchange import direct_reduction
+from spmdsim.redistribution.exchange.busiest_counts import BusiestCounts, busiest_counts
 from spmdsim.redistribution.exchange.direct import shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
+from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
 from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.group_steps import LISTED, PartsStep, ScanStep, sent_nbytes
@@ -143,7 +144,7 @@ def step_messages(step: Step) -> int:
         if step.to_shape is not None:
             return _flat_counts(step)[1]
         ends = ends_of(step)
-        return (shares(ends) or exchange_counts(ends)).most_messages
+        return (shares(ends) or busiest_counts(ends)).most_messages
     if step.collective == "reduce_exchange":
         return most_messages(step.src, step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
@@ -156,7 +157,7 @@ def step_messages(step: Step) -> int:
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
     """Return the modelled seconds of an exchange: those of its busiest rank."""
-    counts = exchange_counts(ends)
+    counts = busiest_counts(ends)
     received = counts.most_received
     if not received or prices.bytes_only:
         return received * itemsize * BYTES_ONLY.beta
@@ -233,7 +234,7 @@ def most_received(step: Step) -> int:
     if isinstance(step, PartsStep):
         return step.received_elements(src.mesh.rank_at(0))
     if collective == "exchange":
-        return _flat_counts(step)[0] if step.to_shape is not None else _count_exchange(step).most_received
+        return _flat_counts(step)[0] if step.to_shape is not None else _count_busiest(step).most_received
     members, shard = src.mesh.axis_size(*step.axes), largest_shard(dst, shape)
     if isinstance(step, ScanStep):
         return shard if members > 1 else 0
@@ -241,7 +242,7 @@ def most_received(step: Step) -> int:
         return int(reduction_elements(collective, members, shard))
     if src.is_even(shape) and dst.is_even(shape):
         return shard - shard // members
-    return _count_exchange(step).most_received
+    return _count_busiest(step).most_received
 
 
 def ends_of(step: Step) -> Ends:
@@ -249,8 +250,8 @@ def ends_of(step: Step) -> Ends:
     return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
-def _count_exchange(step: Step) -> ExchangeCounts:
-    return exchange_counts(ends_of(step))
+def _count_busiest(step: Step) -> BusiestCounts:
+    return busiest_counts(ends_of(step))
 
 
 def busiest_received(steps: Sequence[Step]) -> int:
@@ -301,7 +302,7 @@ def most_sent(step: Step) -> int:
     if isinstance(step, HaloStep):
         return busiest_in_halo(step)[0]
     if step.collective == "exchange":
-        return math.ceil(_count_exchange(step).most_sent) if step.to_shape is None else _flat_counts(step)[0]
+        return math.ceil(_count_busiest(step).most_sent) if step.to_shape is None else _flat_counts(step)[0]
     members, shard = step.src.mesh.axis_size(*step.axes), largest_shard(step.src, step.shape)
     if step.collective == "all_gather":
         return (members - 1) * shard
@@ -325,7 +326,7 @@ def received_elements(step: Step) -> np.ndarray:
     if step.collective == "reduce_exchange":
         return np.array(totals(step.src, step.dst, step.shape)[0])
     if step.collective not in REDUCING:
-        return _count_exchange(step).received
+        return exchange_counts(ends_of(step)).received
     members, shards = step.src.mesh.axis_size(*step.axes), grid(mesh, step.dst.dims, step.shape).volumes
     numbers = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
     elements: np.ndarray = reduction_elements(step.collective, members, shards, numbers)

@@ -20,6 +20,7 @@ from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange import direct
 from spmdsim.redistribution.exchange import exchange_counts as counting
+from spmdsim.redistribution.exchange.busiest_counts import busiest_counts
 from spmdsim.redistribution.exchange.direct import Transfers, receives, sends, shares
 from spmdsim.redistribution.exchange.direct_reduction import most_received, totals
 from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
@@ -253,6 +254,23 @@ def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copie
     assert sum(received) == sum(sent) >= size * (ranks - 1 + copies - 1)
     assert max(received) == most_received(src, dst, (size,))
     assert max(received) == math.ceil(size * (ranks - 1 + copies - 1) / copies)
+
+
+def test_the_busiest_ranks_of_equal_blocks_are_counted_without_arrays() -> None:
+    """Replicas, axes that neither split uses; unequal blocks are counted with arrays."""
+    choose, checked = random.Random(9), 0
+    for shape in ((8, 6), (4, 4, 4), (2, 2, 16), (40,)):
+        mesh = Mesh(shape, ("a", "b", "c")[: len(shape)])
+        layouts = [one.canonical for one in every_layout(mesh, 2)]
+        for sizes in ((576, 1152), (20, 576)):
+            for _ in range(60):
+                src, dst = choose.choice(layouts), choose.choice(layouts)
+                ends = Ends(mesh, src.dims, mesh, dst.dims, sizes)
+                counts, busiest = exchange_counts(ends), busiest_counts(ends)
+                expected = (counts.most_received, counts.most_messages, counts.most_sent)
+                assert tuple(busiest) == pytest.approx(expected), ends
+                checked += busiest.most_received > 0
+    assert checked > 200
 
 
 def test_counted_senders_and_messages_are_close_to_those_of_the_transfers() -> None:

@@ -308,3 +308,11 @@ def positions_in(have: Mesh, want: Mesh) -> list[int]:
     """Per position of the target's mesh its rank's position in the source's mesh, -1 if it is not there."""
     result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
     return result
+
+
+def common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:
+    """Return the number of leading axes that two entries have in common."""
+    for count, (one, other) in enumerate(zip(before, after)):
+        if one != other:
+            return count
+    return min(len(before), len(after))
