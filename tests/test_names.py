@@ -28,7 +28,7 @@ UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", 
 KNOWN = {
     ("tensor/rounding.py", "got"),
     ("dialects/paddle/static.py", "known"),
-    ("redistribution/ways/way_trial.py", "known"),
+    ("redistribution/implementations/trial.py", "known"),
 }
 
 

@@ -1,4 +1,4 @@
-"""``spmdsim tune``: try the ways of steps on this machine, and keep what was found."""
+"""``spmdsim tune``: measure implementations of steps on this machine and store the best."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdsim.errors import InputError
 from spmdsim.settings import TUNE
 
 if TYPE_CHECKING:
-    from spmdsim.redistribution.ways.tuning import Wisdom
+    from spmdsim.redistribution.implementations.tuning import TrialRecords
 
 EXAMPLES = """\
 examples:
@@ -29,7 +29,7 @@ What is in the file stays where nothing new was found: it can hold several machi
 
 
 @command(
-    "Try the ways in which steps run on this machine, and keep what was found in a file.",
+    "Measure the implementations of steps on this machine and store the best ones in a file.",
     EXAMPLES,
     several("-n", "N", "number of ranks; may be given several times", positive),
     value("-o --output", "FILE", "the file to write, or to add to", required=True),
@@ -74,7 +74,7 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
 
 
 def _merged(files: list[str], path: Path) -> int:
-    from spmdsim.redistribution.ways.tuning import keep
+    from spmdsim.redistribution.implementations.tuning import keep
 
     for name in files:
         if not Path(name).is_file():
@@ -85,21 +85,21 @@ def _merged(files: list[str], path: Path) -> int:
 
 
 def _show(path: Path) -> None:
-    for _, _, wisdom in _stored(path):
-        for machine, steps in wisdom.machines.items():
+    for _, _, records in _stored(path):
+        for machine, steps in records.machines.items():
             say(f"{machine}:")
             for step, choice in steps.items():
                 fastest = sorted(choice.microseconds.items(), key=lambda one: one[1])
-                took = ", ".join(f"{way} {us:.1f}" for way, us in fastest)
-                say(f"  {step}: {choice.way} (us: {took})")
+                took = ", ".join(f"{name} {us:.1f}" for name, us in fastest)
+                say(f"  {step}: {choice.implementation} (us: {took})")
 
 
-def _stored(path: str | Path) -> Iterator[tuple[str, dict[str, Any], Wisdom]]:
+def _stored(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
     """What a file says of each MPI library."""
     from spmdsim.reading import readable
-    from spmdsim.redistribution.ways.tuning import Wisdom, stored
+    from spmdsim.redistribution.implementations.tuning import TrialRecords, stored
 
     for vendor, library in stored(path).items():
         with readable(path, "a tuning file"):
-            wisdom = Wisdom.read(library.get("ways", {}))
-        yield vendor, library, wisdom
+            records = TrialRecords.read(library.get("implementations", {}))
+        yield vendor, library, records

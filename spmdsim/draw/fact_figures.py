@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy
     from spmdsim.nn import Module
     from spmdsim.ops.operators import OperatorFunction
-    from spmdsim.redistribution.ways.way_trial import TunedSteps
+    from spmdsim.redistribution.implementations.trial import TunedSteps
     from spmdsim.tensor import Op
     from spmdsim.tensor.rounding import Verdict
 
@@ -107,9 +107,9 @@ def world_figure(world: Any) -> Figure:
 
 
 def tuned_figure(tuned: TunedSteps) -> Figure:
-    """Which ways steps take, and why."""
-    table = Table(("step", "ranks", "way", "why"), tuple(tuned.rows), right=(1,))
-    title = f"{many(len(tuned.steps), 'step')} with several ways, on {tuned.machine}"
+    """Draw the implementations of steps and the reasons."""
+    table = Table(("step", "ranks", "implementation", "why"), tuple(tuned.rows), right=(1,))
+    title = f"{many(len(tuned.steps), 'step')} with several implementations, on {tuned.machine}"
     return Figure(title, (table,), (f"SPMDSIM_TUNE={tuned.mode}",))
 
 

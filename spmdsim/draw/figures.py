@@ -147,7 +147,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.tensor.Tensor": "grid_figures.tensor_figure",
     "spmdsim.core.step.Step": "plan_figures.step_figure",
     "spmdsim.redistribution.planner.Plan": "plan_figures.plan_figure",
-    "spmdsim.redistribution.ways.way_trial.TunedSteps": "fact_figures.tuned_figure",
+    "spmdsim.redistribution.implementations.trial.TunedSteps": "fact_figures.tuned_figure",
     "spmdsim.core.operator.Op": "fact_figures.operator_figure",
     "spmdsim.ops.operators.OperatorFunction": "fact_figures.operator_figure",
     "spmdsim.core.rule.Rule": "fact_figures.rule_figure",

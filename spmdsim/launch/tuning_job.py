@@ -1,4 +1,4 @@
-"""What ``spmdsim tune`` starts on every rank: a program, or redistributions of square matrices; then findings are kept."""
+"""The job of ``spmdsim tune``: run a program or redistribute square matrices on every rank, then store the records."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from spmdsim.core import Mesh
 from spmdsim.errors import many
-from spmdsim.redistribution.ways.way_trial import EACH, ROUNDS
+from spmdsim.redistribution.implementations.trial import MANY_TRIES
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import World, world
 
-#: Calls in which up to seven ways of a step are tried, even if the trial has to be made longer.
-CALLS = 7 * EACH * ROUNDS
+#: Calls in which three implementations of a step are tried.
+CALLS = 3 * MANY_TRIES
 
 
 def redistribute(here: World, sizes: list[int]) -> None:
-    """Every redistribution of one collective between the layouts of square matrices, over all ranks."""
+    """Run every redistribution of one collective between the layouts of square matrices over all ranks."""
     line = Mesh((here.size,), ("x",))
     rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
     partial = line(None, None, partial="x")

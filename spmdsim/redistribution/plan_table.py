@@ -10,9 +10,9 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
+from spmdsim.redistribution.implementations.implementation import step_buffer
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.price import largest_shard_shape, most_sent, received_elements, step_messages
-from spmdsim.redistribution.ways.way import step_buffer
 from spmdsim.tables import Table, join_text
 
 if TYPE_CHECKING:

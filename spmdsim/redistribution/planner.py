@@ -28,11 +28,11 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.group_steps import LISTED, sent_nbytes
 from spmdsim.redistribution.halo import halo_bound, steps_to
+from spmdsim.redistribution.implementations.implementation import plan_peak
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, reduced_axes
 from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest_shard, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
-from spmdsim.redistribution.ways.way import plan_peak
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from spmdsim.core.layout import Mesh
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.group_steps import Parts, PartsStep
+    from spmdsim.redistribution.implementations.trial import TunedSteps
     from spmdsim.redistribution.sparse_lookup import RowStep
-    from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.worlds.local_steps import Arrived, Peers
 
 V = TypeVar("V")
@@ -112,16 +112,16 @@ class World(world.World):
 
     @property
     def tuning(self) -> TunedSteps:
-        """Which of several ways the steps of this process take, and why: what was tried, and what that took.
+        """The implementations of this process's steps, the reasons, and the measured times.
 
-        Steps that repeat try their ways under MPI (``SPMDSIM_TUNE``: ``off`` never, ``first`` in their first calls,
-        ``full`` all ways that there are; a file, ``first`` from its findings on); the numbers are the same whichever way is taken.
+        Under MPI, a repeated step measures its implementations. ``SPMDSIM_TUNE`` is ``off``, ``first`` (measure those that
+        the model prices near the best), ``full`` (measure all) or a file of earlier results. No number depends on it.
 
         >>> from spmdsim import LockStep
         >>> print(LockStep(2).tuning)
         SPMDSIM_TUNE=off, on no machine: nothing is sent in this world
         """
-        from spmdsim.redistribution.ways.way_trial import TunedSteps
+        from spmdsim.redistribution.implementations.trial import TunedSteps
 
         return TunedSteps()
 

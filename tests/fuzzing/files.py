@@ -30,7 +30,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.machine_file import load_machine, machine_to_json
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.reading import read_text, readable
-from spmdsim.redistribution.ways.tuning import tuning
+from spmdsim.redistribution.implementations.tuning import tuning
 from spmdsim.tensor import checkpoint
 from spmdsim.tensor.files import open_array
 

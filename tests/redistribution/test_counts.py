@@ -12,7 +12,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spmdsim.core import Layout, Mesh
@@ -39,8 +38,6 @@ from spmdsim.redistribution.price import (
     step_messages,
 )
 from spmdsim.redistribution.reshape_plans import reshape_bound
-from spmdsim.redistribution.ways.tuning import Tuning
-from spmdsim.redistribution.ways.way import ways_of
 
 TABLE = Path(__file__).parents[1] / "vectors" / "redistribution_counts.json"
 LAPTOP = Machine.laptop()
@@ -58,16 +55,6 @@ KNOWN: dict[str, CostModel | None] = {
     "no exchange": Restricted(LAPTOP, frozenset({"exchange"})),
     "reductions": Restricted(LAPTOP, frozenset({"all_gather", "exchange", "all_to_all"})),
 }
-
-
-#: Small limits, so that small steps have several ways.
-HAND = Tuning(
-    compose_all_reduce=((2, 33),),
-    compose_reduce_scatter=((2, 128),),
-    chunk=((2, 32),),
-    gather_reduce=128,
-    small_block=32,
-)
 
 
 def layout(text: str) -> Layout:
@@ -155,13 +142,6 @@ def planned(src: str, dst: str, shape: list[int], machine: str, to_shape: list[i
         ],
     }
     if few:
-        row["ways"] = [
-            [[way.label, way.scratch, way.fresh, digits(way.nanoseconds)] for way in ways_of(*facts)]
-            for step in ours.steps
-            for rank in new.mesh.rank_list[-2:]
-            for kind in ("f4", "i1")
-            for facts in [(step, rank, np.dtype(kind), HAND, 1 << 31, kind == "i1")]
-        ]
         row["ranks"] = [[ours.nbytes(rank), ours.lower_bound(rank)] for rank in new.mesh.rank_list]
         row["handed"] = [[sent_nbytes(s, rank, 4) for rank in old.mesh.rank_list] for s in ours.steps]
         row["table"] = str(ours).splitlines()

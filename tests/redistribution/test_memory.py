@@ -18,9 +18,9 @@ from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.group_steps import parts_step, scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
-from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.tuning import TABLE
-from spmdsim.redistribution.ways.way import step_memory
+from spmdsim.redistribution.implementations import implementation
+from spmdsim.redistribution.implementations.implementation import step_memory
+from spmdsim.redistribution.implementations.tuning import TABLE
 from spmdsim.worlds import LockStep, pool
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
@@ -38,7 +38,7 @@ def pending(mesh, *dims, op="sum"):
 
 
 #: The way that a step takes, the step, and its element type; where it is not the first choice, what is changed.
-WAYS = [
+IMPLEMENTATIONS = [
     ("slice", over("slice", FLAT(None, None), FLAT(None, "x")), "f4", {}),
     ("slice", over("slice", FLAT(None, None), FLAT("x", None)), "f4", {}),
     ("fill", over("fill", FLAT(None, None), pending(FLAT, None, None), "sum"), "f4", {}),
@@ -74,7 +74,9 @@ WAYS = [
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("name, step, dtype, change", WAYS, ids=[f"{way[0]} {way[1]}" for way in WAYS])
+@pytest.mark.parametrize(
+    "name, step, dtype, change", IMPLEMENTATIONS, ids=[f"{one[0]} {one[1]}" for one in IMPLEMENTATIONS]
+)
 def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dtype, change):
     if isinstance(world, LockStep):
         pytest.skip("the buffers are MPI's")
@@ -88,7 +90,7 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
     rank, kind = world.rank, np.dtype(dtype)
     shape = step.src.local_shape(step.shape, rank) if rank in step.src.mesh else (0,) * len(step.shape)
     array = np.ones(shape, kind)
-    told = way.way_of(step, rank, kind, tuning, messages.MAX_COUNT)
+    told = implementation.implementation_of(step, rank, kind, tuning, messages.MAX_COUNT)
     assert told.name == name
     said = math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize * told.fresh + told.scratch
     if name not in ("messages", "fill"):
@@ -112,14 +114,19 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
 def test_only_a_rank_that_adds_up_takes_room_for_it():
     """Of halves, sums in float32 of 300,000 elements; the first rank has none to add, the second one array."""
     step = scan_step(FLAT("x", None), ("x",), (300_000,), "sum")
-    ways = [way.way_of(step, rank, np.dtype("f2"), TABLE["Open MPI"]) for rank in range(4)]
-    assert [told.scratch for told in ways] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
+    implementations = [
+        implementation.implementation_of(step, rank, np.dtype("f2"), TABLE["Open MPI"]) for rank in range(4)
+    ]
+    assert [told.scratch for told in implementations] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
 
 
-def test_the_way_that_is_asked_for_comes_first():
+def test_the_implementation_that_is_asked_for_comes_first():
     step, tuning = over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), TABLE["Open MPI"]
     for first in ("native", "composed"):
-        assert way.way_of(step, 0, np.dtype("i4"), replace(tuning, first=(first,))).name == first
+        assert (
+            implementation.implementation_of(step, 0, np.dtype("i4"), replace(tuning, first=(first,))).name
+            == first
+        )
 
 
 def test_a_rank_outside_of_the_mesh_gets_no_parts():
@@ -127,9 +134,9 @@ def test_a_rank_outside_of_the_mesh_gets_no_parts():
     assert [step.most(rank) for rank in range(4)] == [0, 30, 30, 0]
 
 
-def test_every_way_is_measured():
-    told = Path(way.__file__).read_text().split('Way("')[1:]
-    assert {part.split('"')[0] for part in told} - {name for name, *_ in WAYS} == {
+def test_every_implementation_is_measured():
+    told = Path(implementation.__file__).read_text().split('Implementation("')[1:]
+    assert {part.split('"')[0] for part in told} - {name for name, *_ in IMPLEMENTATIONS} == {
         "nothing",
         "same",
         "identity",

@@ -106,7 +106,7 @@ def test_reductions_of_every_shape(world, shape):
 @pytest.mark.parametrize("small_block", [0, 1 << 20], ids=["in chunks", "at once"])
 def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
     """Thresholds and chunks made small: all reductions are composed, in several chunks with a rest."""
-    import spmdsim.redistribution.ways.tuning as table
+    import spmdsim.redistribution.implementations.tuning as table
 
     if hasattr(world, "choices"):
         small = table.replace(

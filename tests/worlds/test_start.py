@@ -13,7 +13,7 @@ import json, os, sys
 import numpy, spmdsim.agreement.start_agreement as start
 from mpi4py import MPI
 from spmdsim.errors import SpmdError
-from spmdsim.redistribution.ways.tuning import tuning
+from spmdsim.redistribution.implementations.tuning import tuning
 from spmdsim.worlds import MPIWorld
 
 everyone = MPI.COMM_WORLD

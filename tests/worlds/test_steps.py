@@ -11,7 +11,7 @@ import pytest
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import PlanError, WorldError
-from spmdsim.redistribution.ways.rank_transfers import group_transfers
+from spmdsim.redistribution.implementations.rank_transfers import group_transfers
 from spmdsim.worlds import LockStep
 
 DTYPES = [
@@ -198,11 +198,10 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
         {"first": ("gather rows", "packed"), "chunk": ((2, 1 << 30),)},
         {"first": ("gather typed", "typed")},
         {"first": ("messages", "gather, unpack", "typed")},
-        {"first": ("schedule ring", "schedule pairwise")},
     ],
-    ids=["types and small chunks", "packed and whole", "types for all", "messages", "schedules"],
+    ids=["types and small chunks", "packed and whole", "types for all", "messages"],
 )
-def test_every_way_to_place_gives_the_same(world, monkeypatch, choice):
+def test_every_implementation_that_places_boxes_gives_the_same(world, monkeypatch, choice):
     """What is fastest on one MPI library must be right on the others too."""
     if isinstance(world, LockStep):
         pytest.skip("there is one way without MPI")

@@ -1,4 +1,4 @@
-"""Steps that repeat try their ways: what is tried, what all ranks agree on, and that no number changes."""
+"""Repeated steps try their implementations: what is tried, what all ranks agree on, and that no number changes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from processes import run_python
 from spmdsim import Mesh, Tensor, record
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.redistribution.ways import way_trial
-from spmdsim.redistribution.ways.tuning import TABLE, Finding, Wisdom, keep, stored, tuning
-from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
-from spmdsim.redistribution.ways.way_trial import (
-    AGAIN,
+from spmdsim.redistribution.implementations.implementation import (
+    Implementation,
+    has_implementations,
+    implementations_of,
+)
+from spmdsim.redistribution.implementations.trial import (
     BETTER,
-    KNOWN,
-    MOST,
-    RARER,
-    ROUNDS,
+    GROWTH,
+    PAUSE,
+    RECORDED_PAUSE,
     Trial,
     TunedStep,
     candidates,
     require_reproducible,
-    tries,
+)
+from spmdsim.redistribution.implementations.tuning import (
+    TABLE,
+    TrialRecord,
+    TrialRecords,
+    keep,
+    stored,
+    tuning,
 )
 from spmdsim.worlds import LockStep
 
@@ -36,7 +43,7 @@ LINE = Mesh((4,), ("x",))
 
 
 def steps(mesh, shape=(16, 8)):
-    """A step of each kind that has several ways, over all ranks of a mesh and over one axis of it."""
+    """A step of each kind that has several implementations, over all ranks of a mesh and over one axis of it."""
     first, *rest = mesh.axes
     everywhere = mesh.axes if len(mesh.axes) > 1 else first
     whole, rows, columns = mesh(None, None), mesh(everywhere, None), mesh(None, everywhere)
@@ -73,14 +80,14 @@ def expected(step, rank, whole):
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("mode", ["first", "full"])
 def test_every_call_of_a_trial_gives_the_same_and_counts_what_it_moves(world, monkeypatch, mode):
-    """Random floats, whose sums depend on the order: not a bit changes while ways are tried, nor afterwards."""
+    """Random floats, whose sums depend on the order: not a bit changes while implementations are tried, nor afterwards."""
     if isinstance(world, LockStep):
-        pytest.skip("there is one way without MPI")
+        pytest.skip("there is one implementation without MPI")
     from spmdsim.worlds import MPIWorld
+    from spmdsim.worlds.mpi import trials
 
     monkeypatch.setenv("SPMDSIM_TUNE", mode)
-    monkeypatch.setattr(way_trial, "ROUNDS", 1)
-    monkeypatch.setattr(way_trial, "EACH", 2)
+    monkeypatch.setattr(trials, "MANY_TRIES", 2)
     rng = np.random.default_rng(world.rank)
     with MPIWorld(world.comm) as here:
         meshes = [Mesh((here.size,), ("a",))]
@@ -98,27 +105,33 @@ def test_every_call_of_a_trial_gives_the_same_and_counts_what_it_moves(world, mo
             assert row.why.startswith(("tried", "by the model: no other")), row
             control = trace.control.get("agreement")
             assert (len(row.microseconds) > 1) == (control is not None and control.calls > 0), (row, control)
-            assert set(here.gather_on(step.group(here.rank) or here.ranks, row.way).values()) == {row.way}
+            assert set(here.gather_on(step.group(here.rank) or here.ranks, row.implementation).values()) == {
+                row.implementation
+            }
 
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 def test_all_ways_give_what_numpy_gives(world, dtype):
-    """Each way by itself, also those that add up in another order: of small whole numbers, all sums are exact."""
+    """Each implementation by itself, also those that add up in another order: of small whole numbers, all sums are exact."""
     if isinstance(world, LockStep):
-        pytest.skip("there is one way without MPI")
+        pytest.skip("there is one implementation without MPI")
     seen = set()
     for step in steps(Mesh((world.size,), ("a",))):
         if step.op == "avg" and dtype == "int32":
             continue
         parts, whole = pieces(world, step, dtype)
-        for way in ways_of(step, world.rank, np.dtype(dtype), world.choices, reproducible=False):
+        for implementation in implementations_of(
+            step, world.rank, np.dtype(dtype), world.choices, reproducible=False
+        ):
             program = world._begin(step, np.dtype(dtype), None)
-            run = world._by_way(step, np.dtype(dtype), way, program)
+            run = world._by_implementation(step, np.dtype(dtype), implementation, program)
             result = run(np.ascontiguousarray(parts[0]))
-            np.testing.assert_array_equal(result, expected(step, world.rank, whole), f"{step} {way.label}")
+            np.testing.assert_array_equal(
+                result, expected(step, world.rank, whole), f"{step} {implementation.name}"
+            )
             program.free()
-            seen.add(way.name)
+            seen.add(implementation.name)
     assert {
         "typed",
         "packed",
@@ -126,18 +139,20 @@ def test_all_ways_give_what_numpy_gives(world, dtype):
         "gather",
         "gather rows",
         "gather typed",
-        "schedule ring",
         "composed",
     } <= seen
 
 
-def test_ways_that_reduce_in_another_order_are_no_alternative_unless_asked_for():
+def test_implementations_that_reduce_in_another_order_are_no_alternative_unless_asked_for():
     """Of four floats the order counts; of two, of whole numbers and for the largest it does not."""
     pair = Mesh((2,), ("x",))
 
     def names(mesh, op, dtype, **options):
         step = Step("all_reduce", ("x",), mesh(None, partial={"x": op}), mesh(None), (100_000,), op)
-        return {way.name for way in ways_of(step, 0, np.dtype(dtype), TABLE["Open MPI"], **options)}
+        return {
+            implementation.name
+            for implementation in implementations_of(step, 0, np.dtype(dtype), TABLE["Open MPI"], **options)
+        }
 
     assert names(LINE, "sum", "f4") == {"native"}
     assert names(LINE, "sum", "f4", reproducible=False) == {"native", "composed"}
@@ -154,88 +169,97 @@ def test_all_members_of_a_group_have_the_same_ways(kind, size):
     shape = ((7, 5), (3, 1), (4, size * 2))[kind]
     for step in steps(mesh, shape):
         for dtype in ("f4", "f2"):
-            choices = [ways_of(step, rank, np.dtype(dtype), TABLE["Open MPI"]) for rank in range(size)]
-            assert len({tuple(way.label for way in ways) for ways in choices}) == 1, step
-            assert len({tuple(way.nanoseconds for way in ways) for ways in choices}) == 1, step
-            assert has_ways(step)
+            choices = [
+                implementations_of(step, rank, np.dtype(dtype), TABLE["Open MPI"]) for rank in range(size)
+            ]
+            assert (
+                len(
+                    {
+                        tuple(implementation.name for implementation in implementations)
+                        for implementations in choices
+                    }
+                )
+                == 1
+            ), step
+            assert (
+                len(
+                    {
+                        tuple(implementation.nanoseconds for implementation in implementations)
+                        for implementations in choices
+                    }
+                )
+                == 1
+            ), step
+            assert has_implementations(step)
 
 
 def test_what_the_model_puts_far_away_is_tried_only_where_all_are():
-    ways = [Way(f"w{k}", nanoseconds=1 + k / 4) for k in range(8)]
-    assert [way.name for way in candidates(ways, "first")] == ["w0", "w1", "w2", "w3"]
-    assert [way.name for way in candidates([ways[0], ways[4], ways[5]], "first")] == ["w0", "w4"]
-    assert len(candidates(ways, "full")) == 8 and candidates(ways, "off") == (ways[0],)
+    prices = [Implementation(f"w{k}", nanoseconds=nanoseconds) for k, nanoseconds in enumerate((1, 2, 2.25))]
+    assert [one.name for one in candidates(prices, "first")] == ["w0", "w1"]
+    assert len(candidates(prices, "full")) == 3 and candidates(prices, "off") == (prices[0],)
 
 
 @given(st.lists(st.lists(st.floats(1, 1e6), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_a_trial_ends_and_keeps_one_of_the_best(times):
     trial = Trial([f"w{k}" for k in range(len(times))], 4, 0)
     turns = []
-    while not trial.waiting:
-        trial.note(times[trial.way][turns.count(trial.way) % 4])
-        turns.append(trial.way if trial.turn else turns[-1])
-        if trial.over:
-            trial.decide(trial.mine)
-    assert len(turns) <= 4 * len(times) * ROUNDS and trial.waiting == AGAIN
+    while not trial.pause:
+        turns.append(trial.current)
+        trial.add(times[trial.current][turns.count(trial.current) - 1])
+        if trial.is_over:
+            trial.decide(trial.times)
+    assert len(turns) == 4 * len(times) and trial.pause == PAUSE
     assert trial.least == tuple(map(min, times))
     assert min(trial.least) >= BETTER * trial.least[trial.chosen] * (1 - 1e-12)
 
 
-def test_a_trial_is_over_within_ten_calls_and_made_longer_where_it_was_disturbed():
-    for count in range(2, MOST + 1):
-        assert 1 + tries(count, "first") * count <= 10 and tries(count, "first") % 2 == 0
-    assert tries(5, "full") % 2 == 0
-    trial = Trial(("calm", "disturbed"), 2, 0)
-    trial.decide([10, 10, 9, 50])
-    assert trial.waiting == 0 and trial.chosen == 0 and not trial.over
-    trial.decide([10, 10, 9, 50, 10, 10, 9, 9])
-    assert (trial.waiting, trial.ways[trial.chosen]) == (AGAIN, "disturbed")
-    again = trial.again
-    trial.decide([10, 10, 9, 9])
-    assert trial.waiting == again > AGAIN
-    assert "tried, us: disturbed 9.0, calm 10.0" in TunedStep.of("a step", 2, trial).why
-
-
-def test_each_way_makes_two_calls_in_a_row_of_which_the_second_counts_where_they_differ():
-    trial, ways = Trial(("one", "other"), 4, 0), []
+def test_each_implementation_makes_two_calls_in_a_row_of_which_the_better_one_counts():
+    trial, places = Trial(("one", "other"), 4, 0), []
     for took in (30, 20, 28, 26, 30, 20, 28, 26):
-        ways.append(trial.way)
-        trial.note(took)
-    assert ways == [0, 0, 1, 1, 0, 0, 1, 1] and trial.over
-    trial.decide(trial.mine)
+        places.append(trial.current)
+        trial.add(took)
+    assert places == [0, 0, 1, 1, 0, 0, 1, 1] and trial.is_over
+    trial.decide(trial.times)
     assert trial.least == (20, 26) and trial.chosen == 0
+    assert "tried, us: one 20.0, other 26.0" in TunedStep.of("a step", 2, trial).why
 
 
-def test_a_way_that_was_disturbed_is_tried_again_soon_and_what_it_took_before_counts_once_more():
+def test_a_disturbed_trial_is_repeated_soon_and_the_times_before_count_once_more():
     trial = Trial(("typed", "packed"), 2, 0)
-    trial.decide([3300, 3200, 430, 420])  # somebody else had the machine
-    assert (trial.ways[trial.chosen], trial.waiting) == ("packed", AGAIN)
+    trial.decide([3300, 3200, 430, 420])  # another program had the machine
+    assert (trial.names[trial.chosen], trial.pause) == ("packed", PAUSE)
     trial.decide([90, 80, 430, 420])
-    assert (trial.ways[trial.chosen], trial.least, trial.waiting) == ("typed", (80, 420), RARER * AGAIN)
-    trial.decide([990, 980, 410, 430])  # once is nothing
-    assert (trial.ways[trial.chosen], trial.least) == ("typed", (80, 410))
+    assert (trial.names[trial.chosen], trial.least, trial.pause) == ("typed", (80, 420), GROWTH * PAUSE)
+    trial.decide([990, 980, 410, 430])  # one disturbed trial changes nothing
+    assert (trial.names[trial.chosen], trial.least) == ("typed", (80, 410))
     trial.decide([990, 980, 410, 430])
-    assert (trial.ways[trial.chosen], trial.least) == ("packed", (980, 410))
+    assert (trial.names[trial.chosen], trial.least) == ("packed", (980, 410))
 
 
 def test_what_was_found_before_is_not_tried_again():
-    assert Trial(("a", "b"), 2, 1, Finding("b", {})).waiting == KNOWN > AGAIN
-    assert Trial(("a", "b"), 2, 1, Finding("b", {})).chosen == 1
-    assert Trial(("a", "b"), 2, 1, Finding("gone", {})).waiting == 1
+    assert Trial(("a", "b"), 2, 1, TrialRecord("b", {})).pause == RECORDED_PAUSE > PAUSE
+    assert Trial(("a", "b"), 2, 1, TrialRecord("b", {})).chosen == 1
+    assert Trial(("a", "b"), 2, 1, TrialRecord("gone", {})).pause == 1
 
 
 def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
-    path, here = tmp_path / "here.json", Wisdom({"m": {"s": Finding("a", {"a": 1.0, "b": 2.0})}})
+    path, here = tmp_path / "here.json", TrialRecords({"m": {"s": TrialRecord("a", {"a": 1.0, "b": 2.0})}})
     path.write_text('{"MPICH": {"chunk": [[2, 64]]}}')
     keep(path, "MPICH", here)
     keep(path, "Open MPI", here)
-    keep(path, "MPICH", Wisdom({"m": {"s": Finding("b", {"b": 1.5}), "t": Finding("a", {})}, "n": {}}))
-    assert stored(path)["Open MPI"] == {"ways": here.to_dict()}
+    keep(
+        path,
+        "MPICH",
+        TrialRecords({"m": {"s": TrialRecord("b", {"b": 1.5}), "t": TrialRecord("a", {})}, "n": {}}),
+    )
+    assert stored(path)["Open MPI"] == {"implementations": here.to_dict()}
     tuning.cache_clear()
     settings = tuning("MPICH", str(path))
-    assert settings.chunk == ((2, 64),) and settings.ways.of("m", "s") == Finding("b", {"b": 1.5})
-    assert repr(settings.ways) != repr(here) and hash(settings.ways) == hash(
-        Wisdom.read(settings.ways.to_dict())
+    assert settings.chunk == ((2, 64),) and settings.implementations.of("m", "s") == TrialRecord(
+        "b", {"b": 1.5}
+    )
+    assert repr(settings.implementations) != repr(here) and hash(settings.implementations) == hash(
+        TrialRecords.read(settings.implementations.to_dict())
     )
     assert (
         run_python("-m", "spmdsim", "tune", "-o", tmp_path / "both.json", "--show", path).stdout.count("m:")
@@ -248,12 +272,16 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
     one, two, both = (tmp_path / name for name in ("one.json", "two.json", "both.json"))
     one.write_text('{"MPICH": {"chunk": [[2, 64]], "call": 5}}')
     two.write_text(
-        '{"MPICH": {"call": 7, "ways": {"m": {"s": {"way": "a"}}}}, "Open MPI": {"first": ["typed"]}}'
+        '{"MPICH": {"call": 7, "implementations": {"m": {"s": {"implementation": "a"}}}}, "Open MPI": {"first": ["typed"]}}'
     )
     assert run_python("-m", "spmdsim", "tune", "-o", both, one, two).returncode == 0
     tuning.cache_clear()
     settings = tuning("MPICH", str(both))
-    assert (settings.chunk, settings.call, settings.ways.of("m", "s")) == (((2, 64),), 7, Finding("a", {}))
+    assert (settings.chunk, settings.call, settings.implementations.of("m", "s")) == (
+        ((2, 64),),
+        7,
+        TrialRecord("a", {}),
+    )
     assert stored(both)["Open MPI"] == {"first": ["typed"]}
 
 
@@ -262,8 +290,8 @@ def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):
         raise OSError("no locks")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    keep(tmp_path / "here.json", "MPICH", Wisdom({"m": {"s": Finding("a", {})}}))
-    assert list(stored(tmp_path / "here.json")["MPICH"]["ways"]) == ["m"]
+    keep(tmp_path / "here.json", "MPICH", TrialRecords({"m": {"s": TrialRecord("a", {})}}))
+    assert list(stored(tmp_path / "here.json")["MPICH"]["implementations"]) == ["m"]
 
 
 @pytest.mark.filterwarnings(
@@ -274,21 +302,26 @@ def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
 
     def add(number):
         for step in range(20):
-            keep(path, "MPICH", Wisdom({f"machine {number}": {f"step {step}": Finding("a", {})}}))
+            keep(path, "MPICH", TrialRecords({f"machine {number}": {f"step {step}": TrialRecord("a", {})}}))
 
     jobs = [multiprocessing.get_context("fork").Process(target=add, args=(number,)) for number in range(3)]
     for job in jobs:
         job.start()
     for job in jobs:
         job.join()
-    ways = stored(path)["MPICH"]["ways"]
-    assert {machine: len(steps) for machine, steps in ways.items()} == {f"machine {k}": 20 for k in range(3)}
+    implementations = stored(path)["MPICH"]["implementations"]
+    assert {machine: len(steps) for machine, steps in implementations.items()} == {
+        f"machine {k}": 20 for k in range(3)
+    }
     assert [one.name for one in tmp_path.iterdir()] == ["here.json"]
 
 
 @pytest.mark.parametrize(
     "data",
-    [{"MPICH": {"ways": ways}} for ways in (3, {"m": 3}, {"m": {"s": 3}}, {"m": {"s": {"way": 3}}})]
+    [
+        {"MPICH": {"implementations": implementations}}
+        for implementations in (3, {"m": 3}, {"m": {"s": 3}}, {"m": {"s": {"implementation": 3}}})
+    ]
     + [{"kind": "x"}, {"OpenMPI": {}}, {"Open MPI": 3}, {"Open MPI": {"chunks": []}}, []],
 )
 def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, data):
@@ -331,19 +364,21 @@ def test_a_program_starts_with_what_was_found_and_ranks_with_other_findings_are_
     tried = run_python("-m", "spmdsim", "tune", "-n", 2, "-o", here, tmp_path / "job.py")
     assert tried.returncode == 0, tried.stderr
     (library,) = json.loads(here.read_text()).values()
-    ((_, by_step),) = library["ways"].items()
+    ((_, by_step),) = library["implementations"].items()
     (one,) = by_step.values()
-    assert len(one["microseconds"]) >= 4 and one["way"] in one["microseconds"]
-    one["way"] = "typed"
+    assert len(one["microseconds"]) == 3 and one["implementation"] in one["microseconds"]
+    one["implementation"] = "typed"
     here.write_text(json.dumps(dict.fromkeys(TABLE, library)))
     env = {"SPMDSIM_TUNE": str(here)}
     result = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", **env)
     assert "typed (found before: in the file of SPMDSIM_TUNE)" in result.stdout, result.stderr
-    one["way"] = "gather rows"
+    one["implementation"] = "gather rows"
     odd.write_text(json.dumps(dict.fromkeys(TABLE, library)))
     apart = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(odd), **env)
     assert apart.returncode != 0
-    told = [line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNE) of ways is" in line]
+    told = [
+        line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNE) of implementations is" in line
+    ]
     assert len(told) == 1 and "1 step of 1 machine, checksum" in told[0], apart.stderr
 
 

@@ -21,9 +21,9 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.pictured import Pictured
+from spmdsim.redistribution.implementations.implementation import plan_peak
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge
 from spmdsim.redistribution.price import largest_shard
-from spmdsim.redistribution.ways.way import plan_peak
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
 from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
 from spmdsim.redistribution.group_steps import Parts, ScanStep, one_array
 from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room
-from spmdsim.redistribution.ways.rank_transfers import flat_offset
-from spmdsim.redistribution.ways.way import Way
+from spmdsim.redistribution.implementations.implementation import Implementation
+from spmdsim.redistribution.implementations.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import Arrived, add_on, add_up, assembled, cut_out
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
@@ -151,12 +151,12 @@ def _indices(shares: Sequence[Part], mine: Bounds) -> dict[int, tuple[slice, ...
 # -- in the middle of local functions ----------------------------------------------------------------------
 
 
-def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
+def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
     """An exclusive scan of a rank's array."""
     op = check_reduce(step.op, dtype)
     order = group.order[::-1] if step.backward else group.order
     me, first, native = order.index(group.me), identity(op, dtype), native_op(op, dtype)
-    if way.name == "identity":
+    if implementation.name == "identity":
         return lambda array: np.full(array.shape, first)
 
     def gathered(array: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
                 out[...] = rows[k]
         return out
 
-    if native is None or way.name != "scan":
+    if native is None or implementation.name != "scan":
         return gathered
 
     def exclusive(array: np.ndarray) -> np.ndarray:

@@ -3,8 +3,8 @@
 Moving data needs only the size of an element, so every type that numpy knows can be moved; arithmetic needs
 the type itself, which only MPI's own reductions ask for.
 
-Boxes (all_gather, all_to_all, exchange) go in one call of MPI's. Ways, chosen by facts that all members of the group know
-(``redistribution/ways``): ``Allgather(v)`` straight into the result where the pieces are contiguous there; ``Alltoallw`` with
+Boxes (all_gather, all_to_all, exchange) have several implementations (``redistribution/implementations``):
+``Allgather(v)`` straight into the result where the pieces are contiguous there; ``Alltoallw`` with
 subarray types; packing and ``Alltoallv``; and messages to the actual peers, in pieces that MPI can count, where a group is
 large or its data are.
 """
@@ -24,21 +24,21 @@ from spmdsim.agreement.comparison import abandoned
 from spmdsim.collectives.execution import execute
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Index
-from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.rank_transfers import (
+from spmdsim.redistribution.implementations.implementation import MAX_COUNT as MPI_COUNT
+from spmdsim.redistribution.implementations.implementation import Implementation, in_library
+from spmdsim.redistribution.implementations.rank_transfers import (
     MemberBox,
     RankTransfers,
     Side,
     flat_offset,
     packed_side,
 )
-from spmdsim.redistribution.ways.way import Way, in_library
 from spmdsim.worlds.emulated import Emulation
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.
-MAX_COUNT = way.MAX_COUNT
+MAX_COUNT = MPI_COUNT
 
 _WORDS = {
     kind.Get_size(): kind
@@ -162,14 +162,18 @@ def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.n
     return run
 
 
-def place(way: Way, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
-    """A way to place boxes; MPI types that it makes, to be freed when it is forgotten, come to the list."""
-    traffic = way.traffic
+def place(implementation: Implementation, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
+    """Return the function of an implementation that places boxes. Append its MPI types, which the caller frees, to `types`."""
+    traffic = implementation.traffic
     assert traffic is not None
-    if way.name == "gather rows":
-        return _gather_rows(traffic, comm, dtype, way.rows, way.most)
-    typed = {"gather typed": _gather_typed, "typed": _typed}.get(way.name)
-    return _PLAIN[way.name](traffic, comm, dtype) if typed is None else typed(traffic, comm, dtype, types)
+    if implementation.name == "gather rows":
+        return _gather_rows(traffic, comm, dtype, implementation.rows, implementation.most)
+    typed = {"gather typed": _gather_typed, "typed": _typed}.get(implementation.name)
+    return (
+        _PLAIN[implementation.name](traffic, comm, dtype)
+        if typed is None
+        else typed(traffic, comm, dtype, types)
+    )
 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:

@@ -28,11 +28,16 @@ from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, room_around
+from spmdsim.redistribution.implementations.implementation import (
+    Implementation,
+    has_implementations,
+    implementations_of,
+    threshold,
+)
+from spmdsim.redistribution.implementations.rank_transfers import group_transfers
+from spmdsim.redistribution.implementations.trial import TunedSteps, require_reproducible, tune_mode
+from spmdsim.redistribution.implementations.tuning import tuning
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
-from spmdsim.redistribution.ways.rank_transfers import group_transfers
-from spmdsim.redistribution.ways.tuning import tuning
-from spmdsim.redistribution.ways.way import Way, has_ways, threshold, ways_of
-from spmdsim.redistribution.ways.way_trial import TunedSteps, require_reproducible, tune_mode
 from spmdsim.settings import DEADLINE, RECORD
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
@@ -110,8 +115,10 @@ class MPIWorld(BeginsEarly):
             settings = agree_on_start(self._everyone, deadline, wanted)
             self.choices, self._deadline = settings["tuning"], settings["deadline"]
             self.reproducible: bool = settings["reproducible"]
-            machine = common_machine(self._everyone) if self.choices.ways.machines else machine_name()
-            self._trials = Trials(settings["tune"], self.choices.ways, machine)
+            machine = (
+                common_machine(self._everyone) if self.choices.implementations.machines else machine_name()
+            )
+            self._trials = Trials(settings["tune"], self.choices.implementations, machine)
             self._comms, self._shared = Comms(self._everyone, self._deadline), Shared()
         mode = settings["check"] if self.size > 1 else False
         if agreement is None and mode:
@@ -271,17 +278,19 @@ class MPIWorld(BeginsEarly):
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
     def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
-        """The step by its only way, or by those that are tried."""
-        ways = ways_of(step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible)
+        """Return the only implementation of a step, or a trial of several."""
+        implementations = implementations_of(
+            step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible
+        )
 
-        def make(way: Way) -> Run:
-            run = self._by_way(step, dtype, way, program)
+        def make(implementation: Implementation) -> Run:
+            run = self._by_implementation(step, dtype, implementation, program)
             return run if step.shape_after or self.rank in step.dst.mesh else returning_zero(run, dtype)
 
-        if not has_ways(step) or ways[0].name == "nothing":
-            return make(ways[0])
-        # Of steps that have one way here, too: what is kept must be the same on ranks whose groups differ.
-        some, trial = self._trials.of(step, dtype, ways, program.members, program.free)
+        if not has_implementations(step) or implementations[0].name == "nothing":
+            return make(implementations[0])
+        # Register steps with one implementation too, because ranks whose groups differ must forget equal trials.
+        some, trial = self._trials.of(step, dtype, implementations, program.members, program.free)
         if len(some) == 1:
             return make(some[0])
         group = step.group(self.rank) if step.axes else program.members
@@ -293,8 +302,10 @@ class MPIWorld(BeginsEarly):
 
         return tried(trial, lambda number: make(some[number]), comm, meet)
 
-    def _by_way(self, step: Step, dtype: np.dtype, way: Way, program: MPIStepProgram) -> Run:
-        if way.name == "nothing":
+    def _by_implementation(
+        self, step: Step, dtype: np.dtype, implementation: Implementation, program: MPIStepProgram
+    ) -> Run:
+        if implementation.name == "nothing":
             return returning_nothing(step, dtype)
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
@@ -303,32 +314,30 @@ class MPIWorld(BeginsEarly):
                 return exchange_halo(step, self.rank, None, dtype)
             members, group = self._group(step)
             return exchange_halo(step, self.rank, (members, group.comm), dtype)
-        if way.name == "slice":
+        if implementation.name == "slice":
             return cutting(step.dst.bounds(step.shape, self.rank), step.src.bounds(step.shape, self.rank))
-        if way.name == "fill":
+        if implementation.name == "fill":
             return filling(step, self.rank, dtype)
         target = step.dst.local_shape(step.shape_after, self.rank)
-        if way.name in ("reshape", "same"):
+        if implementation.name in ("reshape", "same"):
             return lambda array: array.reshape(target)
         members = program.members
-        if way.name == "numbered":
+        if implementation.name == "numbered":
             return exchange_numbered(step, self.rank, self._comms.of(members), members, dtype)
-        if way.name == "summed":
+        if implementation.name == "summed":
             return sum_directly(step, self.rank, self._comms.of(members), members, dtype)
         if isinstance(step, ScanStep):
-            return scan(step, self._group(step)[1], dtype, way)
-        if way.traffic is None:
+            return scan(step, self._group(step)[1], dtype, implementation)
+        if implementation.traffic is None:
             _, group = self._group(step)
             if step.collective == "reduce_scatter":
-                return reduce_scattered(step, group, dtype, way)
-            return reduce_all(step, group, dtype, target, way)
-        comm = self._comms.of(way.traffic.members)
-        if way.name.startswith("schedule "):
-            return self._scheduled(step, way.name.removeprefix("schedule "), dtype)
-        if way.name == "broadcast":
-            root = way.traffic.members.index(step.src.mesh.rank_at(0))
-            return broadcast(way.traffic, comm, dtype, root, step.shape)
-        return place(way, comm, dtype, program.types)
+                return reduce_scattered(step, group, dtype, implementation)
+            return reduce_all(step, group, dtype, target, implementation)
+        comm = self._comms.of(implementation.traffic.members)
+        if implementation.name == "broadcast":
+            root = implementation.traffic.members.index(step.src.mesh.rank_at(0))
+            return broadcast(implementation.traffic, comm, dtype, root, step.shape)
+        return place(implementation, comm, dtype, program.types)
 
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
         """The ranks that this one reduces with, sorted, and their communicator."""
@@ -347,7 +356,7 @@ class MPIWorld(BeginsEarly):
 
     @property
     def tuning(self) -> TunedSteps:
-        """Which ways the steps of this process take, and why; see :attr:`World.tuning`."""
+        """The implementations of the steps of this process; see :attr:`World.tuning`."""
         return self._trials.table()
 
     @property

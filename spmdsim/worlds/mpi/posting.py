@@ -1,7 +1,7 @@
 """Collectives that are begun and waited for later: the same bits as those that are waited for at once.
 
 A reduction is an exchange after which every rank reduces its block in the order of the group, and, for an all_reduce, a
-gathering of the blocks: the way that large ones take anyway. One that MPI would reduce in an order of its own, among more
+gathering of the blocks, as for large reductions. One that MPI would reduce in an order of its own, among more
 than two ranks, is not begun early.
 """
 
@@ -23,8 +23,8 @@ from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Mesh, nested_blocks
 from spmdsim.core.step import Step
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.ways.tuning import Tuning
-from spmdsim.redistribution.ways.way import Way, way_of
+from spmdsim.redistribution.implementations.implementation import Implementation, implementation_of
+from spmdsim.redistribution.implementations.tuning import Tuning
 from spmdsim.worlds.base import World
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element
@@ -39,7 +39,7 @@ Post = Callable[[np.ndarray], Requests]
 #: The collectives that may be begun early, and what that is called where ranks compare their calls.
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 BEGUN_EARLY = "calls that do not wait"
-#: The ways of reductions in which ranks add up in the order of the group.
+#: The implementations of reductions in which ranks add up in the order of the group.
 ORDERED = ("small", "composed", "gathered")
 
 
@@ -111,9 +111,9 @@ class BeginsEarly(World):
         post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
-            way = way_of(step, self.rank, dtype, self.choices, MAX_COUNT)
-            post = posting(step, self._group(step)[1], way, step.dst.local_shape(step.shape, self.rank))
-        return EarlyProgram(self._finish, post, call)
+            implementation = implementation_of(step, self.rank, dtype, self.choices, MAX_COUNT)
+            target = step.dst.local_shape(step.shape, self.rank)
+            post = posting(step, self._group(step)[1], implementation, target)
 
     def proceed(self) -> None:
         """Let MPI work on what was begun: few libraries have a thread that does."""
@@ -127,18 +127,20 @@ class BeginsEarly(World):
             self._under_way = [one for one in self._under_way if not one[0].Test()]
 
 
-def posting(step: Step, group: ReduceGroup, way: Way, target: tuple[int, ...]) -> Post | None:
-    """How a step is begun by this rank and its group; None if it is to run at once. ``way`` is how it runs otherwise."""
-    if way.name == "same" or math.prod(step.shape) > MAX_COUNT:
+def posting(
+    step: Step, group: ReduceGroup, implementation: Implementation, target: tuple[int, ...]
+) -> Post | None:
+    """How a step is begun by this rank and its group; None if it is to run at once. ``implementation`` runs it otherwise."""
+    if implementation.name == "same" or math.prod(step.shape) > MAX_COUNT:
         return None
     if step.collective == "all_gather":
         even = step.src.ndim == 1 and step.src.is_even(step.shape)
         return _gathering(group, target) if even else None
-    if way.name not in ORDERED and not (way.name == "native" and group.size == 2):
+    if implementation.name not in ORDERED and not (implementation.name == "native" and group.size == 2):
         return None
     if step.collective == "all_reduce":
         return _reducing_all(str(step.op), group)
-    return _scattering(str(step.op), group, way) if step.collective == "reduce_scatter" else None
+    return _scattering(str(step.op), group, implementation) if step.collective == "reduce_scatter" else None
 
 
 def _exchanged(
@@ -152,8 +154,8 @@ def _exchanged(
     return group.comm.Ialltoallv([flat, sent, kind], [rows.reshape(-1), taken, kind]), rows
 
 
-def _scattering(op: str, group: ReduceGroup, way: Way) -> Post:
-    layout = way.blocks
+def _scattering(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
+    layout = implementation.blocks
     assert layout is not None
 
     def post(array: np.ndarray) -> Requests:

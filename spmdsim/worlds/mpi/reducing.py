@@ -1,6 +1,6 @@
 """all_reduce and reduce_scatter on MPI, derived once per step and rank.
 
-Three ways each: MPI's own call; composed, that is, an exchange after which every rank reduces its block in
+Three implementations each: MPI's own call; composed, that is, an exchange after which every rank reduces its block in
 numpy (and, for all_reduce, gathers the blocks), in chunks that stay in cache; and, for small reductions that
 MPI does not know, gathering everything and reducing everywhere. The last two reduce in the order of the group,
 so their results are equal to LockStep's to the last bit.
@@ -20,8 +20,8 @@ from spmdsim.core.elements import fold, ufunc
 from spmdsim.core.layout import nested_blocks
 from spmdsim.core.step import Step
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.ways.rank_transfers import Blocks
-from spmdsim.redistribution.ways.way import Way, chunk_elements
+from spmdsim.redistribution.implementations.implementation import Implementation, chunk_elements
+from spmdsim.redistribution.implementations.rank_transfers import Blocks
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import element, native_op, number_view
@@ -45,14 +45,16 @@ class ReduceGroup:
         return len(self.order)
 
 
-def reduce_all(step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int, ...], way: Way) -> Run:
+def reduce_all(
+    step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int, ...], implementation: Implementation
+) -> Run:
     """all_reduce of a shard of this shape."""
     op = check_reduce(step.op, dtype)
-    if way.name == "native":
+    if implementation.name == "native":
         return _native_all(op, group, shape, dtype)
-    if way.name == "gathered":
+    if implementation.name == "gathered":
         return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
-    return _composed_all(op, group, way.most)
+    return _composed_all(op, group, implementation.most)
 
 
 def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
@@ -145,18 +147,20 @@ def to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int
 # -- reduce_scatter -----------------------------------------------------------------------------------
 
 
-def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
-    """reduce_scatter of the way's blocks."""
-    op, layout = check_reduce(step.op, dtype), way.blocks
+def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
+    """Return a reduce_scatter of the implementation's blocks."""
+    op, layout = check_reduce(step.op, dtype), implementation.blocks
     assert layout is not None
-    if way.name == "native":
+    if implementation.name == "native":
         return _native_scatter(op, group, layout, dtype)
-    if way.name == "small":
+    if implementation.name == "small":
         return _small_scatter(op, group, layout, dtype)
 
     def composed(array: np.ndarray) -> np.ndarray:
         out = empty(layout.target, array.dtype)
-        _exchange_and_fold(op, group, layout, way.most, packed(layout, array).reshape(-1), out.reshape(-1))
+        _exchange_and_fold(
+            op, group, layout, implementation.most, packed(layout, array).reshape(-1), out.reshape(-1)
+        )
         return out
 
     return composed

@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.step import Index, Step
-from spmdsim.redistribution.ways.rank_transfers import RankTransfers
+from spmdsim.redistribution.implementations.rank_transfers import RankTransfers
 from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted

@@ -1,9 +1,8 @@
-"""The first calls of a step that repeats try its ways; what all ranks of its group then agree on is kept.
+"""Trials of implementations on MPI: the first calls of a repeated step measure them, and the group keeps the best.
 
-All members of a group make the same calls in the same order, so that each knows from its own which way is whose turn.
-What they know is kept by group, and forgotten at the same call on all of them; what a rank derived from it may be
-forgotten, and derived again, at any time. A call of a trial is compared with the others' before it runs, as a new kind
-of call is.
+All members of a group make the same calls in the same order. So each one derives from its own calls which implementation is
+next. A trial belongs to a group. It is forgotten at the same call on all members, but the program that a rank derives from
+it can be forgotten and derived again at any time. Ranks compare a call of a trial before it runs, like a new kind of call.
 """
 
 from __future__ import annotations
@@ -23,16 +22,23 @@ from mpi4py import MPI
 from spmdsim.agreement.call import CallDescription
 from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
-from spmdsim.redistribution.ways.tuning import NOTHING, Wisdom
-from spmdsim.redistribution.ways.way import Way
-from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, candidates, tries
+from spmdsim.redistribution.implementations.implementation import Implementation
+from spmdsim.redistribution.implementations.trial import (
+    FEW_TRIES,
+    MANY_TRIES,
+    Trial,
+    TunedStep,
+    TunedSteps,
+    candidates,
+)
+from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecords
 from spmdsim.sides import number_of
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.programs import Run
 
 
 class KeptTrial(NamedTuple):
-    """What the group of a step knows of it, its ranks, and what is called when it is known no more."""
+    """The number of ranks of a trial, the trial, and the functions to call when it is forgotten."""
 
     size: int
     trial: Trial
@@ -40,71 +46,86 @@ class KeptTrial(NamedTuple):
 
 
 class Trials:
-    """What a world tries (``"off"``, ``"first"`` or ``"full"``), what was known before of its machine, and what came of it."""
+    """The trials of a world.
 
-    def __init__(self, mode: str, wisdom: Wisdom = NOTHING, machine: str = "") -> None:
-        self.mode, self.wisdom, self.machine = mode, wisdom, machine
+    Args:
+        mode: ``"off"``, ``"first"`` or ``"full"``.
+        records: the results of earlier trials.
+        machine: the name of the machine.
+    """
+
+    def __init__(self, mode: str, records: TrialRecords = NOTHING, machine: str = "") -> None:
+        self.mode, self.records, self.machine = mode, records, machine
         self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], KeptTrial]] = {}
 
     def of(
         self,
         step: Step,
         dtype: np.dtype,
-        ways: Sequence[Way],
+        implementations: Sequence[Implementation],
         members: tuple[int, ...],
         forgotten: Callable[[], None],
-    ) -> tuple[tuple[Way, ...], Trial]:
-        """The ways of a step that are worth a trial, and what all members, whose calls are the same, know of them."""
+    ) -> tuple[tuple[Implementation, ...], Trial]:
+        """Return the implementations of a step to try, and the trial that all members share.
+
+        `forgotten` is called when the trial is forgotten.
+        """
         group = self._groups.get(members)
         if group is None:
             group = self._groups[members] = Bounded(free=lambda kept: [one() for one in kept.forgotten])
-        some, finding = candidates(ways, self.mode), None
-        if self.wisdom is not NOTHING and self.mode != "full":
-            finding = self.wisdom.of(self.machine, words(step, dtype))
-            if finding is not None:
-                some = tuple(way for way in ways if way in some or way.label == finding.way)
+        tried, record = candidates(implementations, self.mode), None
+        if self.records is not NOTHING and self.mode != "full":
+            record = self.records.of(self.machine, words(step, dtype))
+            if record is not None:
+                name = record.implementation
+                tried = tuple(one for one in implementations if one in tried or one.name == name)
         kept = group.get((step, dtype))
         if kept is None:
-            labels = [way.label for way in some]
-            trial = Trial(labels, tries(len(some), self.mode), int(self.mode != "full"), finding)
+            full = self.mode == "full"
+            names = [one.name for one in tried]
+            trial = Trial(names, MANY_TRIES if full else FEW_TRIES, 0 if full else 1, record)
             size = len(members) if not step.axes else step.src.mesh.axis_size(*step.axes)
             kept = group[step, dtype] = KeptTrial(size, trial, [])
         kept.forgotten[:] = [forgotten]
-        return some, kept.trial
+        return tried, kept.trial
 
     def table(self) -> TunedSteps:
-        """What is chosen now, and why."""
-        pairs = [one for group in self._groups.values() for one in group.items()]
+        """Return the current choices and the reasons."""
+        pairs = [pair for group in self._groups.values() for pair in group.items()]
         rows = [TunedStep.of(words(*key), kept.size, kept.trial) for key, kept in pairs]
-        return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.wisdom)
+        return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.records)
 
 
 def words(step: Step, dtype: np.dtype) -> str:
-    """A step in words, with its meshes: what is found of it holds for others of which they are the same."""
+    """Return a step in words, with its meshes. Steps with equal words share a record."""
     meshes = dict.fromkeys((step.src.mesh, step.dst.mesh))
     return f"{CallDescription.of_step(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
 
 
 def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
-    """Return a step whose calls try the ways, which ``make`` derives by their numbers, or take the chosen one.
+    """Return a step whose calls try the implementations of a trial, or use the chosen one.
 
-    ``meet`` is called inside of a call of a trial: it returns when all of the communicator's ranks are in it.
+    Args:
+        trial: the trial of the step.
+        make: returns the implementation at a place of the trial.
+        comm: the communicator of the group.
+        meet: returns when all ranks of the group are in this call.
     """
-    way = cache(make)
+    implementation = cache(make)
 
     def run(array: np.ndarray) -> np.ndarray:
-        if trial.waiting:
-            trial.waiting -= 1
-            return way(trial.chosen)(array)
+        if trial.pause:
+            trial.pause -= 1
+            return implementation(trial.chosen)(array)
         meet()
-        attempt = way(trial.way)
+        attempt = implementation(trial.current)
         comm.Barrier()
         start = time.perf_counter_ns()
         result = attempt(array)
-        trial.note((time.perf_counter_ns() - start) / 1000)
-        if trial.over:
-            slowest = np.empty(len(trial.mine))
-            comm.agree(np.array(trial.mine), slowest, MPI.MAX)
+        trial.add((time.perf_counter_ns() - start) / 1000)
+        if trial.is_over:
+            slowest = np.empty(len(trial.times))
+            comm.agree(np.array(trial.times), slowest, MPI.MAX)
             trial.decide(slowest.tolist())
         return result
 
@@ -113,18 +134,18 @@ def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callabl
 
 @cache
 def machine_name() -> str:
-    """This machine and its MPI in words."""
+    """Return the name of this machine and its MPI library."""
     try:
-        said = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     except OSError:
-        said = None
-    processor = said[1].strip() if said else platform.processor() or platform.machine()
+        model = None
+    processor = model[1].strip() if model else platform.processor() or platform.machine()
     version = ".".join(map(str, MPI.get_vendor()[1]))
     return f"{processor}, {os.cpu_count()} cores, {VENDOR} {version}"
 
 
 def common_machine(comm: Counted) -> str:
-    """The machine's name where all ranks have the same one. Collective."""
+    """Return the machine's name if all ranks have the same machine. Collective."""
     mine = number_of(machine_name())
     common = np.empty(2, np.int64)
     comm.agree(np.array([mine, -mine]), common, MPI.MIN)

@@ -1,14 +1,14 @@
-"""The ways in which a rank can run a step on MPI, the bytes each needs besides the shards before and after, and a plan's peak.
+"""The implementations of a step on MPI: their names, prices and buffers. A plan's peak memory follows from them.
 
-Pure: they follow from the step, the element type and the tuning, equally on all members of a group where they
-have to agree, so a plan can say without MPI what a step will need. The first is what the model says; ``worlds/mpi``
-tries the others where a step repeats. All of them give the same numbers, unless it is asked for more.
+An implementation follows from the step, the element type and the tuning. All members of a group derive equal lists, so a plan
+knows without MPI what a step needs. The model's choice is the first; `worlds/mpi` tries the others when a step repeats.
+All implementations give equal numbers, unless the world has `reproducible=False`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.group_steps import LISTED, ScanStep, sent_nbytes
 from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
-from spmdsim.redistribution.ways.rank_transfers import (
+from spmdsim.redistribution.implementations.rank_transfers import (
     Blocks,
     RankTransfers,
     blocks,
@@ -32,27 +32,27 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.tuning import NEVER, TABLE, Thresholds, Tuning
+from spmdsim.redistribution.implementations.tuning import NEVER, TABLE, Thresholds, Tuning
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
-#: The steps that place boxes.
 #: Elements that MPI can count in one message (an int).
 MAX_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a rank runs a step.
+class Implementation:
+    """One implementation of a step, seen from one rank.
 
     Args:
-        name: the way; local steps have their own names.
-        scratch: bytes of the buffers that it takes besides the shards before and after.
-        fresh: whether the shard after is new memory, not the one before or a view of it.
-        rows: rows of an all_gather that goes by rows.
-        most: rows, or elements of each block, in one chunk of what goes in chunks.
-        chunk: bytes of a chunk, where it goes in more than one.
-        nanoseconds: by the model, as far as ways of one step differ.
+        name: its name; local steps have their own names.
+        scratch: bytes of its buffers besides the shards before and after.
+        fresh: True if the shard after is new memory, False if it is the shard before or a view of it.
+        traffic: the boxes that a placing step moves.
+        blocks: the blocks of a reduce_scatter.
+        rows: rows of an all_gather in chunks of rows.
+        most: rows, or elements of each block, in one chunk.
+        nanoseconds: the model's price. It leaves out costs that all implementations of a step share.
     """
 
     name: str
@@ -62,68 +62,75 @@ class Way:
     blocks: Blocks | None = None
     rows: int = 0
     most: int = 0
-    chunk: int = 0
     nanoseconds: float = 0.0
 
-    @property
-    def label(self) -> str:
-        """The name, with the chunks where there are any: it tells ways of one step apart."""
-        return f"{self.name} by {self.chunk}" if self.chunk else self.name
+
+def implementation_of(
+    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT
+) -> Implementation:
+    """Return the model's choice for one rank; see :func:`implementations_of`."""
+    return implementations_of(step, rank, dtype, tuning, count)[0]
 
 
-def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT) -> Way:
-    """The way of one rank by the model; see :func:`ways_of`."""
-    return ways_of(step, rank, dtype, tuning, count)[0]
-
-
-def ways_of(
+def implementations_of(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT, reproducible: bool = True
-) -> tuple[Way, ...]:
-    """The ways of one rank, the best one first by the model.
+) -> tuple[Implementation, ...]:
+    """Return the implementations of a step for one rank, the model's choice first: at most three.
 
-    MPI can count ``count`` elements in one message. Reproducible: without those that reduce in another order than the first.
+    Args:
+        step: the step.
+        rank: the rank.
+        dtype: the element type.
+        tuning: the choices for the MPI library.
+        count: elements that MPI can count in one message.
+        reproducible: True to leave out implementations that reduce in another order than the first.
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
-        return (Way("nothing", fresh=False),)
-    if not has_ways(step):
-        return (_only_way(step, rank, dtype, tuning, count),)
+        return (Implementation("nothing", fresh=False),)
+    if not has_implementations(step):
+        return (_only_implementation(step, rank, dtype, tuning, count),)
     if step.collective in PLACING:
         return _placing_step(step, rank, dtype, tuning, count)
     return _reducing(step, rank, dtype, tuning, count, reproducible)
 
 
-def has_ways(step: Step) -> bool:
-    """Whether there are several ways of steps of this kind."""
+def has_implementations(step: Step) -> bool:
+    """Return True if steps of this kind can have several implementations."""
     return step.to_shape is None and step.collective in (*PLACING, *REDUCING)
 
 
-def _only_way(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
+def _only_implementation(
+    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
+) -> Implementation:
     if isinstance(step, HaloStep):
-        return Way("halo", _halo(step, rank) * dtype.itemsize)
+        return Implementation("halo", _halo(step, rank) * dtype.itemsize)
     if step.collective in LOCAL_STEPS:
-        return Way(step.collective, fresh=_is_new(step, rank))
+        return Implementation(step.collective, fresh=_is_new(step, rank))
     if step.to_shape is not None:
-        return Way("numbered", _numbered(step, rank, dtype.itemsize))
+        return Implementation("numbered", _numbered(step, rank, dtype.itemsize))
     if step.collective == "reduce_exchange":
-        return Way("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
+        return Implementation("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
     assert isinstance(step, ScanStep)
     return _scanning(step, rank, dtype, tuning, count)
 
 
-def _placing_step(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> tuple[Way, ...]:
+def _placing_step(
+    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
+) -> tuple[Implementation, ...]:
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
-        return (Way("same", fresh=False),)
+        return (Implementation("same", fresh=False),)
     if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
-        return (Way("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic),)
-    ways = _placing(step, traffic, dtype.itemsize, tuning, count)
-    ways.sort(key=lambda way: (_asked_for(way, tuning), way.nanoseconds))
-    return tuple(replace(way, traffic=traffic) for way in ways)
+        return (Implementation("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic),)
+    placing = _placing(traffic, dtype.itemsize, tuning, count)
+    placing.sort(key=lambda one: (_preference(one, tuning), one.nanoseconds))
+    return tuple(replace(one, traffic=traffic) for one in placing)
 
 
-def _asked_for(way: Way, tuning: Tuning) -> int:
-    """Where a way is among those that are asked for first; what is as good stays in its order."""
-    return tuning.first.index(way.name) if way.name in tuning.first else len(tuning.first)
+def _preference(implementation: Implementation, tuning: Tuning) -> int:
+    """Return the place of an implementation in the list `tuning.first`, or the list's length."""
+    first = tuning.first
+    return first.index(implementation.name) if implementation.name in first else len(first)
 
 
 def _is_new(step: Step, rank: int) -> bool:
@@ -148,39 +155,34 @@ def _numbered(step: Step, rank: int, itemsize: int) -> int:
 # -- placing --------------------------------------------------------------------------------------------
 
 
-def _placing(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Way]:
-    """The ways to place boxes. What they take is said of the largest shard, which all members know."""
+def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Implementation]:
+    """Return the implementations that place boxes. Price them for the largest shard, which all members know."""
     size, nbytes = len(traffic.members), traffic.largest * itemsize
     wire = nbytes * tuning.copy / 1000
-    messages = Way("messages", _apart(traffic) * itemsize, nanoseconds=wire + 4 * size * tuning.call)
+    messages = Implementation(
+        "messages", _apart(traffic) * itemsize, nanoseconds=wire + 4 * size * tuning.call
+    )
     if traffic.largest > count or (traffic.gathered is None and size > FEW_RANKS):
         return [messages]
     if traffic.gathered is not None:
-        return _gathering(step, traffic, itemsize, tuning)
+        return _gathering(traffic, itemsize, tuning)
     if traffic.swapped:
-        swap = Way("swap", nanoseconds=wire + tuning.call)
-        return [swap, messages, *_scheduled(step, "pairwise", 3 * wire, size, tuning)]
+        swap = Implementation("swap", nanoseconds=wire + tuning.call)
+        return [swap, messages]
     share = (size - 1) / size
-    typed = Way("typed", nanoseconds=wire + size * tuning.call + nbytes * tuning.typed / 1000)
+    typed = Implementation("typed", nanoseconds=wire + size * tuning.call + nbytes * tuning.typed / 1000)
     sides = (
         packed_side(traffic.sends, traffic.source, size),
         packed_side(traffic.receives, traffic.target, size),
     )
     copies = (2 * share + 1 / size) * nbytes * tuning.copy / 1000
-    packed = Way(
+    packed = Implementation(
         "packed",
         sum(0 if side.direct else side.total for side in sides) * itemsize,
         nanoseconds=wire + size * tuning.call + copies + (2 * size - 1) * tuning.piece,
     )
     messages = replace(messages, nanoseconds=messages.nanoseconds + copies + size * tuning.piece)
     return [typed, packed, messages]
-
-
-def _scheduled(step: Step, algorithm: str, moves: float, size: int, tuning: Tuning) -> list[Way]:
-    """An emulated schedule: vectors are packed and unpacked, and each round is many calls of Python's."""
-    if step.collective == "exchange":
-        return []
-    return [Way(f"schedule {algorithm}", nanoseconds=moves + (size - 1) * 20 * tuning.call)]
 
 
 def threshold(table: Thresholds, ranks: int) -> int:
@@ -196,38 +198,26 @@ def threshold(table: Thresholds, ranks: int) -> int:
     return best
 
 
-def _gathering(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Way]:
+def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
+    """Return the implementations of an all_gather."""
     assert traffic.gathered is not None
     size, nbytes = len(traffic.members), traffic.largest * itemsize
     copy, call = nbytes * tuning.copy / 1000, tuning.call
-    schedules = _scheduled(step, "ring", 3 * copy, size, tuning) if None not in traffic.gathered else []
     if all(index is None or flat_offset(traffic.target, index) is not None for index in traffic.gathered):
-        gather = Way("gather", nanoseconds=copy + call)
-        return [gather, Way("messages", nanoseconds=copy + 4 * size * call), *schedules]
+        gather = Implementation("gather", nanoseconds=copy + call)
+        return [gather, Implementation("messages", nanoseconds=copy + 4 * size * call)]
     types = copy + nbytes * tuning.typed / 1000
-    typed = Way("typed", nanoseconds=types + size * call)
-    unpack = Way(
-        "gather, unpack",
-        math.prod(traffic.target) * itemsize,
-        nanoseconds=2 * copy + call + size * tuning.piece,
-    )
+    typed = Implementation("typed", nanoseconds=types + size * call)
     rows = row_count(traffic)
     if rows is None:
-        return [unpack, typed]
-    row = size * (math.prod(traffic.source) // rows)
-    chunked: dict[int, Way] = {}
-    for chunk in _chunks(threshold(tuning.chunk, size)):
-        most = max(1, min(rows, chunk // (row * itemsize)))
-        scratch, parts = most * row * itemsize, -(-rows // most)
-        takes = (2.2 if chunked else 2) * copy + parts * (call + tuning.piece)
-        one = Way("gather rows", scratch, rows=rows, most=most, nanoseconds=takes)
-        chunked.setdefault(most, replace(one, chunk=scratch if parts > 1 else 0))
-    return [*chunked.values(), Way("gather typed", nanoseconds=types + call), typed, *schedules]
-
-
-def _chunks(usual: int) -> tuple[int, ...]:
-    """Bytes of chunks that are tried, the usual ones first: small ones stay in cache, large ones are few."""
-    return usual, usual // 4, 4 * usual
+        scratch = math.prod(traffic.target) * itemsize
+        takes = 2 * copy + call + size * tuning.piece
+        return [Implementation("gather, unpack", scratch, nanoseconds=takes), typed]
+    row = size * (math.prod(traffic.source) // rows) * itemsize
+    most = max(1, min(rows, threshold(tuning.chunk, size) // row))
+    takes = 2 * copy + -(-rows // most) * (call + tuning.piece)
+    chunked = Implementation("gather rows", most * row, rows=rows, most=most, nanoseconds=takes)
+    return [chunked, Implementation("gather typed", nanoseconds=types + call), typed]
 
 
 def _halo(step: HaloStep, rank: int) -> int:
@@ -280,26 +270,26 @@ def chunk_elements(chunk: int, itemsize: int, size: int, count: int) -> int:
 
 def _reducing(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int, reproducible: bool
-) -> tuple[Way, ...]:
+) -> tuple[Implementation, ...]:
     """The tables decide whether MPI's own reduction is taken, since it may add up in another order."""
     size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
     if size == 1 or 0 in shape:
-        return (Way("same", fresh=False),)
+        return (Implementation("same", fresh=False),)
     layout = None
     if step.collective == "reduce_scatter":
         listed = size <= LISTED
         layout = blocks(step, tuple(sorted(step.group(rank))), rank) if listed else count_blocks(step, rank)
-        ways = _scattering(step.op, dtype, layout, size, tuning, count)
+        reducing = _scattering(step.op, dtype, layout, size, tuning, count)
     else:
-        ways = _reducing_all(step.op, dtype, math.prod(shape), size, tuning, count)
+        reducing = _reducing_all(step.op, dtype, math.prod(shape), size, tuning, count)
     free = _order_free(step.op, dtype, size)
     if not free and not _in_one_order(step.src.mesh, size):
-        ways = [way for way in ways if way.name != "native"]
-    usual, free = ways[0], free or not reproducible
-    ways = [way for way in ways if free or (way.name == "native") == (usual.name == "native")]
-    ways.sort(key=lambda way: _asked_for(way, tuning))
-    return tuple(replace(way, blocks=layout) for way in ways)
+        reducing = [one for one in reducing if one.name != "native"]
+    usual, free = reducing[0], free or not reproducible
+    reducing = [one for one in reducing if free or (one.name == "native") == (usual.name == "native")]
+    reducing.sort(key=lambda one: _preference(one, tuning))
+    return tuple(replace(one, blocks=layout) for one in reducing)
 
 
 def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
@@ -313,68 +303,57 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
     return mesh.ranks is None or size == mesh.size or all(one < other for one, other in pairwise(mesh.ranks))
 
 
-def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
+def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
     """The arrays of all to all where they are few, or not in the order of the ranks, or MPI cannot add them."""
     order, nbytes = step.order(rank), step.held(rank) * dtype.itemsize
     if len(order) == 1:
-        return Way("identity")
+        return Implementation("identity")
     large = nbytes * len(order) > tuning.gather_reduce and step.held(rank) <= count
     ordered = order == tuple(sorted(order)) and (
         _order_free(step.op, dtype, len(order)) or _in_one_order(step.src.mesh, len(order))
     )
     if large and ordered and in_library(step.op, dtype):
-        return Way("scan")
+        return Implementation("scan")
     wider = (
         step.held(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
     )  # else there is nothing to add
-    return Way("scan gathered", nbytes * len(order) + wider)
+    return Implementation("scan gathered", nbytes * len(order) + wider)
 
 
 def _reducing_all(
     op: str | None, dtype: np.dtype, held: int, size: int, tuning: Tuning, count: int
-) -> list[Way]:
-    """The ways, the usual one first."""
+) -> list[Implementation]:
+    """Return the implementations of an all_reduce, the usual one first."""
     nbytes, wider = held * dtype.itemsize, _wider(op, dtype)
-    library, small = in_library(op, dtype), nbytes * size <= tuning.gather_reduce
-    native, gathered = Way("native"), Way("gathered", nbytes * size + held * wider)
-    each = size * dtype.itemsize + wider
-    ways = _composed(dtype, size, tuning, min(count, held), -(-held // size), lambda most: (most + 1) * each)
-    ways = [gathered, *ways] if small else ways
-    if not library:
-        return ways
-    return [native, *ways] if nbytes < threshold(tuning.compose_all_reduce, size) else [*ways, native]
+    native = Implementation("native")
+    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, min(count, held))
+    ordered = [Implementation("composed", (most + 1) * (size * dtype.itemsize + wider), most=most)]
+    if nbytes * size <= tuning.gather_reduce:
+        ordered.insert(0, Implementation("gathered", nbytes * size + held * wider))
+    if not in_library(op, dtype):
+        return ordered
+    small = nbytes < threshold(tuning.compose_all_reduce, size)
+    return [native, *ordered] if small else [*ordered, native]
 
 
 def _scattering(
     op: str | None, dtype: np.dtype, layout: Blocks, size: int, tuning: Tuning, count: int
-) -> list[Way]:
-    """The ways, the usual one first."""
+) -> list[Implementation]:
+    """Return the implementations of a reduce_scatter, the usual one first."""
     total, mine = sum(layout.counts), math.prod(layout.target)
     nbytes, wider = total * dtype.itemsize, _wider(op, dtype)
-    each, packed = size * dtype.itemsize + wider, 0 if layout.direct else nbytes
-    block = max(layout.counts)
-    ordered = _composed(dtype, size, tuning, count, block, lambda most: min(most, mine) * each + packed)
+    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, count)
+    scratch = min(most, mine) * (size * dtype.itemsize + wider) + (0 if layout.direct else nbytes)
+    ordered = [Implementation("composed", scratch, most=most)]
     equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
     if equal and not wider and total <= count:
-        small = Way("small", nbytes)
-        ordered = [small, *ordered] if nbytes <= tuning.small_block * size else [*ordered, small]
+        place = 0 if nbytes <= tuning.small_block * size else 1
+        ordered.insert(place, Implementation("small", nbytes))
     if not in_library(op, dtype) or total > count:
         return ordered
-    native = Way("native", 0 if layout.direct and layout.packed else nbytes)
+    native = Implementation("native", 0 if layout.direct and layout.packed else nbytes)
     large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
     return [*ordered, native] if large else [native, *ordered]
-
-
-def _composed(
-    dtype: np.dtype, size: int, tuning: Tuning, count: int, block: int, scratch: Callable[[int], int]
-) -> list[Way]:
-    """The ways that exchange blocks and reduce them, in chunks of several sizes."""
-    ways: dict[int, Way] = {}
-    for chunk in _chunks(threshold(tuning.chunk, size)):
-        most = chunk_elements(chunk, dtype.itemsize, size, count)
-        nbytes = most * size * dtype.itemsize if most < block else 0
-        ways.setdefault(nbytes, Way("composed", scratch(most), most=most, chunk=nbytes))
-    return [*ways.values()]
 
 
 def _wider(op: str | None, dtype: np.dtype) -> int:
@@ -407,8 +386,8 @@ def step_memory(
             return held * dtype.itemsize, 0
         if step.collective == "all_to_all":  # by the same messages
             step = replace(step, collective="exchange", axes=())
-    way = way_of(step, rank, dtype, tuning)
-    return held * dtype.itemsize if way.fresh else 0, way.scratch
+    implementation = implementation_of(step, rank, dtype, tuning)
+    return held * dtype.itemsize if implementation.fresh else 0, implementation.scratch
 
 
 def step_buffer(step: Step, dtype: np.dtype) -> int:

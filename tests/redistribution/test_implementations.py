@@ -1,4 +1,4 @@
-"""The ways of small steps, with the bytes and nanoseconds of each, counted by hand."""
+"""The implementations of small steps, with the bytes and nanoseconds of each, counted by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.group_steps import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
-from spmdsim.redistribution.ways.rank_transfers import (
+from spmdsim.redistribution.implementations.implementation import implementations_of, step_memory, threshold
+from spmdsim.redistribution.implementations.rank_transfers import (
     RankTransfers,
     Side,
     blocks,
@@ -30,22 +31,21 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.tuning import (
-    NEVER,
-    NOTHING,
-    TABLE,
-    Finding,
-    Tuning,
-    Wisdom,
-    stored,
-    tuning,
-)
-from spmdsim.redistribution.ways.way import step_memory, threshold, ways_of
-from spmdsim.redistribution.ways.way_trial import (
+from spmdsim.redistribution.implementations.trial import (
     Trial,
     TunedStep,
     TunedSteps,
     tune_mode,
+)
+from spmdsim.redistribution.implementations.tuning import (
+    NEVER,
+    NOTHING,
+    TABLE,
+    TrialRecord,
+    TrialRecords,
+    Tuning,
+    stored,
+    tuning,
 )
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
@@ -72,21 +72,18 @@ def pending(mesh, *dims):
     return mesh(*dims, partial=dict.fromkeys(mesh.axes, "sum"))
 
 
-#: A step, and each of its ways with bytes and nanoseconds. A whole array has 128 bytes, a shard of it 32.
+#: A step, and each of its implementations with bytes and nanoseconds. A whole array has 128 bytes, a shard of it 32.
 PLACING = {
     "rows together": (
         over("all_gather", FLAT("x", None), FLAT(None, None)),
-        [("gather", 0, 128 + 1000), ("messages", 0, 128 + 16 * 1000), ("schedule ring", 0, 3 * 128 + 60 * 1000)],
+        [("gather", 0, 128 + 1000), ("messages", 0, 128 + 16 * 1000)],
     ),
     "columns together, in chunks of rows": (
         over("all_gather", FLAT(None, "x"), FLAT(None, None)),
         [
             ("gather typed", 0, 128 + 64 + 1000),
-            ("gather rows", 128, 2.2 * 128 + 1010),
             ("typed", 0, 128 + 64 + 4 * 1000),
-            ("gather rows by 32", 32, 2 * 128 + 4 * 1010),
-            ("gather rows by 16", 16, 2.2 * 128 + 8 * 1010),
-            ("schedule ring", 0, 3 * 128 + 60 * 1000),
+            ("gather rows", 32, 2 * 128 + 4 * 1010),
         ],
     ),
     "blocks together": (
@@ -103,7 +100,7 @@ PLACING = {
     ),
     "blocks that lie one after the other on both sides": (
         over("all_to_all", FLAT(None, "x", None), FLAT("x", None, None), shape=(4, 4, 2)),
-        [("swap", 0, 32 + 1000), ("messages", 0, 32 + 16 * 1000), ("schedule pairwise", 0, 3 * 32 + 60 * 1000)],
+        [("swap", 0, 32 + 1000), ("messages", 0, 32 + 16 * 1000)],
     ),
     "an exchange, told of the whole array": (
         over("exchange", FLAT("x", None), FLAT(None, "x"), axes=()),
@@ -117,10 +114,10 @@ PLACING = {
 
 
 @pytest.mark.parametrize("name", PLACING)
-def test_ways_to_place_boxes(name):
+def test_implementations_that_place_boxes(name):
     step, expected = PLACING[name]
-    ways = ways_of(step, 0, np.dtype("f4"), HAND)
-    assert [(way.label, way.scratch, round(way.nanoseconds, 6)) for way in ways] == expected
+    listed = implementations_of(step, 0, np.dtype("f4"), HAND)
+    assert [(one.name, one.scratch, round(one.nanoseconds, 6)) for one in listed] == expected
 
 
 def test_one_rank_s_array_is_broadcast_to_those_that_want_it_whole():
@@ -132,8 +129,8 @@ def test_one_rank_s_array_is_broadcast_to_those_that_want_it_whole():
         (over("all_gather", FLAT("x"), FLAT(None), shape=(0,)), [("same", False)] * 2),
         (over("all_gather", Mesh((1,), ("x",))("x"), Mesh((1,), ("x",))(None), shape=(8,)), [("same", False), ("nothing", False)]),
     ):  # fmt: skip
-        ways = [ways_of(step, rank, np.dtype("f4"), HAND)[0] for rank in (0, 1)]
-        assert [(way.name, way.fresh) for way in ways] == expected
+        listed = [implementations_of(step, rank, np.dtype("f4"), HAND)[0] for rank in (0, 1)]
+        assert [(one.name, one.fresh) for one in listed] == expected
 
 
 def test_blocks_of_a_reduction_by_hand():
@@ -153,57 +150,61 @@ def test_blocks_of_a_reduction_by_hand():
 
 def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only():
     step = over("all_to_all", FLAT("x", None), FLAT(None, "x"))  # of 8 elements
-    names = [[way.name for way in ways_of(step, 0, np.dtype("f4"), HAND, count)] for count in (7, 8)]
+    names = [
+        [one.name for one in implementations_of(step, 0, np.dtype("f4"), HAND, count)] for count in (7, 8)
+    ]
     assert names == [["messages"], ["typed", "packed", "messages"]]
     for size, count in ((32, 3), (33, 1)):
         mesh = Mesh((size,), ("x",))
-        ways = ways_of(
+        listed = implementations_of(
             over("all_to_all", mesh("x", None), mesh(None, "x"), shape=(66, 33)), 0, np.dtype("f4"), HAND
         )
-        assert len(ways) == count and ways[-1].name == "messages"
-    assert ways[0].nanoseconds == 66 * 4 + 4 * 33 * 1000
+        assert len(listed) == count and listed[-1].name == "messages"
+    assert listed[0].nanoseconds == 66 * 4 + 4 * 33 * 1000
 
 
-def test_one_chunk_is_tried_where_chunks_are_never_large_enough():
+def test_rows_go_in_chunks_of_the_tuned_size():
     step = over("all_gather", FLAT(None, "x"), FLAT(None, None))
-    ways = ways_of(step, 0, np.dtype("f4"), replace(HAND, chunk=()))
-    assert [way.label for way in ways if "rows" in way.name] == ["gather rows"]
-    labels = {way.label for way in ways_of(step, 0, np.dtype("f4"), replace(HAND, chunk=((5, 32),)))}
-    assert labels == {way.label for way in ways}
+    for chunk, most in (((), 8), (((5, 32),), 8), (((2, 32),), 2), (((2, 64),), 4), (((2, 1),), 1)):
+        listed = implementations_of(step, 0, np.dtype("f4"), replace(HAND, chunk=chunk))
+        assert [one.most for one in listed if one.name == "gather rows"] == [most]
 
 
 ALL_REDUCE = over("all_reduce", pending(FLAT, None), FLAT(None), "sum", shape=(8,))
 ROWS = over("reduce_scatter", pending(FLAT, None, None), FLAT("x", None), "sum")
 COLUMNS = over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum")
-#: A step, a type, what is changed, and its ways with their bytes, the usual one first.
+#: A step, a type, what is changed, and its implementations with their bytes, the usual one first.
 REDUCING = [
     # 32 bytes on each of 4 ranks. Composed: blocks of 2 elements from 4 ranks, and the own sum of 2, 4 times 4 bytes.
-    (ALL_REDUCE, "i4", {}, [("native", 0), ("gathered", 128), ("composed", 48), ("composed by 16", 32)]),
-    (ALL_REDUCE, "i4", {"gather_reduce": 127}, [("native", 0), ("composed", 48), ("composed by 16", 32)]),
-    (ALL_REDUCE, "i4", {"compose_all_reduce": ((4, 32),)}, [("gathered", 128), ("composed", 48), ("composed by 16", 32), ("native", 0)]),
-    (ALL_REDUCE, "i4", {"compose_all_reduce": ((5, 32),)}, [("native", 0), ("gathered", 128), ("composed", 48), ("composed by 16", 32)]),
+    (ALL_REDUCE, "i4", {}, [("native", 0), ("gathered", 128), ("composed", 48)]),
+    (ALL_REDUCE, "i4", {"gather_reduce": 127}, [("native", 0), ("composed", 48)]),
+    (ALL_REDUCE, "i4", {"chunk": ((2, 16),)}, [("native", 0), ("gathered", 128), ("composed", 32)]),
+    (ALL_REDUCE, "i4", {"compose_all_reduce": ((4, 32),)}, [("gathered", 128), ("composed", 48), ("native", 0)]),
+    (ALL_REDUCE, "i4", {"compose_all_reduce": ((5, 32),)}, [("native", 0), ("gathered", 128), ("composed", 48)]),
     # Halves add up in 4 bytes: 64 of them gathered, and 8 sums of 4; blocks of 2 + 1 in 8 + 4 bytes.
-    (ALL_REDUCE, "f2", {}, [("gathered", 64 + 32), ("composed", 3 * 12), ("composed by 8", 2 * 12)]),
+    (ALL_REDUCE, "f2", {}, [("gathered", 64 + 32), ("composed", 3 * 12)]),
     # 128 bytes on each rank, of which it keeps 32.
-    (ROWS, "i4", {}, [("small", 128), ("composed by 32", 32), ("composed by 16", 16), ("composed", 128), ("native", 0)]),
-    (ROWS, "i4", {"small_block": 31}, [("composed by 32", 32), ("composed by 16", 16), ("composed", 128), ("small", 128), ("native", 0)]),
-    (ROWS, "i4", {"compose_reduce_scatter": ((2, 129),)}, [("native", 0), ("small", 128), ("composed by 32", 32), ("composed by 16", 16), ("composed", 128)]),
-    (COLUMNS, "i4", {}, [("composed by 32", 160), ("composed by 16", 144), ("composed", 256), ("native", 128)]),
-    (ROWS, "f2", {}, [("composed by 32", 4 * 12), ("composed by 8", 12), ("composed", 8 * 12)]),
+    (ROWS, "i4", {}, [("small", 128), ("composed", 32), ("native", 0)]),
+    (ROWS, "i4", {"small_block": 31}, [("composed", 32), ("small", 128), ("native", 0)]),
+    (ROWS, "i4", {"chunk": ()}, [("small", 128), ("composed", 128), ("native", 0)]),
+    (ROWS, "i4", {"compose_reduce_scatter": ((2, 129),)}, [("native", 0), ("small", 128), ("composed", 32)]),
+    (COLUMNS, "i4", {}, [("composed", 160), ("native", 128)]),
+    (ROWS, "f2", {}, [("composed", 4 * 12)]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("step, dtype, change, expected", REDUCING)
-def test_ways_to_reduce(step, dtype, change, expected):
-    ways = ways_of(step, 1, np.dtype(dtype), replace(HAND, **change))
-    assert [(way.label, way.scratch) for way in ways] == expected
+def test_implementations_that_reduce(step, dtype, change, expected):
+    listed = implementations_of(step, 1, np.dtype(dtype), replace(HAND, **change))
+    assert len(listed) <= 3
+    assert [(one.name, one.scratch) for one in listed] == expected
 
 
 def test_what_mpi_cannot_count_goes_in_chunks():
     for step, count, name in ((ROWS, 31, "composed"), (ROWS, 32, "small")):
-        ways = ways_of(step, 0, np.dtype("i4"), HAND, count)
-        assert ways[0].name == name and ("native" in {way.name for way in ways}) == (name == "small")
-    (most,) = {way.most for way in ways_of(ALL_REDUCE, 0, np.dtype("f2"), HAND, 4)} - {0}
+        listed = implementations_of(step, 0, np.dtype("i4"), HAND, count)
+        assert listed[0].name == name and ("native" in {one.name for one in listed}) == (name == "small")
+    (most,) = {one.most for one in implementations_of(ALL_REDUCE, 0, np.dtype("f2"), HAND, 4)} - {0}
     assert most == 1  # of the blocks of 4 ranks
 
 
@@ -215,8 +216,8 @@ def test_a_scan_is_gathered_where_that_is_small():
         (31, 2, ("scan", 0)),
         (31, 1, ("scan gathered", 32)),
     ):
-        (way,) = ways_of(step, 0, np.dtype("i4"), replace(HAND, gather_reduce=limit), count)
-        assert (way.name, way.scratch) == expected
+        (one,) = implementations_of(step, 0, np.dtype("i4"), replace(HAND, gather_reduce=limit), count)
+        assert (one.name, one.scratch) == expected
 
 
 def test_a_direct_reduction_holds_what_it_packs_and_what_lands():
@@ -226,21 +227,25 @@ def test_a_direct_reduction_holds_what_it_packs_and_what_lands():
     Who only gets them has 2 that land.
     """
     f4 = np.dtype("f4")
-    (way,) = ways_of(over("reduce_exchange", pending(FLAT, None), FLAT("x"), "sum", (), (8,)), 0, f4, HAND)
-    assert (way.name, way.scratch) == ("summed", (6 + 6 - 2) * 4)
+    (one,) = implementations_of(
+        over("reduce_exchange", pending(FLAT, None), FLAT("x"), "sum", (), (8,)), 0, f4, HAND
+    )
+    assert (one.name, one.scratch) == ("summed", (6 + 6 - 2) * 4)
     one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
     step = over("reduce_exchange", pending(one, None), other("b"), "sum", (), (4,))
-    assert [ways_of(step, rank, f4, HAND)[0].scratch for rank in (0, 2)] == [(2 + 2) * 4, 2 * 4]
+    assert [implementations_of(step, rank, f4, HAND)[0].scratch for rank in (0, 2)] == [(2 + 2) * 4, 2 * 4]
 
 
 def test_numbers_of_what_travels_are_kept():
     """Rank 0 has 0 to 5 of 12, and 0, 1, 4, 5, 8, 9 afterwards: two go and two come; on other ranks 6 go, and 6 come."""
     one, other = Mesh((2,), ("x",)), Mesh((2,), ("x",), ranks=(2, 3))
     step = FlatExchange("exchange", (), one("x", None), one(None, "x"), (4, 3), to_shape=(3, 4))
-    (way,) = ways_of(step, 0, np.dtype("f4"), HAND)
-    assert (way.name, way.scratch) == ("numbered", 4 * 4 + 4 * (4 + 8))
+    (one,) = implementations_of(step, 0, np.dtype("f4"), HAND)
+    assert (one.name, one.scratch) == ("numbered", 4 * 4 + 4 * (4 + 8))
     apart = replace(step, dst=other(None, "x"))
-    assert [ways_of(apart, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 2)] == [6 * (4 + 8)] * 2
+    assert [implementations_of(apart, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 2)] == [
+        6 * (4 + 8)
+    ] * 2
 
 
 def test_a_halo_of_rows_is_a_piece_and_one_of_columns_is_packed():
@@ -249,7 +254,9 @@ def test_a_halo_of_rows_is_a_piece_and_one_of_columns_is_packed():
         layout = FLAT(*dims)
         windows = [Window(8, -1, 3) if dim else None for dim in dims]
         step = HaloStep(HALO_EXCHANGE, ("x",), layout, Windowed(layout, windows), (8, 8))
-        assert [ways_of(step, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 1)] == expected
+        assert [
+            implementations_of(step, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 1)
+        ] == expected
 
 
 def test_buffers_of_huge_groups_are_those_of_messages_or_not_counted():
@@ -261,11 +268,11 @@ def test_buffers_of_huge_groups_are_those_of_messages_or_not_counted():
         assert step_memory(step, 0, np.dtype("f4"), tuning) == (8 * size, buffer)
 
 
-def test_why_a_step_takes_its_way():
+def test_why_a_step_has_its_implementation():
     assert TunedStep.of("a", 2, Trial(("one",), 2, 0)).why == "by the model: no other comes near it"
     trial = Trial(("one", "other"), 2, 0)
     assert TunedStep.of("a", 2, trial).why == "by the model: it was not tried yet"
-    trial.note(5)
+    trial.add(5)
     assert TunedStep.of("a", 2, trial).why == "by the model: 1 try was made so far"
 
 
@@ -414,12 +421,16 @@ def test_blocks_of_a_reduction_are_where_their_offsets_say(shape: tuple) -> None
 def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monkeypatch) -> None:
     file = tmp_path / "tuning.json"
     monkeypatch.delenv("SPMDSIM_TUNE", raising=False)
-    ways = {"m": {"s": {"way": "gather", "microseconds": {"gather": 2}}}}
-    said = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "ways": ways}
+    records = {"m": {"s": {"implementation": "gather", "microseconds": {"gather": 2}}}}
+    said = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "implementations": records}
     file.write_text(json.dumps({"MPICH": said}))
     chosen = tuning("MPICH", str(file))
     assert (chosen.first, chosen.typed, chosen.chunk) == (("typed",), 0, ((2, 64),))
-    assert chosen.ways.to_dict() == {"m": {"s": {"way": "gather", "microseconds": {"gather": 2.0}}}}
+    assert chosen.implementations.to_dict() == records
+    former = {"typed": 0, "ways": {"m": {"s": {"way": "gather", "microseconds": {"gather": 2}}}}}
+    file.write_text(json.dumps({"MPICH": former}))
+    tuning.cache_clear()
+    assert tuning("MPICH", str(file)).implementations.to_dict() == records
     assert tuning("Open MPI", str(file)) == TABLE["Open MPI"] == tuning("Open MPI")
     assert tuning("Some MPI") == TABLE["MPICH"] != tuning("Open MPI")
     monkeypatch.setenv("SPMDSIM_TUNE", str(file))
@@ -429,8 +440,11 @@ def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monke
     for wrong in (
         *({"first": value} for value in ("typed", [1], ["typed", 1])),
         *({"typed": value} for value in (-1, 1.5, True, "1")),
-        *({"ways": value} for value in ([], {"m": []}, {"m": {"s": 1}}, {"m": {"s": {"way": 1}}})),
-        {"ways": {"m": {"s": {"way": "a", "microseconds": {"a": "1"}}}}},
+        *(
+            {"implementations": value}
+            for value in ([], {"m": []}, {"m": {"s": 1}}, {"m": {"s": {"implementation": 1}}})
+        ),
+        {"implementations": {"m": {"s": {"implementation": "a", "microseconds": {"a": "1"}}}}},
         {"chunk": [[2, -1]]},
         {"chunks": 1},
     ):
@@ -450,12 +464,12 @@ def test_settings_say_yes_no_or_how(monkeypatch) -> None:
 
 def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
     path = tmp_path / "kept.json"
-    wisdom = Wisdom({"m": {"old": Finding("b", {"b": 1.0})}})
+    records = TrialRecords({"m": {"old": TrialRecord("b", {"b": 1.0})}})
     steps = (TunedStep("new", 2, "a", {"a": 3.0}, "tried"), TunedStep("table", 2, "a", {}, "first"))
-    TunedSteps(steps, "m", "first", "MPICH", wisdom).save(path)
-    assert {*stored(path)["MPICH"]["ways"]["m"]} == {"old", "new"}
+    TunedSteps(steps, "m", "first", "MPICH", records).save(path)
+    assert {*stored(path)["MPICH"]["implementations"]["m"]} == {"old", "new"}
     TunedSteps(steps[1:], "x", "first", "Open MPI", NOTHING).save(path)
-    assert stored(path)["Open MPI"]["ways"] == {}
+    assert stored(path)["Open MPI"]["implementations"] == {}
     TunedSteps(steps, "m").save(tmp_path / "nobody.json")
     assert not (tmp_path / "nobody.json").exists()
 

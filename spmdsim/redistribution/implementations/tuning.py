@@ -1,4 +1,4 @@
-"""What was found best by trying: of each machine and MPI, the way of every step that was tried there."""
+"""The choices between implementations for each MPI library, and the records of trials on each machine."""
 
 from __future__ import annotations
 
@@ -19,49 +19,50 @@ from spmdsim.reading import read_json, readable
 from spmdsim.settings import TUNE, TUNE_MODES
 
 
-class Finding(NamedTuple):
-    """What was found of a step: the best way, and what each took that was tried, at best, on the slowest rank."""
+class TrialRecord(NamedTuple):
+    """The best implementation of a step, and the least time of each implementation on the slowest rank."""
 
-    way: str
+    implementation: str
     microseconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, repr=False)
-class Wisdom:
-    """Findings by machine and step; a value that is compared between ranks, and says in short what it holds.
+class TrialRecords:
+    """The records of trials by machine and step. Ranks compare this value; its text is a summary.
 
-    >>> here = Wisdom.read({"a machine": {"a step": {"way": "typed", "microseconds": {"typed": 95, "packed": 505}}}})
-    >>> here.of("a machine", "a step").way, here.of("another", "a step")
+    >>> record = {"implementation": "typed", "microseconds": {"typed": 95, "packed": 505}}
+    >>> here = TrialRecords.read({"a machine": {"a step": record}})
+    >>> here.of("a machine", "a step").implementation, here.of("another", "a step")
     ('typed', None)
     >>> here
-    1 step of 1 machine, checksum 4b3ede2f
+    1 step of 1 machine, checksum 9b7a2efc
     """
 
-    machines: Mapping[str, Mapping[str, Finding]] = field(default_factory=lambda: MappingProxyType({}))
+    machines: Mapping[str, Mapping[str, TrialRecord]] = field(default_factory=lambda: MappingProxyType({}))
 
     def __hash__(self) -> int:
         return hash(repr(self))
 
     @staticmethod
-    def read(data: Any) -> Wisdom:
-        """What stands in a file; a ValueError says that something else does."""
-        return Wisdom(
-            {name: {step: _finding(one) for step, one in _named(some)} for name, some in _named(data)}
+    def read(data: Any) -> TrialRecords:
+        """Return the records in a file's data. Raise ValueError if the data are something else."""
+        return TrialRecords(
+            {name: {step: _record(one) for step, one in _named(some)} for name, some in _named(data)}
         )
 
-    def of(self, machine: str, step: str) -> Finding | None:
-        """What was found of a step on a machine, if it was tried there."""
+    def of(self, machine: str, step: str) -> TrialRecord | None:
+        """Return the record of a step on a machine, or None."""
         return self.machines.get(machine, {}).get(step)
 
-    def merged(self, later: Wisdom) -> Wisdom:
-        """Both; where they say something of the same step the later one counts."""
+    def merged(self, later: TrialRecords) -> TrialRecords:
+        """Return both, with the later record of each step."""
         both = {name: dict(some) for name, some in self.machines.items()}
         for name, some in later.machines.items():
             both.setdefault(name, {}).update(some)
-        return Wisdom(both)
+        return TrialRecords(both)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """Return the data for a file."""
         return {
             name: {
                 step: one._asdict() | {"microseconds": dict(one.microseconds)} for step, one in some.items()
@@ -77,46 +78,54 @@ class Wisdom:
 
 
 #: Of no machine.
-NOTHING = Wisdom()
+NOTHING = TrialRecords()
 
 
 def _named(data: Any) -> list[tuple[str, Any]]:
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
-        raise ValueError(f"{str(data)[:60]!r} stands where findings by machine and step belong")
+        raise ValueError(f"{str(data)[:60]!r} stands where records by machine and step belong")
     return list(data.items())
 
 
-def _finding(data: Any) -> Finding:
+def _record(data: Any) -> TrialRecord:
     facts = dict(_named(data))
-    way, took = facts.get("way"), facts.get("microseconds", {})
-    if not isinstance(way, str) or not all(isinstance(v, (int, float)) for _, v in _named(took)):
-        raise ValueError(f"{str(data)[:60]!r} stands where a way and its microseconds belong")
-    return Finding(way, {name: float(value) for name, value in took.items()})
+    name, took = facts.get("implementation", facts.get("way")), facts.get("microseconds", {})
+    if not isinstance(name, str) or not all(isinstance(v, (int, float)) for _, v in _named(took)):
+        raise ValueError(f"{str(data)[:60]!r} stands where an implementation and its microseconds belong")
+    return TrialRecord(name, {key: float(value) for key, value in took.items()})
 
 
 def stored(path: str | Path) -> dict[str, Any]:
-    """A tuning file, by library; nothing where there is none yet."""
+    """Return the data of a tuning file by library; nothing if the file does not exist."""
     if not Path(path).exists():
         return {}
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
-        return {name: dict(_named(some)) for name, some in _named(data)}
+        return {name: _renamed(dict(_named(settings))) for name, settings in _named(data)}
 
 
-def keep(path: str | Path, vendor: str, later: Wisdom | Mapping[str, Any]) -> None:
-    """Add findings, or what another file says of a library, to a tuning file; what else it says stays.
+def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a library's settings with `implementations`, which earlier releases called `ways`."""
+    return {"implementations" if name == "ways" else name: value for name, value in settings.items()}
 
-    Of one setting, or one step, the later word counts. Who keeps at the same time waits.
+
+def keep(path: str | Path, vendor: str, later: TrialRecords | Mapping[str, Any]) -> None:
+    """Add records, or the settings of a library, to a tuning file. Keep its other contents.
+
+    The later value of a setting or step replaces the earlier one. Other processes that write the file wait.
     """
-    added: Mapping[str, Any] = {"ways": later.to_dict()} if isinstance(later, Wisdom) else later
+    added: Mapping[str, Any] = later
+    if isinstance(later, TrialRecords):
+        added = {"implementations": later.to_dict()}
     with _alone_in(Path(path).absolute().parent):
         data = stored(path)
         library = data.setdefault(vendor, {})
         with readable(path, "a tuning file"):
-            both = [Wisdom.read(one["ways"]) for one in (library, added) if "ways" in one]
+            key = "implementations"
+            both = [TrialRecords.read(settings[key]) for settings in (library, added) if key in settings]
         library.update(added)
         if both:
-            library["ways"] = reduce(Wisdom.merged, both).to_dict()
+            library[key] = reduce(TrialRecords.merged, both).to_dict()
         beside = Path(f"{path}.{os.getpid()}")
         beside.write_text(json.dumps(data, indent=1) + "\n")
         beside.replace(path)
@@ -159,8 +168,8 @@ class Tuning:
         piece: nanoseconds for which numpy is asked to copy a piece.
         copy: picoseconds in which numpy copies a byte, or MPI moves it.
         typed: picoseconds in which MPI picks it out of an array by a type.
-        first: ways that are taken wherever they are possible, whatever they take.
-        ways: what was found best by trying, by machine.
+        first: the names of implementations that come first wherever they are possible.
+        implementations: the records of trials.
     """
 
     compose_all_reduce: Thresholds
@@ -173,7 +182,7 @@ class Tuning:
     copy: int = 100
     typed: int = 165
     first: tuple[str, ...] = ()
-    ways: Wisdom = NOTHING
+    implementations: TrialRecords = NOTHING
 
 
 TABLE = {
@@ -214,11 +223,12 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 def _changes(path: str, vendor: str) -> dict[str, Any]:
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
-        libraries = {*TABLE, *RELATIVES, vendor}
-        if wrong := sorted(set(data) - libraries):
+        names = {*TABLE, *RELATIVES, vendor}
+        if wrong := sorted(set(data) - names):
             what = f"tuning file {path} has choices for {wrong[0]!r}, which is no MPI library"
-            raise unknown(what, wrong[0], sorted(libraries))
-        return {name: _settings(changes, path) for name, changes in data.items()}.get(vendor, {})
+            raise unknown(what, wrong[0], sorted(names))
+        settings = {name: _settings(_renamed(dict(_named(changes))), path) for name, changes in data.items()}
+        return settings.get(vendor, {})
 
 
 def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
@@ -230,12 +240,12 @@ def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """A number, thresholds as tuples of two, names of ways, or what was found by trying them."""
-    if name == "ways":
-        return Wisdom.read(value)
+    """Return a setting: a number, thresholds, names of implementations, or records of trials."""
+    if name == "implementations":
+        return TrialRecords.read(value)
     if name == "first":
-        if not isinstance(value, list) or not all(isinstance(way, str) for way in value):
-            raise ValueError(f"'first' has {value!r} where a list of names of ways belongs")
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ValueError(f"'first' has {value!r} where a list of names of implementations belongs")
         return tuple(value)
     if isinstance(getattr(TABLE["MPICH"], name), tuple):
         return tuple((_whole(name, ranks), _whole(name, nbytes)) for ranks, nbytes in value)

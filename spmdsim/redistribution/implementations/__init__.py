@@ -1,0 +1,1 @@
+"""The implementations of a step on MPI, their prices and buffers, and the records of trials."""

@@ -1,0 +1,205 @@
+"""Trials: which implementation each call of a step uses, and which one is kept. This module has no clock and no MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spmdsim.errors import UsageTypeError, many
+from spmdsim.pictured import Pictured
+from spmdsim.redistribution.implementations.implementation import Implementation
+from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecord, TrialRecords, keep
+from spmdsim.settings import TUNE, TUNE_MODES
+
+#: In the mode "first", implementations that the model prices within this factor of the best are tried.
+WITHIN = 2.0
+#: How often each implementation is tried, in the mode "first" and in the mode "full".
+FEW_TRIES, MANY_TRIES = 2, 6
+#: Another implementation replaces the chosen one if it takes less than this share of the time.
+BETTER = 0.95
+#: Calls between the first and the second trial, and the growth of that number from trial to trial. A trial repeats because
+#: another program may disturb it.
+PAUSE, GROWTH = 32, 4
+#: Calls before the first trial of a step that has a record.
+RECORDED_PAUSE = 1000
+
+
+def tune_mode() -> str:
+    """Return the mode of the setting ``SPMDSIM_TUNE``: "off", "first" (also for a file) or "full"."""
+    mode = TUNE.read()
+    return mode if mode in TUNE_MODES else TUNE.default
+
+
+def require_reproducible(value: object) -> bool:
+    """Return the parameter ``reproducible`` of a world; raise UsageTypeError if it is no bool."""
+    if not isinstance(value, bool):
+        raise UsageTypeError(f"MPIWorld: reproducible must be True or False, got {value!r}")
+    return value
+
+
+def candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Implementation, ...]:
+    """Return the implementations to try in a mode, the model's choice first.
+
+    >>> prices = Implementation("a", nanoseconds=5), Implementation("b", nanoseconds=9), Implementation("c", nanoseconds=11)
+    >>> [[one.name for one in candidates(prices, mode)] for mode in ("off", "first", "full")]
+    [['a'], ['a', 'b'], ['a', 'b', 'c']]
+    """
+    if mode == "full":
+        return tuple(implementations)
+    limit = WITHIN * implementations[0].nanoseconds
+    near = [one for one in implementations if one.nanoseconds <= limit]
+    return (implementations[0],) if mode == "off" else tuple(near)
+
+
+class Trial:
+    """The implementations of a step and their times. It is equal on all ranks of a group, call by call.
+
+    Args:
+        names: the implementations, the model's choice first.
+        tries: how often each one is tried: an even number.
+        pause: calls of the chosen implementation before the trial.
+        record: the result of an earlier trial.
+
+    Attributes:
+        chosen: the place of the implementation to use.
+        times: microseconds of this rank's calls in the current trial.
+        least: least microseconds of each implementation in the last two trials.
+
+    >>> trial = Trial(("typed", "packed"), tries=2, pause=0)
+    >>> for microseconds in (90, 80, 60, 50):
+    ...     trial.add(microseconds)
+    >>> trial.is_over
+    True
+    >>> trial.decide(trial.times)
+    >>> trial.names[trial.chosen], trial.least, trial.pause
+    ('packed', (80, 50), 32)
+    """
+
+    def __init__(
+        self, names: Sequence[str], tries: int, pause: int, record: TrialRecord | None = None
+    ) -> None:
+        self.names, self.tries, self.pause = tuple(names), tries, pause
+        self.chosen, self.next_pause = 0, PAUSE
+        self.times: list[float] = []
+        self.least: tuple[float, ...] = ()
+        self._last: tuple[float, ...] = ()
+        self.is_recorded = record is not None and record.implementation in self.names
+        if record is not None and self.is_recorded:
+            self.chosen, self.pause = self.names.index(record.implementation), RECORDED_PAUSE
+
+    def place(self, call: int) -> int:
+        """Return the implementation of a call of the trial.
+
+        Each one makes two calls in a row, because the first finds the data of another implementation in the cache.
+        """
+        return call // 2 % len(self.names)
+
+    @property
+    def current(self) -> int:
+        """The implementation of the next call of the trial."""
+        return self.place(len(self.times))
+
+    def add(self, microseconds: float) -> None:
+        """Add the time of a call on this rank."""
+        self.times.append(microseconds)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the ranks have to agree now."""
+        return len(self.times) >= self.tries * len(self.names)
+
+    def decide(self, slowest: Sequence[float]) -> None:
+        """Choose the best implementation by the slowest rank's times, and schedule the next trial."""
+        last = tuple(
+            min(time for call, time in enumerate(slowest) if self.place(call) == k)
+            for k in range(len(self.names))
+        )
+        self.least = tuple(map(min, last, self._last or last))
+        best = min(range(len(last)), key=self.least.__getitem__)
+        if self.least[best] < BETTER * self.least[self.chosen]:
+            self.chosen = best
+        self.times, self._last, self.is_recorded = [], last, False
+        self.pause, self.next_pause = self.next_pause, GROWTH * self.next_pause
+
+
+@dataclass(frozen=True)
+class TunedStep:
+    """A step in words, its implementation, the reason, and the least microseconds of all that were tried."""
+
+    step: str
+    ranks: int
+    implementation: str
+    microseconds: dict[str, float]
+    why: str
+
+    @property
+    def way(self) -> str:
+        """The former name of `implementation`."""
+        return self.implementation
+
+    @staticmethod
+    def of(step: str, ranks: int, trial: Trial) -> TunedStep:
+        """Return the current result of a trial."""
+        times, why = dict(zip(trial.names, trial.least)), "by the model: it was not tried yet"
+        if trial.is_recorded:
+            why = "found before: in the file of SPMDSIM_TUNE"
+        elif times:
+            why = "tried, us: " + ", ".join(
+                f"{name} {times[name]:.1f}" for name in sorted(times, key=times.__getitem__)
+            )
+        elif trial.times:
+            why = f"by the model: {many(len(trial.times), 'try was', 'tries were')} made so far"
+        elif len(trial.names) == 1:
+            why = "by the model: no other comes near it"
+        return TunedStep(step, ranks, trial.names[trial.chosen], times, why)
+
+
+@dataclass(frozen=True, repr=False)
+class TunedSteps(Pictured):
+    """The implementations of the steps of a world, and the reasons; see :attr:`spmdsim.worlds.World.tuning`.
+
+    Attributes:
+        steps: the steps of this process that can have several implementations.
+        machine: the machine of the trials.
+        mode: the mode of ``SPMDSIM_TUNE``.
+        vendor: the MPI library.
+        known: the records of earlier trials.
+    """
+
+    steps: tuple[TunedStep, ...] = ()
+    machine: str = "no machine: nothing is sent in this world"
+    mode: str = "off"
+    vendor: str = ""
+    known: TrialRecords = NOTHING
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Step, ranks, implementation and reason."""
+        return [(one.step, str(one.ranks), one.implementation, one.why) for one in self.steps]
+
+    def save(self, path: str | Path) -> None:
+        """Write the records to a file that ``SPMDSIM_TUNE`` can name. Keep the file's records of other steps.
+
+        One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
+
+        Raises:
+            InputError: If the file has other contents.
+        """
+        records = {
+            one.step: TrialRecord(one.implementation, one.microseconds)
+            for one in self.steps
+            if one.microseconds
+        }
+        if self.vendor:
+            keep(
+                path, self.vendor, self.known.merged(TrialRecords({self.machine: records} if records else {}))
+            )
+
+    def __repr__(self) -> str:
+        return f"TunedSteps({many(len(self.steps), 'step')}, SPMDSIM_TUNE={self.mode}, on {self.machine})"
+
+    def __str__(self) -> str:
+        lines = [f"SPMDSIM_TUNE={self.mode}, on {self.machine}"]
+        lines += [f"{step} on {ranks} ranks: {name} ({why})" for step, ranks, name, why in self.rows]
+        return "\n".join(lines)
