@@ -17,7 +17,7 @@ from spmdsim.compiled.recorded_calls import (
     Assignment,
     Entry,
     OperatorEnd,
-    OperatorEvent,
+    OperatorReport,
     OperatorStart,
     RecordedCall,
     RecordedUpdate,
@@ -216,7 +216,7 @@ class CallRecorder(recorder.Trace):
 
     def emitted(self, recipe: Any) -> None:
         """Record the event of an operator that has run."""
-        self.entries += [] if self._is_ignored else [OperatorEvent(recipe, source_lines.source_line())]
+        self.entries += [] if self._is_ignored else [OperatorReport(recipe, source_lines.source_line())]
 
 
 def optimiser_of(run: partial[Any]) -> Optimiser | None:

@@ -175,7 +175,7 @@ class OperatorStart(Entry):
 
 
 @dataclass(eq=False)
-class OperatorEvent(Entry):
+class OperatorReport(Entry):
     """An operator has run. Only traces need it."""
 
     recipe: Any

@@ -1,7 +1,7 @@
 """A pool that reuses the memory of large arrays, because the page faults of fresh memory cost up to twice a copy.
 
-Every large array is a view of a `Buffer`. NumPy keeps the buffer alive as long as any view of the array exists. The
-finalizer of the buffer then gives its memory back to the pool.
+The memory of every large array belongs to an `ArrayOwner`. NumPy keeps the owner alive as long as any view of the array
+exists. The finalizer of the owner then gives the memory back to the pool.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CACHE_LINE = 64
 Release = Callable[[np.ndarray, dict[str, Any]], None]
 
 
-class Buffer:
+class ArrayOwner:
     """The owner of an array's memory. NumPy refers to it from the array and from all views of the array.
 
     Args:
@@ -94,15 +94,16 @@ class Pool:
         nbytes = math.prod(shape) * element_type.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
             return np.empty(shape, element_type)
-        memories = self._free.pop(nbytes, None)
+        memories = self._free.pop(nbytes, [])
         if memories:
             memory, interface = memories.pop()
             self.nbytes -= nbytes
-            self._free[nbytes] = memories  # at the end, because the last sizes are dropped last
+            # At the end, because the last sizes are dropped last. A finalizer may have run in between.
+            self._free.setdefault(nbytes, []).extend(memories)
         else:
             memory = self._chunk.cut(nbytes)
             interface = memory.__array_interface__
-        return np.ndarray(shape, element_type, np.asarray(Buffer(memory, interface, self._release)))
+        return np.ndarray(shape, element_type, np.asarray(ArrayOwner(memory, interface, self._release)))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
         """Return a function without arguments that calls :meth:`empty` with this shape and element type."""

@@ -114,6 +114,7 @@ class BeginsEarly(World):
             implementation = implementation_of(step, self.rank, dtype, self.choices, MAX_COUNT)
             target = step.dst.local_shape(step.shape, self.rank)
             post = posting(step, self._group(step)[1], implementation, target)
+        return EarlyProgram(self._finish, post, call)
 
     def proceed(self) -> None:
         """Let MPI work on what was begun: few libraries have a thread that does."""

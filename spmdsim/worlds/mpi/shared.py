@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 from mpi4py import MPI
@@ -21,7 +20,7 @@ from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
-from spmdsim.worlds.pool import Buffer
+from spmdsim.worlds.pool import ArrayOwner
 from spmdsim.worlds.programs import Run
 
 #: Windows of one size and group at most. Further results are made as without shared memory.
@@ -30,10 +29,10 @@ MOST = 60
 KEPT = 256
 
 #: Windows of closed worlds that this process still reads.
-_orphans: list[Window] = []
+_orphans: list[SharedWindow] = []
 
 
-class Window:
+class SharedWindow:
     """Shared memory of a group, and whether this process refers to an array in it."""
 
     def __init__(self, handle: MPI.Win, nbytes: int) -> None:
@@ -45,11 +44,9 @@ class Window:
     def open(self) -> np.ndarray:
         """Return the bytes as an array. The window is used until no view of the array exists."""
         self.is_used = True
-        buffer = Buffer(self._memory)
-        finalize(buffer, self._release).atexit = False
-        return np.asarray(buffer)
+        return np.asarray(ArrayOwner(self._memory, self._memory.__array_interface__, self._release))
 
-    def _release(self) -> None:
+    def _release(self, *_: object) -> None:
         self.is_used = False
 
     def free(self) -> None:
@@ -68,7 +65,7 @@ class Windows:
 
     def __init__(self, comm: Counted, nbytes: int, group: dict[int, Windows]) -> None:
         self.comm, self.nbytes, self._group = comm, nbytes, group
-        self._windows: list[Window] = []
+        self._windows: list[SharedWindow] = []
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -91,7 +88,7 @@ class Windows:
         if mask:
             return self._windows[(mask & -mask).bit_length() - 1].open()
         handle = self.comm.window(self.nbytes if self.comm.Get_rank() == 0 else 0)
-        self._windows.append(Window(handle, self.nbytes))
+        self._windows.append(SharedWindow(handle, self.nbytes))
         return self._windows[-1].open()
 
     def _can_add(self) -> bool:
