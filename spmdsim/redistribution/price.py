@@ -23,7 +23,7 @@ from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.busiest_counts import BusiestCounts, busiest_counts
 from spmdsim.redistribution.exchange.direct import shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
+from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
 from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.group_steps import LISTED, PartsStep, ScanStep, sent_nbytes
@@ -242,6 +242,11 @@ def most_received(step: Step) -> int:
         return int(reduction_elements(collective, members, shard))
     if src.is_even(shape) and dst.is_even(shape):
         return shard - shard // members
+    changed = [dim for dim, pair in enumerate(zip(src.dims, dst.dims)) if pair[0] != pair[1]]
+    if collective == "all_gather" and len(changed) == 1 and shard:
+        # The rank with the largest block and the smallest share of it receives most, because blocks are balanced.
+        size = largest_shard_shape(dst.mesh, dst.dims, shape)[changed[0]]
+        return shard // size * (size - size // members)
     return _count_busiest(step).most_received
 
 
@@ -250,7 +255,7 @@ def ends_of(step: Step) -> Ends:
     return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
-def _count_busiest(step: Step) -> BusiestCounts:
+def _count_busiest(step: Step) -> BusiestCounts | ExchangeCounts:
     return busiest_counts(ends_of(step))
 
 

@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from spmdsim.redistribution.exchange.direct import FEW_RANKS
-from spmdsim.redistribution.exchange.exchange_counts import exchange_counts
+from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
 from spmdsim.redistribution.exchange.grid import Ends, common_axes
 
 
@@ -25,7 +25,7 @@ class BusiestCounts(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def busiest_counts(ends: Ends) -> BusiestCounts:
+def busiest_counts(ends: Ends) -> BusiestCounts | ExchangeCounts:
     """Return the counts of the busiest rank, which are those of :func:`exchange_counts`.
 
     >>> from spmdsim.core import Mesh
@@ -35,8 +35,7 @@ def busiest_counts(ends: Ends) -> BusiestCounts:
     """
     if ends.have.size > FEW_RANKS and _is_nested(ends):
         return _nested_counts(ends)
-    counts = exchange_counts(ends)
-    return BusiestCounts(counts.most_received, counts.most_messages, counts.most_sent)
+    return exchange_counts(ends)  # which counts messages and senders only if they are asked for
 
 
 def _is_nested(ends: Ends) -> bool:
