@@ -81,7 +81,7 @@ REFUSED = (
     *("Tensor.zeros('a')", "Tensor.arange(4, device=3)", "Tensor.from_global(print, x)"),
 )
 #: What worlds of other kinds override: their arrays are of any type.
-PLUGS = (spmdsim.core.world.World, spmdsim.worlds.base.World)
+PLUGS = (spmdsim.core.world.AbstractWorld, spmdsim.worlds.base.World)
 #: What numpy's own method of that name gives: a number of any kind, or lists of lists of them.
 AS_NUMPY = {"Tensor.item", "Tensor.tolist"}
 PROGRAM = """

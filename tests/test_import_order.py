@@ -38,14 +38,14 @@ import numpy as np
 from spmdsim.core import Mesh, Rule
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import Op
-from spmdsim.core.tensor import Meta, Tensor
+from spmdsim.core.tensor import Meta, PlainTensor
 
 mesh, half = Mesh((4,), ("x",)), np.dtype("f2")
 print(Meta.of(mesh(None, partial="x"), (4,), half).held)
 matmul = Op("matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul)
 for array in np.eye(4) > 0, np.eye(4, dtype=half):
     world = PlainLockStep(4)
-    operands = [Tensor.from_global(array, layout, world) for layout in (mesh(None, "x"), mesh("x", None))]
+    operands = [PlainTensor.from_array(array, layout, world) for layout in (mesh(None, "x"), mesh("x", None))]
     product = matmul(*operands)
     print(product, product.held[0].dtype, product.full().tolist())
 

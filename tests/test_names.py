@@ -22,7 +22,7 @@ OTHERS = (
 )
 OTHERS_FILES = ("dialects/", "cli/")
 #: What core has and programs know by the same name, with more to it; and the operation of MPI that simulated programs see.
-SEVERAL = {"Tensor", "World"}
+SEVERAL = {"Op"}
 #: How a value came about, or nothing at all, instead of what it is.
 UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", "tmp", "temp", "res", "foo"}
 KNOWN = {

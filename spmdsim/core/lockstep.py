@@ -17,7 +17,7 @@ from spmdsim.core.element_types import check_reduce
 from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.step import Step, volume, within
-from spmdsim.core.world import Shards, World
+from spmdsim.core.world import AbstractWorld, Shards
 from spmdsim.notation.rules import check_shards
 
 Program = Callable[[Shards, Shards], None]
@@ -129,7 +129,7 @@ class LockStepRunner:
         derivations: how to derive steps, by collective.
     """
 
-    def __init__(self, world: World, derivations: Mapping[str, Derivation]) -> None:
+    def __init__(self, world: AbstractWorld, derivations: Mapping[str, Derivation]) -> None:
         self._world, self._derivations = world, derivations
 
     def run(self, step: Step, shards: Shards) -> Shards:
@@ -158,7 +158,7 @@ class LockStepRunner:
         )
 
 
-class PlainLockStep(World):
+class PlainLockStep(AbstractWorld):
     """A world of ``size`` ranks in this process that runs the collectives of one mesh.
 
     >>> PlainLockStep(4).ranks

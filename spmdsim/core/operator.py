@@ -30,8 +30,8 @@ from spmdsim.core.operator_context import Context
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode, Params
-from spmdsim.core.tensor import Meta, Tensor, follow
-from spmdsim.core.world import World
+from spmdsim.core.tensor import Meta, PlainTensor, follow
+from spmdsim.core.world import AbstractWorld
 from spmdsim.errors import NoTensorError, RuleError, context
 from spmdsim.notation.rules import Shape
 from spmdsim.pictured import Pictured
@@ -39,11 +39,11 @@ from spmdsim.wrong_calls import explained
 
 Arrays = list[np.ndarray]
 Dtypes = Sequence[np.dtype]
-T = TypeVar("T", bound=Tensor)
+T = TypeVar("T", bound=PlainTensor)
 #: A local function: arrays in, and out.
 Local = Callable[..., object]
 #: What the local function of a rank computes, to be called once.
-Job = Callable[[], Any]
+Job = Callable[[], object]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
 #: Kinds of element types by the values that they represent: truth values, integers, fractions, complex numbers.
@@ -101,15 +101,17 @@ class Op(Pictured):
     #: Whether messages show its parameters.
     shows_parameters: ClassVar[bool] = True
     #: Runs the local functions of the owned ranks together, if they wait for each other: ``(world, mesh, name, jobs) -> results``.
-    run_together: ClassVar[Callable[[World, Mesh, str, dict[int, Job]], dict[int, Any]] | None] = None
+    run_together: ClassVar[Callable[[AbstractWorld, Mesh, str, dict[int, Job]], dict[int, object]] | None] = (
+        None
+    )
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.core.operator.apply`. Several results are a tuple: :meth:`results`."""
         return apply(self, tensors, params)  # type: ignore[no-any-return]
 
     def apply(
-        self, tensors: Sequence[Tensor], params: dict[str, object], strategy: ShardedOp | None = None
-    ) -> Tensor | tuple[Tensor, ...]:
+        self, tensors: Sequence[PlainTensor], params: dict[str, object], strategy: ShardedOp | None = None
+    ) -> PlainTensor | tuple[PlainTensor, ...]:
         """Apply the operator, maybe with a strategy of its own; several results are a tuple."""
         return apply(self, tensors, params, strategy)  # type: ignore[no-any-return]
 
@@ -174,22 +176,22 @@ class Op(Pictured):
         """Whether its results have gradients that go on to its operands."""
         return self.functions(())[1] is not None
 
-    def user_functions(self) -> tuple[Any, ...]:
+    def user_functions(self) -> tuple[object, ...]:
         """Return the functions that ranks compare, if they are a user's."""
         return self.forward, self.vjp, self.rule
 
-    def typed(self, array: Any, dtype: np.dtype) -> np.ndarray:
+    def typed(self, result: object, dtype: np.dtype) -> np.ndarray:
         """Return a local result in the type that the operator declares; RuleError if that would lose its kind."""
-        array = np.asarray(array)  # some ranks may have a scalar of numpy's
+        array: np.ndarray = np.asarray(result)  # some ranks may have a scalar of numpy's
         if array.dtype == dtype:
-            return array  # type: ignore[no-any-return]
+            return array
         if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
             raise RuleError(
                 f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"
             )
         return np.asarray(array, dtype, order="C")
 
-    def compute(self, recipe: Recipe, world: World, params: Params, *lists: Arrays) -> list[Arrays]:
+    def compute(self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: Arrays) -> list[Arrays]:
         """Return the results' arrays on every owned rank, from those of the operands where the local function wants them."""
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.outputs]
@@ -248,7 +250,7 @@ class Recipe:
         op: Op,
         metas: Sequence[Meta],
         params: Params,
-        world: World,
+        world: AbstractWorld,
         asked: ShardedOp | Strategy | None = None,
     ) -> Recipe:
         """Return the recipe of a call, maybe with a given strategy; RuleError if operands or parameters do not fit."""
@@ -330,7 +332,7 @@ class Recipe:
             node.saved = [result.held for result in laid_out]
         return laid_out
 
-    def track(self, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params) -> None:
+    def track(self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params) -> None:
         """Remember what computed the results, for their gradients."""
         node = self.op.node(self, operands, results, params)
         for k in self.tracked:
@@ -342,7 +344,7 @@ class Recipe:
             self._contexts[rank] = Context(self.bound, self.strategy, rank)
         return (self._contexts[rank],) if self.op.contextual else ()
 
-    def on_ranks(self, world: World, function: Local, *lists: Arrays) -> list[Any]:
+    def on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
         """Return the results of a function of every owned rank's arrays; None for ranks outside of the mesh."""
         if self.op.contextual:
             columns = zip(world.ranks, self.active, *lists)
@@ -376,7 +378,7 @@ class Recipe:
         return tuple(np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs)
 
     def kept(
-        self, operands: Sequence[Tensor], results: Sequence[Tensor], wanted: tuple[bool, ...]
+        self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], wanted: tuple[bool, ...]
     ) -> tuple[list[Arrays], list[Arrays] | None]:
         """The arrays that the wanted gradients look at; zeros that take no memory in the place of other operands."""
         blanks = self.blanks.get(wanted)
@@ -428,7 +430,7 @@ def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
     return route is None or (not route.steps and before.held is after.held)
 
 
-def routed(meta: Meta, layout: Layout, world: World) -> Route | None:
+def routed(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:
     """The way of a tensor into a layout; None where it lies so."""
     same = layout is meta.layout or layout.canonical == meta.layout.canonical
     return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)
@@ -444,7 +446,7 @@ def apply(
     """
     world: Any = getattr(operands[0], "world", None) if operands else None
     for x in operands:
-        if not isinstance(x, Tensor) or x.world is not world:
+        if not isinstance(x, PlainTensor) or x.world is not world:
             operands = operands_of_one_world(op.name, operands)
             world = operands[0].world
             break
@@ -480,11 +482,11 @@ def _in_words(metas: Sequence[Meta]) -> str:
     return ", ".join(map(repr, metas))
 
 
-def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[Tensor]:
+def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTensor]:
     """Return an operator's operands as tensors of one world; NoTensorError if none is a tensor or stands for one."""
     for x in values:
-        tensor = x if isinstance(x, Tensor) else getattr(x, "tensor", None)
-        if isinstance(tensor, Tensor):
+        tensor = x if isinstance(x, PlainTensor) else getattr(x, "tensor", None)
+        if isinstance(tensor, PlainTensor):
             return tensor.beside(name, values)
     kinds = ", ".join(type(x).__name__ for x in values)
     raise NoTensorError(

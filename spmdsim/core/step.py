@@ -5,8 +5,8 @@ of the member's source box with its own target box. Placing the boxes gives all_
 them gives all_reduce and reduce_scatter.
 
 The plain planner goes from layout to layout on one mesh. Splits are nested, so only the last axes of a dim can be gathered or
-moved away, and axes can only be appended at the end. A world that knows a better way overrides :meth:`World.plan`:
-:mod:`spmdsim.redistribution` finds exact plans, across meshes and shapes, too.
+moved away, and axes can only be appended at the end. A world may be given another
+planner: :mod:`spmdsim.redistribution` finds exact plans, across meshes and shapes, too.
 
 Next: :mod:`spmdsim.core.element_types`.
 """

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core.layout import Layout
-from spmdsim.core.tensor import Meta, T, Tensor
-from spmdsim.core.world import World
+from spmdsim.core.tensor import Meta, PlainTensor, T
+from spmdsim.core.world import AbstractWorld
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Node(ABC):
     #: Whether a backward pass went through it, and dropped what it had kept.
     spent = False
 
-    def __init__(self, *operands: Tensor) -> None:
+    def __init__(self, *operands: PlainTensor) -> None:
         self.world, self.meta = operands[0].world, operands[0].meta
         #: Which operands gradients are for, and where these go: to a result of a node, or to a leaf.
         self.wanted = tuple(map(_tracked, operands))
@@ -79,7 +79,7 @@ class OpNode(Node):
     __slots__ = ("origin", "params", "recipe", "results", "saved", "spent", "values")
 
     def __init__(
-        self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params
+        self, recipe: Recipe, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params
     ) -> None:
         super().__init__(*operands)
         self.recipe, self.params, self.origin = recipe, params, results[0].origin
@@ -116,13 +116,13 @@ class OpNode(Node):
         for k, one in enumerate(computed):
             if one is None or not wanted[k]:
                 continue
-            if not isinstance(one, Tensor):
+            if not isinstance(one, PlainTensor):
                 origin = 0 if provenance is None else provenance.of_gradient(recipe, present, k, self.origin)
                 one = type(present[0])(world, recipe.gradients[k], one, origin=origin)
             arrived[k].append(one)
         return arrived
 
-    def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
+    def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The operands' gradients, of those that are wanted: arrays on every owned rank, or a tensor."""
         recipe, world = self.recipe, self.world
         if not world.has_data:
@@ -144,7 +144,12 @@ def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, he
 
 
 def local_gradients(
-    recipe: Recipe, world: World, params: Params, arrived: list[bool], wanted: Sequence[bool], *lists: Any
+    recipe: Recipe,
+    world: AbstractWorld,
+    params: Params,
+    arrived: list[bool],
+    wanted: Sequence[bool],
+    *lists: Any,
 ) -> list[list[Any] | None]:
     """The operands' gradients on every owned rank, from what :func:`pulled` takes; None where there are none."""
     kinds = [meta.held if asked else None for asked, meta in zip(wanted, recipe.gradients)]
@@ -172,6 +177,13 @@ def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
     return np.asarray(gradient, dtype, order="C")
 
 
+def converted(gradient: T, dtype: np.dtype) -> T:
+    """Return a gradient in the type of its tensor, without pending reductions."""
+    whole, world = gradient.detach().to(gradient.layout.reduced), gradient.world
+    shards = [like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
+    return type(gradient)(world, Meta.of(whole.layout, whole.shape, dtype), shards)
+
+
 def reduce_gradients(gradients: list[T], layout: Layout) -> T:
     """Add gradients up, taken out of their list, and bring them into a layout: equal layouts are added first, then reduced once."""
     by_meta: dict[int, list[T]] = {}
@@ -186,14 +198,14 @@ def added(gradients: Sequence[T], *, more_to_come: bool = False) -> T:
     return first._plus(others, more_to_come) if others and first.world.has_data else first
 
 
-def keep(leaf: Tensor, gradient: Tensor) -> None:
+def keep(leaf: PlainTensor, gradient: PlainTensor) -> None:
     """Add a gradient to the one that a leaf has, which may have come into another layout."""
     if leaf.grad is not None:
         gradient = added([leaf.grad.to(gradient.layout), gradient], more_to_come=True)
     leaf.grad = gradient
 
 
-def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False) -> None:
+def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bool = False) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
     leaves = pull_back(result, gradient, retain_graph)
     for leaf, total in [
@@ -203,7 +215,7 @@ def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False
 
 
 def pull_back(
-    result: Tensor, gradient: Tensor | None = None, retain_graph: bool = False
+    result: PlainTensor, gradient: PlainTensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
     """The leaves ``result`` depends on, as soon as no more gradients come, with these, not yet added: the only references to them."""
     if not result.requires_grad:
@@ -240,7 +252,7 @@ def pull_back(
     yield from leaves.values()
 
 
-def _first(result: Tensor, gradient: Tensor | None) -> Tensor:
+def _first(result: PlainTensor, gradient: PlainTensor | None) -> PlainTensor:
     if gradient is not None:
         if gradient.shape != result.shape:
             raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")

@@ -16,19 +16,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from spmdsim.core.element_types import has_gradient, held_type
+from spmdsim.core.element_types import accumulator, has_gradient, held_type
 from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.world import Shards
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.notation.layouts import short_dtype
 from spmdsim.pictured import Pictured
+from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core.step import Route
     from spmdsim.core.tape import Node
-    from spmdsim.core.world import World
+    from spmdsim.core.world import AbstractWorld
 
 
 _ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
@@ -75,10 +77,10 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
     return meta
 
 
-T = TypeVar("T", bound="Tensor")
+T = TypeVar("T", bound="PlainTensor")
 
 
-class Tensor(Pictured):
+class PlainTensor(Pictured):
     """A global tensor over a world. Its shards are never changed in place.
 
     Attributes:
@@ -100,7 +102,7 @@ class Tensor(Pictured):
 
     def __init__(
         self,
-        world: World,
+        world: AbstractWorld,
         meta: Meta,
         shards: Shards,
         requires_grad: bool = False,
@@ -122,8 +124,8 @@ class Tensor(Pictured):
         self.output, self._changes, self._view = 0, None, None
 
     @classmethod
-    def from_global(
-        cls: type[T], source: Any, layout: Layout, world: World, *, requires_grad: bool = False
+    def from_array(
+        cls: type[T], source: ArrayLike, layout: Layout, world: AbstractWorld, *, requires_grad: bool = False
     ) -> T:
         """A tensor of which each rank takes its own piece of an array.
 
@@ -136,9 +138,11 @@ class Tensor(Pictured):
 
     @property
     def shards(self) -> list[np.ndarray]:
-        """One array of type ``dtype`` per rank that this process owns; WorldError if ranks did not all call the same."""
-        self.world.settle()
-        return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
+        """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
+        self.world.verify_calls()
+        if self.meta.held is not self.meta.dtype:
+            return in_type(self.held, self.meta.dtype)
+        return OwnPieces(self.held) if len(self.held) > 1 else self.held
 
     def _track(self, wanted: bool) -> None:
         if wanted and not has_gradient(self.meta.dtype):
@@ -183,7 +187,7 @@ class Tensor(Pictured):
         mesh, size = self.layout.mesh, self.world.size
         everyone = mesh if mesh.size == size else Mesh((size,), ("world",))
         everywhere = self.detach().to(everyone(*(None for _ in self.shape)))
-        self.world.settle()
+        self.world.verify_calls()
         whole = np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
         own = whole.flags.writeable and not any(np.may_share_memory(whole, held) for held in self.held)
         return whole if own else whole.copy()
@@ -194,38 +198,81 @@ class Tensor(Pictured):
             return self
         return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
 
-    def beside(self, name: str, values: Sequence[Any]) -> Sequence[Tensor]:
+    def beside(self, name: str, values: Sequence[object]) -> Sequence[PlainTensor]:
         """Return the operands of an operator that this tensor is one of, as tensors of one world; UsageTypeError if some are not."""
-        kinds = [type(x).__name__ for x in values if not isinstance(x, Tensor)]
-        if kinds:
+        tensors = [x for x in values if isinstance(x, PlainTensor)]
+        if len(tensors) < len(values):
+            kinds = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
             raise UsageTypeError(f"{name} takes tensors, but got {', '.join(kinds)}")
-        if any(x.world is not self.world for x in values):
+        if any(x.world is not self.world for x in tensors):
             raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
-        return values
+        return tensors
 
+    @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
         """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
 
-        ``gradient``: that of the final result with respect to this tensor; 1 for a tensor of one element.
+        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
+
+        Args:
+            gradient: that of the final result with respect to this tensor; 1 for a tensor of one element.
+            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
+
+        Raises:
+            LayoutError: a gradient of another shape, or none for more than one element.
+            UsageTypeError: it needs no gradient; a second pass, where the first did not retain the graph.
         """
-        from spmdsim.core.tape import backward
+        from spmdsim.core.tape import backward, converted
 
         if gradient is None and math.prod(self.shape) != 1:
             raise LayoutError(
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
+        if gradient is not None and gradient.dtype != self.dtype:
+            gradient = converted(gradient, self.dtype)
         backward(self, gradient, retain_graph)
 
     def _plus(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
-        """The sum with tensors that lie alike, shard by shard: so gradients are added up."""
-        lists = [tensor.held for tensor in (self, *others)]
-        sums = self.world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
-        provenance = self.world.provenance
-        origin = 0 if provenance is None else provenance.of_sum([self, *others])
-        return type(self)(self.world, self.meta, sums, origin=origin)
+        """Return the sum with tensors of the same layout, shard by shard: so gradients are added up.
+
+        If ``more_to_come``, the sum keeps what was rounded, so that sums over many calls do not stand still either.
+        """
+        world, meta, kind = self.world, self.meta, accumulator("sum", self.meta.held)
+        lists = [
+            x.sums or (x.held if kind is meta.held else world.in_type(x.held, kind)) for x in (self, *others)
+        ]
+        sums = world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
+        origin = 0 if world.provenance is None else world.provenance.of_sum([self, *others])
+        held = sums if kind is meta.held else world.in_type(sums, meta.held)
+        total = type(self)(world, meta, held, origin=origin)
+        if more_to_come and kind is not meta.held:
+            total.sums = sums
+        return total
 
 
-def pieces(world: World, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndarray]) -> list[Any]:
+class OwnPieces(list[Any]):
+    """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
+
+    Real ranks share no array: nor does a rank with equal pieces as soon as somebody asks for its own.
+    """
+
+    def __init__(self, held: list[Any]) -> None:
+        super().__init__(held)
+        self._held = held
+
+    def __getitem__(self, k: Any) -> Any:
+        array = super().__getitem__(k)
+        if isinstance(array, np.ndarray) and sum(one is array for one in self._held) > 1:
+            array = array.copy()
+            self[k] = array
+        return array
+
+    def __setitem__(self, k: Any, array: Any) -> None:
+        super().__setitem__(k, array)
+        self._held[k] = array
+
+
+def pieces(world: AbstractWorld, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndarray]) -> list[Any]:
     """What each owned rank holds of values that are taken by an index; ranks with equal pieces share one."""
     layout, mesh, op = meta.layout, meta.layout.mesh, str(meta.layout.reduce_op)
     shards, shared = [], dict[Any, np.ndarray]()

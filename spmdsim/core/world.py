@@ -5,7 +5,7 @@ the step's two layouts. Arrays are values: a world never changes its inputs, may
 one process equal replicas may be one array object.
 
 What is optional is a value that a world is given: a planner (:class:`~spmdsim.core.bytes_planner.Planner`), observers
-(:class:`Observers`) and the provenance of tensors (:class:`Provenance`).
+(:class:`Observers`) and the provenance of tensors (:class:`ProvenanceNumbers`).
 
 Next: :mod:`spmdsim.core.lockstep`, the world in one process.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
     from spmdsim.core.operator import Recipe
     from spmdsim.core.rule import BoundRule, Strategy
-    from spmdsim.core.tensor import Meta, Tensor
+    from spmdsim.core.tensor import Meta, PlainTensor
 
 #: One array per owned rank.
 Shards = list[np.ndarray]
@@ -54,7 +54,9 @@ class Observers:
 
     def __init__(
         self,
-        span: Callable[[Recipe, World, int], AbstractContextManager[object]] = lambda *_: nullcontext(),
+        span: Callable[[Recipe, AbstractWorld, int], AbstractContextManager[object]] = lambda *_: (
+            nullcontext()
+        ),
         gathered: Callable[[Recipe, Sequence[Meta]], None] = lambda *_: None,
         guards: list[Callable[[str, Any], None]] | None = None,
     ) -> None:
@@ -65,20 +67,27 @@ class Observers:
         self.programs: list[Any] = []
 
 
-class Provenance(Protocol):
+class ProvenanceNumbers(Protocol):
     """Numbers that identify how tensors were computed, equal on all ranks of a correct program; 0 where no ranks compare."""
 
-    def of_result(self, recipe: Recipe, operands: Sequence[Tensor], k: int, params: Params) -> int:
+    def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
         """Return the number of an operator's result ``k``."""
 
-    def of_gradient(self, recipe: Recipe, gradients: Sequence[Tensor], k: int, result: int) -> int:
+    def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
         """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
 
-    def of_sum(self, tensors: Sequence[Tensor]) -> int:
+    def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
         """Return the number of a sum of gradients."""
 
 
-class World(Pictured, ABC):
+class ComparesCalls(Protocol):
+    """Compares the calls of this process with those of the others."""
+
+    def compare(self) -> None:
+        """Compare all calls so far; WorldError if ranks disagree."""
+
+
+class AbstractWorld(Pictured, ABC):
     """Base of all worlds.
 
     Args:
@@ -93,6 +102,7 @@ class World(Pictured, ABC):
         has_data: whether shards are arrays; False where only shapes are followed.
         collectives: the collectives of steps that it runs.
         about: the provenance of the tensor that the next steps move; 0 if there is none.
+        agreement: compares the calls of ranks; None if nothing compares them.
         cache: what was derived for this world: operators' recipes, steps' programs.
     """
 
@@ -106,7 +116,7 @@ class World(Pictured, ABC):
         *,
         planner: Planner | None = None,
         observers: Observers | None = None,
-        provenance: Provenance | None = None,
+        provenance: ProvenanceNumbers | None = None,
         advice: Callable[[int], str] = lambda size: "",
     ) -> None:
         check_world_size(size)
@@ -114,12 +124,13 @@ class World(Pictured, ABC):
         self.planner: Planner = BytesPlanner() if planner is None else planner
         self.observers = Observers() if observers is None else observers
         self.provenance, self.advice, self.about = provenance, advice, 0
+        self.agreement: ComparesCalls | None = None
         self.cache: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"
 
-    def __deepcopy__(self, _memo: object) -> World:
+    def __deepcopy__(self, _memo: object) -> AbstractWorld:
         """A world is a place: copies of what lives in it live there, too."""
         return self
 
@@ -138,7 +149,7 @@ class World(Pictured, ABC):
         the source layout, or that the reduction has no meaning on the element type.
         """
 
-    def walk(self, steps: Sequence[Step], tensor: Tensor, held: np.dtype) -> Shards:
+    def walk(self, steps: Sequence[Step], tensor: PlainTensor, held: np.dtype) -> Shards:
         """Return the shards of a tensor after some steps; ``held`` is the type in which they are stored then."""
         shards = tensor.held
         try:
@@ -197,7 +208,9 @@ class World(Pictured, ABC):
         """Return the cheapest strategy for operands in these layouts, if they fit no strategy."""
         return self.planner.choose(bound, layouts, dtypes)
 
-    def settle(self) -> None:
-        """Make sure that all ranks called the same so far, before numbers leave the program; WorldError if not."""
+    def verify_calls(self) -> None:
+        """Verify that all ranks made equal calls so far, before numbers leave the program; WorldError if not."""
         if self.observers.programs:
             self.observers.programs[-1].looked_at()
+        if self.agreement is not None:
+            self.agreement.compare()

@@ -144,7 +144,7 @@ def page(title: str, figures: Sequence[Figure]) -> str:
 DRAWN: dict[str, str] = {
     "spmdsim.core.layout.Mesh": "grid_figures.mesh_figure",
     "spmdsim.core.layout.Layout": "grid_figures.layout_figure",
-    "spmdsim.core.tensor.Tensor": "grid_figures.tensor_figure",
+    "spmdsim.core.tensor.PlainTensor": "grid_figures.tensor_figure",
     "spmdsim.core.step.Step": "plan_figures.step_figure",
     "spmdsim.redistribution.planner.Plan": "plan_figures.plan_figure",
     "spmdsim.redistribution.implementations.trial.TunedSteps": "fact_figures.tuned_figure",
@@ -153,7 +153,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.rule.Rule": "fact_figures.rule_figure",
     "spmdsim.core.rule.BoundRule": "fact_figures.bound_figure",
     "spmdsim.core.rule.Strategy": "fact_figures.strategy_figure",
-    "spmdsim.core.world.World": "fact_figures.world_figure",
+    "spmdsim.core.world.AbstractWorld": "fact_figures.world_figure",
     "spmdsim.nn.module.Module": "fact_figures.module_figure",
     "spmdsim.tensor.rounding.Verdict": "fact_figures.verdict_figure",
     "spmdsim.cost.machine.Machine": "cost_figures.machine_figure",

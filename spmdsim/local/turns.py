@@ -346,7 +346,7 @@ class LocalOp(Op):
     shows_parameters: ClassVar[bool] = False
     run_together: ClassVar = together  # the functions may call collectives: those of all ranks take turns
 
-    def user_functions(self) -> tuple[Any, ...]:
+    def user_functions(self) -> tuple[object, ...]:
         """Return the functions that ranks compare."""
         return self.users
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core import tensor
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.tensor.views import MOST_PARENTS, View
 from spmdsim.trace.recorder import programs
@@ -43,7 +43,7 @@ def without_base(x: Any) -> Any:
     return type(x)(x.world, x.meta, x.held, name=x.name, origin=x.origin)
 
 
-def _is_leaf(x: tensor.Tensor) -> bool:
+def _is_leaf(x: PlainTensor) -> bool:
     return x.requires_grad and x.node is None
 
 

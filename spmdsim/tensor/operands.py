@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.tensor import Meta, Tensor
+from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.worlds.base import ORIGINS
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class HasOperand(Protocol):
     """What stands for a tensor, such as a parameter."""
 
-    def as_operand(self, like: Tensor) -> Tensor:
+    def as_operand(self, like: PlainTensor) -> PlainTensor:
         """The tensor that it stands for."""
 
 
 #: What operators take: tensors, what stands for one, and numbers and arrays, which every rank has whole.
-Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
+Operand: TypeAlias = "PlainTensor | HasOperand | ArrayLike"
 
 
-def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
+def operands(name: str, values: Sequence[Any]) -> list[PlainTensor]:
     """What an operator is given as tensors, beside those that are; UsageTypeError if none says in which world that is."""
-    like = next((x if isinstance(x, Tensor) else x.value for x in values if _placed(x)), None)
+    like = next((x if isinstance(x, PlainTensor) else x.value for x in values if _placed(x)), None)
     if like is None:
         kinds = ", ".join(type(x).__name__ for x in values)
         raise NoTensorError(
@@ -41,7 +41,7 @@ def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     return [as_operand(x, like) for x in values]
 
 
-def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
+def array_operands(name: str, values: Sequence[Any]) -> list[PlainTensor]:
     """:func:`operands` of what NumPy makes arrays of first: a Python number has a type of its own, float64 or int64.
 
     In functions of elements it takes the other operand's instead.
@@ -53,15 +53,15 @@ def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
 
 def _placed(operand: Any) -> bool:
     """A tensor, or a parameter that has its values."""
-    return isinstance(operand, Tensor) or isinstance(getattr(operand, "tensor", None), Tensor)
+    return isinstance(operand, PlainTensor) or isinstance(getattr(operand, "tensor", None), PlainTensor)
 
 
-def as_operand(value: Operand, like: Tensor) -> Tensor:
+def as_operand(value: Operand, like: PlainTensor) -> PlainTensor:
     """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
 
     A Python number takes ``like``'s element type where it fits, as in numpy.
     """
-    if isinstance(value, Tensor):
+    if isinstance(value, PlainTensor):
         return value
     if isinstance(value, (int, float, complex)):
         world = like.world
@@ -84,7 +84,7 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
 
 
-def constant(value: Operand, like: Tensor) -> Tensor:
+def constant(value: Operand, like: PlainTensor) -> PlainTensor:
     """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
     kind: Any = type(value)
     world: Any = like.world
@@ -92,7 +92,7 @@ def constant(value: Operand, like: Tensor) -> Tensor:
         return as_operand(value, like)
     # Zeros of both signs are equal.
     key = type(like), like.meta, kind, value if value or kind is int else repr(value)
-    constant: Tensor | None = world.constants.get(key)
+    constant: PlainTensor | None = world.constants.get(key)
     if constant is None:
         constant = as_operand(value, like)
         if len(world.ranks) == 1:

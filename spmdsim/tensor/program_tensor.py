@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, Typed
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core import tensor as core_tensor
-from spmdsim.core.tensor import pieces
+from spmdsim.core.tensor import PlainTensor, pieces
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import views
 from spmdsim.tensor.in_place import become, before, has_item
@@ -81,7 +80,7 @@ class Tensor(SymbolicTensor):
     """A global tensor over a world. Its shards are never changed in place.
 
     Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
-    :class:`spmdsim.core.tensor.Tensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
+    :class:`spmdsim.core.tensor.PlainTensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
 
     Args:
         world: where it lives.
@@ -148,7 +147,7 @@ class Tensor(SymbolicTensor):
 
     @classmethod
     @explained
-    def from_global(  # type: ignore[override]  # a world may be left out
+    def from_global(
         cls,
         source: GlobalSource,
         layout: Layout,
@@ -256,7 +255,7 @@ class Tensor(SymbolicTensor):
         finally:
             world.about = 0
 
-    def beside(self, name: str, values: Sequence[Any]) -> Sequence[core_tensor.Tensor]:
+    def beside(self, name: str, values: Sequence[object]) -> Sequence[PlainTensor]:
         """Return the operands of an operator that this tensor is one of: numbers and arrays as tensors, all of one world."""
         return in_one_world(name, operands(name, values))
 

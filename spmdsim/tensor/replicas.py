@@ -22,7 +22,7 @@ from spmdsim.trace.source_lines import source_line
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
-    from spmdsim.core.tensor import Tensor as PlainTensor
+    from spmdsim.core.tensor import PlainTensor
     from spmdsim.tensor import Op, ShardedOp
     from spmdsim.worlds.base import World
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from spmdsim.core.layout import Mesh
 from spmdsim.core.tape import Gradients, MoveNode
-from spmdsim.core.tensor import Tensor
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import WorldError
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown, is_played
 
-T = TypeVar("T", bound=Tensor)
+T = TypeVar("T", bound=PlainTensor)
 
 
 class EnlargedNode(MoveNode):
@@ -46,7 +46,7 @@ def enlarged(tensor: T, large: Any) -> T:
     return result
 
 
-def in_one_world(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTensor]:
     """Return operands in one world: ``tensors`` itself if they are, else all of them in the largest that the process plays.
 
     Raises:

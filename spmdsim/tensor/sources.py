@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
-from spmdsim.core.tensor import Meta, Tensor, follow
+from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.redistribution import planner
@@ -186,7 +186,7 @@ def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tu
     )
 
 
-T = TypeVar("T", bound=Tensor)
+T = TypeVar("T", bound=PlainTensor)
 
 
 class ReshapeNode(MoveNode):
@@ -278,7 +278,7 @@ def crc(flat: np.ndarray, number: int = 0) -> int:
     return zlib.crc32(data, number) if flat.size else number
 
 
-def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
+def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:
     """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError.
 
     Of an array all bytes are compared, of memory maps and files of more than 64 MiB samples, of a function the pieces that

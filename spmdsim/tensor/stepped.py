@@ -20,8 +20,8 @@ from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.operator import Local, Op, Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, Params
-from spmdsim.core.tensor import Meta, Tensor
-from spmdsim.core.world import World
+from spmdsim.core.tensor import Meta, PlainTensor
+from spmdsim.core.world import AbstractWorld
 from spmdsim.layout.element_type import accumulator
 from spmdsim.notation.rules import Shape
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
@@ -56,7 +56,7 @@ class AdjointNode(OpNode):
 
     __slots__ = ()
 
-    def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
+    def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The operands' gradients, from those of the results."""
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
         pairs = enumerate(zip(self.recipe.inputs, self.values))
@@ -101,7 +101,9 @@ class SteppedOp(Op):
         """The steps on the way."""
         return bound.steps(strategy)
 
-    def compute(self, recipe: Recipe, world: World, params: Params, *lists: list[Any]) -> list[list[Any]]:
+    def compute(
+        self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: list[Any]
+    ) -> list[list[Any]]:
         """Take the local functions of all owned ranks through the steps, and return the results' arrays."""
         if not world.has_data:
             for step, dtype in recipe.prepared:
@@ -173,7 +175,7 @@ class RowsNode(OpNode):
 
     __slots__ = ()
 
-    def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
+    def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The table's gradient; the ordinary one where the lookup's result is whole."""
         recipe: Any = self.recipe
         step, dy = recipe.prepared.returning, dys[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard,
 
 import numpy as np
 
-from spmdsim.core import tensor
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import nearest
 from spmdsim.tensor import views
 from spmdsim.tensor.in_place import become, before
@@ -77,7 +77,7 @@ def _symbols(name: str) -> tuple[Binary, Binary, Binary]:
 
 def _comparable(other: object) -> TypeGuard[Operand]:
     """Whether ``==`` compares elements with it; what is no operand is not equal."""
-    types = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
+    types = (PlainTensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
     return isinstance(other, types) or hasattr(other, "as_operand")
 
 
@@ -242,7 +242,7 @@ class SymbolicTensor(ReadableTensor):
         return copied
 
     #: A tensor hashes by identity, though ``==`` compares elements.
-    __hash__ = tensor.Tensor.__hash__
+    __hash__ = PlainTensor.__hash__
 
     if not TYPE_CHECKING:
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial, reduce
-from operator import add
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from spmdsim.core import tensor
-from spmdsim.core.elements import each
-from spmdsim.core.tape import like
-from spmdsim.core.tensor import Meta
-from spmdsim.layout.element_type import accumulator
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.tensor.sources import SMALL, checksum
 from spmdsim.wrong_calls import explained, refuse_arguments
 
@@ -27,57 +20,6 @@ from spmdsim.errors import InputError, UsageTypeError, WorldError, many
 if TYPE_CHECKING:
     from typing_extensions import CapsuleType
 
-T = TypeVar("T", bound="SummedTensor")
-
-
-class SummedTensor(tensor.Tensor):
-    """A tensor whose gradients are added up without loss."""
-
-    __slots__ = ()
-
-    world: World
-
-    def _plus(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
-        """Where more is to come, what was rounded is kept, so that sums over many calls do not stand still either."""
-        meta, kind = self.meta, accumulator("sum", self.meta.held)
-        lists = [
-            x.sums or (x.held if kind is meta.held else self.world.in_type(x.held, kind))
-            for x in (self, *others)
-        ]
-        sums = self.world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
-        provenance = self.world.provenance
-        origin = 0 if provenance is None else provenance.of_sum([self, *others])
-        held = sums if kind is meta.held else self.world.in_type(sums, meta.held)
-        total = type(self)(self.world, meta, held, origin=origin)
-        if more_to_come and kind is not meta.held:
-            total.sums = sums
-        return total
-
-    @explained
-    def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
-        """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
-
-        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
-
-        Args:
-            gradient: that of the final result with respect to this tensor; 1 for a tensor of one element.
-            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
-
-        Raises:
-            LayoutError: a gradient of another shape, or none for more than one element.
-            UsageTypeError: it needs no gradient; a second pass, where the first did not retain the graph.
-        """
-        typed = (
-            gradient if gradient is None or gradient.dtype == self.dtype else _in_type(gradient, self.dtype)
-        )
-        super().backward(typed, retain_graph=retain_graph)
-
-
-def _in_type(gradient: T, dtype: np.dtype) -> T:
-    whole, world = gradient.detach().to(gradient.layout.reduced), gradient.world
-    shards = [like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
-    return type(gradient)(world, Meta.of(whole.layout, whole.shape, dtype), shards)
-
 
 def read_only(array: np.ndarray) -> np.ndarray:
     """A view into which nobody writes: who wrote into a shard would change the tensor, on one rank of those that copy it."""
@@ -86,16 +28,12 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-class ReadableTensor(SummedTensor):
+class ReadableTensor(PlainTensor):
     """A tensor whose pieces and numbers can be looked at."""
 
     __slots__ = ()
 
-    @property
-    def shards(self) -> list[np.ndarray]:
-        """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
-        held = super().shards
-        return OwnPieces(held) if held is self.held and len(held) > 1 else held
+    world: World
 
     @property
     def ndim(self) -> int:
@@ -252,25 +190,3 @@ class ReadableTensor(SummedTensor):
                 "ops.all(x)"
             )
         return bool(self.item())
-
-
-class OwnPieces(list[Any]):
-    """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
-
-    Real ranks share no array: nor does a rank with equal pieces as soon as somebody asks for its own.
-    """
-
-    def __init__(self, held: list[Any]) -> None:
-        super().__init__(held)
-        self._held = held
-
-    def __getitem__(self, k: Any) -> Any:
-        array = super().__getitem__(k)
-        if isinstance(array, np.ndarray) and sum(one is array for one in self._held) > 1:
-            array = array.copy()
-            self[k] = array
-        return array
-
-    def __setitem__(self, k: Any, array: Any) -> None:
-        super().__setitem__(k, array)
-        self._held[k] = array

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from spmdsim.core.operator import Recipe
     from spmdsim.core.tensor import Meta
-    from spmdsim.core.world import World
+    from spmdsim.core.world import AbstractWorld
 
 
 #: What was begun while somebody records, and not waited for yet.
@@ -35,7 +35,7 @@ _operators: list[str] = []
 
 
 @contextlib.contextmanager
-def span(recipe: Recipe, world: World, gradients: int) -> Iterator[None]:
+def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]:
     """Record an operator that runs in the ``with`` block, or so many of its gradients."""
     with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
         start = time.perf_counter()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from spmdsim.bounded import Bounded
-from spmdsim.core import world
 from spmdsim.core.elements import in_type
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
+from spmdsim.core.world import AbstractWorld
 from spmdsim.errors import WorldError, one_per_rank
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder, source_lines
@@ -40,7 +40,7 @@ V = TypeVar("V")
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
-class World(world.World):
+class World(AbstractWorld):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
@@ -132,7 +132,7 @@ class World(world.World):
 
         Args:
             step: the collective and its two layouts.
-            shards: one array per owned rank, see :meth:`spmdsim.core.world.World.run`.
+            shards: one array per owned rank, see :meth:`spmdsim.core.world.AbstractWorld.run`.
             algorithm: an emulated algorithm for this call, such as ``"ring"``, ``"auto"`` for the cheapest one in
                 the cost model, ``"native"`` for the world's own collective; what :meth:`use` says if left out.
 

@@ -23,7 +23,7 @@ from spmdsim.worlds.function_facts import facts_of
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
-    from spmdsim.core.tensor import Meta, Tensor
+    from spmdsim.core.tensor import Meta, PlainTensor
     from spmdsim.core.world import Params
 
 #: The bits of an origin; the hash of integers is the same in all processes.
@@ -116,7 +116,7 @@ class Provenance:
         recipe.title = f"{op.name} ({facts[0]})" if facts and str(facts[0]) else op.name
         recipe.number = number_of(op.name, *[one.compared for one in facts], *derived_from(op, params))
 
-    def of_result(self, recipe: Recipe, operands: Sequence[Tensor], k: int, params: Params) -> int:
+    def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
         """Return the number of an operator's result ``k``."""
         if not recipe.title:
             self.identify(recipe, params)
@@ -128,7 +128,7 @@ class Provenance:
         self.note(origin, recipe.title, numbers, params if op.shows_parameters else None)
         return origin
 
-    def of_gradient(self, recipe: Recipe, gradients: Sequence[Tensor], k: int, result: int) -> int:
+    def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
         """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
         number = recipe.number + k + result + 1
         numbers = (*map(_origin, gradients),)
@@ -136,7 +136,7 @@ class Provenance:
         self.note(origin, recipe.title + BACKWARD, (*numbers, result))
         return origin
 
-    def of_sum(self, tensors: Sequence[Tensor]) -> int:
+    def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
         """Return the number of a sum of gradients."""
         operands = (*map(_origin, tensors),)
         origin = hash(operands) & ORIGINS

@@ -10,12 +10,12 @@ import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
-from spmdsim.core import tensor as core_tensor
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import apply, looks_at
 from spmdsim.core.tape import added
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import Observers
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.tensor import Op
@@ -244,5 +244,5 @@ def test_factors_without_a_reduction_of_their_own_are_added_up():
 
 def test_gradients_of_core_that_lie_alike_are_added_up():
     world, layout = PlainLockStep(2), Mesh((2,), ("x",))("x")
-    ones, more = (core_tensor.Tensor.from_global(np.full(4, value), layout, world) for value in (1.0, 2.0))
+    ones, more = (PlainTensor.from_array(np.full(4, value), layout, world) for value in (1.0, 2.0))
     assert added([ones, more, more]).full().tolist() == [5.0] * 4

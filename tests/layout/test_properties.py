@@ -18,7 +18,7 @@ from spmdsim.core.layout import nested_blocks
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
-from spmdsim.core.tensor import Tensor as CoreTensor
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.layout.element_type import element_type, typed_rule
@@ -388,7 +388,7 @@ def test_empty_pieces_have_the_shapes_of_their_layout():
         (mesh("a", None), mesh(None, None), (0, 6)),
         (mesh("a", None), mesh(None, None), (5, 6)),
     ):
-        x = CoreTensor.from_global(np.arange(math.prod(shape)).reshape(shape), src, world).to(dst)
+        x = PlainTensor.from_array(np.arange(math.prod(shape)).reshape(shape), src, world).to(dst)
         assert [piece.shape for piece in x.shards] == [dst.local_shape(shape, rank) for rank in range(4)]
         assert x.full().ravel().tolist() == [*range(math.prod(shape))]
 
@@ -407,25 +407,25 @@ def test_tensors_of_core_know_their_worlds_and_their_types():
     settled = []
 
     class Settling(PlainLockStep):
-        def settle(self):
+        def verify_calls(self):
             settled.append(1)
-            super().settle()
+            super().verify_calls()
 
     world, wide = Settling(4), Mesh((8,), ("x",))
     half, whole = Mesh((2,), ("a",)), np.arange(6.0).reshape(2, 3)
-    x = CoreTensor.from_global(whole, half("a", None), world)
+    x = PlainTensor.from_array(whole, half("a", None), world)
     assert [piece.shape for piece in x.shards] == [(1, 3), (1, 3), (0, 0), (0, 0)] and settled
     for refused in (
-        lambda: CoreTensor.from_global(whole, wide(None, None), world),
+        lambda: PlainTensor.from_array(whole, wide(None, None), world),
         lambda: x.to(wide(None, None)),
     ):
         with pytest.raises(WorldError, match=r"has 4 ranks; start it with at least 8$"):
             refused()
-    pending = CoreTensor.from_global(whole.astype("f2"), half(None, None, partial="a"), world)
+    pending = PlainTensor.from_array(whole.astype("f2"), half(None, None, partial="a"), world)
     assert {piece.dtype for piece in pending.held} == {np.dtype("f4")}
     assert {piece.dtype for piece in pending.shards} == {np.dtype("f2")}
     product = Op("matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul)
-    square = CoreTensor.from_global(whole[:, :2], Mesh((4,), ("x",))("x", None), world)
+    square = PlainTensor.from_array(whole[:, :2], Mesh((4,), ("x",))("x", None), world)
     np.testing.assert_array_equal(product(square, square).full(), whole[:, :2] @ whole[:, :2])
 
 

@@ -85,7 +85,7 @@ elif case == "machine":  # what two ranks measured on the same machine
     world.machine = replace(machine, beta=machine.beta * 2) if odd else machine
 if case not in ("facts", "end"):
     reduce()
-world.settle()
+world.verify_calls()
 print("all the same")
 """
 

@@ -322,7 +322,7 @@ def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_l
     for _ in range(before + 1):
         one()
         other()
-    world.settle()
+    world.verify_calls()
     number = world.agreement.log_of((0, 1, 2)).number
     with pytest.raises(WorldError) as error:
         _ = (other if odd else one)().shards
@@ -368,7 +368,7 @@ def test_ranks_of_a_world_of_some_are_called_by_their_numbers_in_the_job(mpi_com
         return
     one, other = tensor(world, Mesh((2,), ("x",)))
     one(), other()
-    world.settle()
+    world.verify_calls()
     with pytest.raises(WorldError) as error:
         _ = (other if mpi_comm.rank == 1 else one)().shards
     assert "of ranks 1, 2 in its tensor; rank 1: all_gather" in str(error.value)
@@ -407,6 +407,6 @@ def test_no_number_leaves_before_the_calls_were_compared(way, tmp_path, monkeypa
 
     with LockStep(2) as world:
         t = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("x",))(None, None), world)
-        monkeypatch.setattr(LockStep, "settle", disagree)
+        monkeypatch.setattr(LockStep, "verify_calls", disagree)
         with pytest.raises(WorldError, match="ranks disagree"):
             EXITS[way](t, tmp_path)

@@ -389,11 +389,6 @@ class MPIWorld(BeginsEarly):
         with self._together(what):
             return self._everyone.allgather(value)
 
-    def settle(self) -> None:
-        """Compare what this rank called with what the others called; see :meth:`World.settle`."""
-        super().settle()
-        self.agreement.compare()
-
     def _together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
         """Return a context that all ranks of the world, or these, enter together."""
         call = Call.named(what, range(self.size) if ranks is None else ranks) if self.compares else None
