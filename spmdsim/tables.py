@@ -59,7 +59,8 @@ class Table:
         """
         columns = [list(column) for column in zip(*self.cells)]
         blocks = ["\n".join(self._lines(columns, group, width)) for group in _groups(columns, width)]
-        return "\n".join([*filter(None, [self.title]), "\n\n".join(blocks), *self.notes])
+        around = ["\n".join(_wrap(line, width)) for line in (self.title, *self.notes)]
+        return "\n".join([*filter(None, around[:1]), "\n\n".join(blocks), *around[1:]])
 
     def _lines(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
         """Yield the lines of some columns: heads, a rule, rows."""
@@ -88,7 +89,7 @@ class Table:
             for row in rows
         )
         caption = f"<caption>{escape_words(self.title)}</caption>" if self.title else ""
-        notes = "".join(f"<p>{escape_words(note)}</p>" for note in self.notes)
+        notes = "".join(f"<p>{escape_words(note)}</p>" for note in filter(None, self.notes))
         return f"<table>{caption}<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
 
@@ -137,9 +138,9 @@ def _narrow(widths: list[int], least: list[int], room: int) -> None:
         widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
 
 
-def _wrap(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int | None) -> list[str]:
     """Return a text in lines of at most ``width`` characters; longer words keep their line."""
-    if len(text) <= width:
+    if width is None or len(text) <= width:
         return [text]
     lines = [""]
     for word in _WORD.findall(text):

@@ -38,10 +38,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
         return int(broken)
-    rows = tuple((f.state, f.about, f.observed, f.advice) for f in findings)
-    facts = Table(("", "about", "found", "advice"), rows)
-    if not write_pictures(args, Figure("this machine for runs on many ranks", (facts,))):
-        # With a column less, and below it, paths and commands stay whole, to be copied.
-        say(Table(("about", "state", "found"), [(f.about, f.state, f.observed) for f in findings]), "")
-        say(*[f"{f.about}: {f.advice}" for f in findings if f.advice])
+    # The advice has no column: paths and commands stay in one line, to be copied.
+    advice = tuple(f"{f.about}: {f.advice}" for f in findings if f.advice)
+    rows = [(f.about, f.state, f.observed) for f in findings]
+    table = Table(("about", "state", "found"), rows, notes=advice and ("", *advice))
+    if not write_pictures(args, Figure("this machine for runs on many ranks", (table,))):
+        say(table)
     return int(broken)

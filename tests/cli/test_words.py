@@ -107,6 +107,21 @@ def test_a_table_that_is_too_wide_goes_on_below_itself():
     assert table.text(18) == table.text() and "relu  R R       12" in table.text()
 
 
+def test_lines_around_a_table_are_broken_between_words():
+    table = Table(("a",), [(1,)], "a title of five words", notes=("see [0:4, 4:8] below",))
+    assert table.text(12).split("\n") == [
+        "a title of",
+        "five words",
+        "a",
+        "-",
+        "1",
+        "see",
+        "[0:4, 4:8]",
+        "below",
+    ]
+    assert table.text().split("\n")[-1] == "see [0:4, 4:8] below"
+
+
 def test_columns_that_tell_rows_apart_are_repeated_and_words_stay_whole():
     rows = [("a", "b", "one two three", "[0:4, 4:8]"), ("a", "c", "four", "[4:8, 4:8]")]
     text = Table(("x", "y", "words", "slice"), rows).text(16)
