@@ -270,11 +270,6 @@ ALLOWED = {
     ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
     ("labs/grading.py", "exec"): "a student's answers, in a limited child process",
     ("labs/grading.py", "compile"): "the same, for its name and lines",
-    (
-        "compiled/straight.py",
-        "exec",
-    ): "what compile wrote down, as calls on numbered values; no text of anybody's",
-    ("compiled/straight.py", "compile"): "the same",
     ("simulation/data/message_buffers.py", "loads"): "objects that a simulated program sends to itself",
     ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",
 }
