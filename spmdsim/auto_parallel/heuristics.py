@@ -13,7 +13,7 @@ Source: ``StrategyPropagate`` and ``BFS`` of MindSpore's ``graph_costmodel.cc``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spmdsim.auto_parallel.baselines import complete
@@ -206,11 +206,26 @@ POLISH_AXES = 3
 MOST_OPERATORS = 2000
 
 
-def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, polish: bool) -> SearchResult:
+#: Called with the label of a part of the work before it begins.
+Watch = Callable[[str], object]
+
+
+def ignore_label(label: str) -> None:
+    """Ignore the label of a part of the work."""
+
+
+def by_propagation(
+    graph: Graph,
+    meshes: Sequence[Mesh],
+    settings: Settings,
+    polish: bool,
+    watch: Watch = ignore_label,
+) -> SearchResult:
     """The sharding propagation on each of some meshes; the best answer."""
     answers, moves = [], MovePrices(settings)
     models: dict[Mesh, ChoiceModel] = {}
     for mesh in meshes:
+        watch(f"strategies on {mesh}")
         propagated = propagate(graph, mesh, settings)
         start = complete(graph, mesh, propagated.strategies, settings, moves=moves)
         method, rivals = "sharding propagation", tuple(meshes)
@@ -223,7 +238,14 @@ def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, pol
     return _best(answers)
 
 
-def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> SearchResult:
+def by_recursion(
+    graph: Graph,
+    ranks: int,
+    settings: Settings,
+    version: str,
+    polish: bool,
+    watch: Watch = ignore_label,
+) -> SearchResult:
     """The double recursion, on a mesh with one axis per prime factor.
 
     The local search goes on from the same cuts on the device matrices that a search for the optimum would try.
@@ -247,6 +269,7 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
     ]
     distinct = dict(zip(alike, graph.operators))
     for coarse in rivals:
+        watch(f"strategies on {coarse}")
         on_coarse = {key: _on_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
         nearest = [on_coarse[key] for key in alike]
         answers.append(_improved(answer, coarse, nearest, models))

@@ -10,7 +10,7 @@ from typing import Any
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
+from spmdsim.auto_parallel.heuristics import Watch, by_propagation, by_recursion, expressing, ignore_label
 from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, solve
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
@@ -60,6 +60,7 @@ def search(
     polish: bool = True,
     settings: Settings | None = None,
     axes: int | None = None,
+    watch: Watch = ignore_label,
     **sizes: object,
 ) -> SearchResult:
     """Find a strategy for every operator and a layout for every tensor of a program.
@@ -76,6 +77,7 @@ def search(
         settings: all assumptions at once, instead of ``machine``.
         axes: how many axes the device matrices may have that are searched for a number of ranks; three where that is
             quick and two otherwise, if left out.
+        watch: called with a label before each part of the work, such as a mesh.
         **sizes: sizes of a built-in program, whose batch has at least one row per rank if left out, or ``inputs=...`` of a
             recorded one.
 
@@ -111,15 +113,15 @@ def search(
     if memory is not None and kind in HEURISTICS:
         raise InputError(f"memory goes with the methods auto and exact: {method} does not look for what fits")
     if kind == "double_recursion":
-        return by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish)
+        return by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish, watch)
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
-        return by_propagation(graph, meshes, settings, polish)
+        return by_propagation(graph, meshes, settings, polish, watch)
     moves = MovePrices(settings)
-    best = _best_mesh(graph, meshes, settings, memory, moves)
+    best = _best_mesh(graph, meshes, settings, memory, moves, watch)
     uneven = [mesh for mesh in meshes if len(mesh.axes) <= (axes or 2) and _has_uneven(graph, mesh, settings)]
     if memory is None and settings.even is None and best.settings.even is None and uneven:
-        other = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves)
+        other = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves, watch)
         best = min(best, other, key=lambda one: one.seconds)
     return best
 
@@ -218,10 +220,18 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
 
 
 def _best_mesh(
-    graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None, moves: MovePrices
+    graph: Graph,
+    meshes: Sequence[Mesh],
+    settings: Settings,
+    memory: float | None,
+    moves: MovePrices,
+    watch: Watch = ignore_label,
 ) -> SearchResult:
-    """The optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
-    models = [_usable(graph, mesh, settings, moves) for mesh in meshes]
+    """Return the optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
+    models = []
+    for mesh in meshes:
+        watch(f"prices on {mesh}")
+        models.append(_usable(graph, mesh, settings, moves))
     if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
         models = [_usable(graph, mesh, replace(settings, even=False), moves) for mesh in meshes]
     best: tuple[ChoiceModel, Solution] | None = None
@@ -231,6 +241,7 @@ def _best_mesh(
         if isinstance(model, InputError):
             problem = problem or model
             continue
+        watch(f"optimum on {mesh}")
         try:
             solution = solve(model, memory)
         except DoesNotFitError as error:

@@ -18,10 +18,14 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Progress]:
+def progress(what: str, total: int | None = None) -> Iterator[Progress]:
     """Show how far a long command is: on the speaking rank, on a terminal, on stderr, without communication.
 
-    >>> with progress(2, "cases") as step:
+    Args:
+        what: the parts that are counted.
+        total: the number of parts; None if it is not known.
+
+    >>> with progress("cases", 2) as step:
     ...     step("matmul")
     ...     step()
     """
@@ -32,7 +36,8 @@ def progress(total: int, what: str) -> Iterator[Progress]:
         nonlocal done
         done += 1
         if shown:
-            sys.stderr.write(f"\r\x1b[2K{what} {done}/{total} {label}")
+            count = f"{done}" if total is None else f"{done}/{total}"
+            sys.stderr.write(f"\r\x1b[2K{what} {count} {label}")
             sys.stderr.flush()
 
     try:

@@ -254,7 +254,7 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
     from spmdsim.cases.case import run_case
 
     outcomes = []
-    with progress(len(cases), "cases") as step:
+    with progress("cases", len(cases)) as step:
         for case in cases:
             outcomes.append(run_case(case, world, args.verbose, args.inject))
             step(f"{case.op} {case.strategy}")

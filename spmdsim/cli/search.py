@@ -137,8 +137,7 @@ def main(args: argparse.Namespace) -> int:
             said = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
             raise InputError(f"{said} was given, but the strategies of {args.load} are for {result.mesh}")
     else:
-        with progress(2, "search") as step:
-            step("strategies")
+        with progress("search") as step:
             result = search(
                 graph,
                 where,
@@ -148,9 +147,12 @@ def main(args: argparse.Namespace) -> int:
                 polish=not args.no_polish,
                 settings=settings,
                 axes=args.axes,
+                watch=step,
             )
-            step("comparison")
-            _ = result.memory, result.gap, result.comparison  # the result remembers what takes long
+            # The result remembers what takes long.
+            for fact, label in (("memory", "peak memory"), ("gap", "bound"), ("comparison", "comparison")):
+                step(label)
+                getattr(result, fact)
     if args.save and is_root():
         with writing(args.save):
             result.save(args.save)

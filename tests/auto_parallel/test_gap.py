@@ -11,6 +11,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.networks import bert, chain, convolutions, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.strategy_choice import device_matrices
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 
@@ -92,3 +93,11 @@ def test_without_local_search_the_gap_is_shown() -> None:
     assert result.gap is not None and result.gap > 0.05
     assert f"{result.gap:+.2%} from the optimum" in str(result)
     assert math.prod(result.mesh.shape) == 16 and len(result.mesh.axes) == 4
+
+
+@pytest.mark.parametrize("method", ["exact", "double_recursion"])
+def test_a_search_names_each_mesh_before_it_looks_at_it(method: str) -> None:
+    labels: list[str] = []
+    search("mlp", 8, layers=1, hidden=8, batch=8, axes=2, method=method, watch=labels.append)
+    for mesh in device_matrices(8, 2):
+        assert any(label.endswith(str(mesh)) for label in labels), (mesh, labels)
