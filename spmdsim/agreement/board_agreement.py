@@ -66,7 +66,8 @@ class BoardAgreement(CallAgreement):
 
     def begin(self, call: Call, tensor: int = 0) -> int:
         """Log that this rank begins a call. Compare a new kind of call with all ranks before it runs."""
-        return self.log_of(call.ranks).begin(call, tensor)
+        log = self._logs.get(call.ranks)
+        return (self.log_of(call.ranks) if log is None else log).begin(call, tensor)
 
     def end(self, call: Call, number: int, error: BaseException | None = None) -> None:
         """Log that a call has ended; compare all calls of its ranks now and then."""

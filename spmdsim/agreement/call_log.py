@@ -7,6 +7,7 @@ Every call is compared before numbers leave the program; only the time of the co
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,10 +39,12 @@ AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
 GRACE, SHORT = 1.0, 0.05
 #: Calls, a power of two, after which a group's calls are compared if nothing else made a rank compare them.
 EVERY = 64
-#: Seconds after which calls are compared; at least this many times the duration of the last comparison.
-LATEST, SHARE = 0.002, 50
+#: Nanoseconds after which calls are compared; at least this many times the duration of the last comparison.
+LATEST, SHARE = 2_000_000, 50
 #: Kinds of calls that a group remembers.
 KINDS = 4096
+#: The columns of a call that are written when it begins.
+_BEGIN = struct.Struct("qqqq")
 
 
 class CallLog(GroupLog):
@@ -76,7 +79,8 @@ class CallLog(GroupLog):
         self.deadline, self.strict = deadline, strict
         self.compared = 0
         self.has_reported = self.is_polling = False
-        self._due = 0.0
+        self._due = 0  # the time of the next comparison in nanoseconds
+        self._numbers, self._slot = board.numbers, board.slot_number(self.start)
         self._kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me]
         self.far = [place for place in self.others if place in board.far]
@@ -93,61 +97,59 @@ class CallLog(GroupLog):
 
     def begin(self, call: Call, tensor: int = 0) -> int:
         """Write that this rank begins a call, and look whether it can run; return its number in the group."""
+        number, code, numbers = self.number, call.number, self._numbers
         is_new = call.kind not in self._kinds
-        if is_new or call.number != call.kind:
-            self.board.publish(call.number, call.description.pack())
+        if is_new or code != call.kind:
+            self.board.publish(code, call.description.pack())
             self._kinds[call.kind] = None
-        number = self._write(call.number, tensor)
+        line = self.board.number_line(sys._getframe(1))
+        if self.strict:
+            code = self._add_source_lines(code)
+        # Write the row before the count of calls, and the active group last: before that, this rank would seem to be in
+        # the group's call before.
+        agreed, offset = code ^ tensor, locate(self.start, 0, number) * 8
+        _BEGIN.pack_into(numbers, offset, agreed, code, line, time.monotonic_ns())
+        self.number = numbers[self.start + layout.BEGUN] = number + 1
+        self.computed = self.history.count
+        numbers[layout.ACTIVE_GROUP] = self._slot
         if call.is_local:
             return number
         try:
             if is_new or self.strict:
                 self.wait(number)
-            elif self._is_unsafe(number):
+            elif self._is_unsafe(number, agreed):
                 self.compare()
         except BaseException:
             self.write_end(number)
             raise
         return number
 
-    def _write(self, call: int, tensor: int) -> int:
-        board, numbers, number = self.board, self.board.numbers, self.number
-        line = board.number_lines(sys._getframe(2))
-        if self.strict:
-            text = board.text(board.me, call)
-            call ^= number_of(source_lines())
-            board.publish(call, text or "")
-        agreed, first = call ^ tensor, locate(self.start, 0, number)
-        numbers[first + layout.AGREED] = agreed
-        numbers[first + layout.CALL] = call
-        numbers[first + layout.LINE] = line[0] if line else 0
-        numbers[first + layout.BEGIN] = time.monotonic_ns()
-        self.number = numbers[self.start + layout.BEGUN] = number + 1
-        self.computed = self.history.count
-        # Write the active group last: before that, this rank would seem to be in the group's call before.
-        numbers[layout.ACTIVE_GROUP] = board.slot_number(self.start)
+    def _add_source_lines(self, code: int) -> int:
+        """Return and publish the number of a call together with the user's lines."""
+        number = code ^ number_of(source_lines())
+        self.board.publish(number, self.board.text(self.board.me, code) or "")
         return number
 
-    def write_end(self, number: int) -> None:
-        """Write that a call has ended."""
-        self.board.numbers[locate(self.start, layout.END, number)] = time.monotonic_ns()
+    def write_end(self, number: int) -> int:
+        """Write that a call has ended; return the time in nanoseconds."""
+        now = self._numbers[locate(self.start, layout.END, number)] = time.monotonic_ns()
+        return now
 
     def end(self, number: int, error: BaseException | None = None) -> None:
         """Write that a call has ended; compare if it is time to, or if MPI failed."""
-        self.write_end(number)
+        now = self.write_end(number)
         if error is not None:
             if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
                 self.compare()
-        elif number % EVERY == 0 or time.monotonic() > self._due:
+        elif now > self._due or number % EVERY == 0:
             self.compare_and_make_space()
 
-    def _is_unsafe(self, number: int) -> bool:
+    def _is_unsafe(self, number: int, agreed: int) -> bool:
         """Return True if another rank is in a different call and one of the two calls is heavy.
 
         Each rank first writes its call and then looks. So of two ranks in different calls at least one stays out of MPI.
         """
         index = locate(0, layout.AGREED, number)
-        agreed = self.board.numbers[self.start + index]
         for place, start in self._starts.items():
             area = self.board.areas[place]
             if area[start + layout.BEGUN] > number and area[start + layout.KEY] == self.key:
@@ -218,9 +220,9 @@ class CallLog(GroupLog):
 
     def compare_and_make_space(self) -> None:
         """Compare all calls so far, and wait until the log has space for more."""
-        begin = time.monotonic()
+        begin = time.monotonic_ns()
         self.compare()
-        end = time.monotonic()
+        end = time.monotonic_ns()
         self._due = end + max(LATEST, SHARE * (end - begin))
         if not self.has_space():
             self._poll(self.number - 1, self._compare_for_space)
@@ -260,7 +262,7 @@ class CallLog(GroupLog):
         has_ended = numbers[end] >= numbers[locate(self.start, layout.BEGIN, last)]
         if has_ended:  # let the others see this rank in its latest call as long as it waits
             numbers[end] = 0
-            numbers[layout.ACTIVE_GROUP] = self.board.slot_number(self.start)
+            numbers[layout.ACTIVE_GROUP] = self._slot
         try:
             self._poll(number, lambda: self.have_begun(number, places))
         finally:

@@ -193,15 +193,19 @@ class SharedBoard:
         self.numbers[TEXT_BYTES] = used + 16 + size
         return True
 
-    def number_lines(self, frame: FrameType | None, most: int = 1) -> tuple[int, ...]:
-        """Return numbers for the user's line that calls and the lines around it, innermost first, equal on all ranks."""
+    def number_line(self, frame: FrameType | None) -> int:
+        """Return a number for the user's line that calls, equal on all ranks; 0 without one."""
+        frame, function = user_frame(frame)
+        if frame is None:
+            return 0
+        number = self._lines.get((function, frame.f_lasti))
+        return self._publish_line(frame, function) if number is None else number
+
+    def number_lines(self, frame: FrameType | None, most: int) -> tuple[int, ...]:
+        """Return the numbers of the user's line that calls and of the lines around it, innermost first."""
         numbers: list[int] = []
-        while len(numbers) < most:
-            frame, function = user_frame(frame)
-            if frame is None:
-                break
-            number = self._lines.get((function, frame.f_lasti))
-            numbers.append(self._publish_line(frame, function) if number is None else number)
+        while len(numbers) < most and (frame := user_frame(frame)[0]) is not None:
+            numbers.append(self.number_line(frame))
             frame = frame.f_back
         return tuple(numbers)
 
