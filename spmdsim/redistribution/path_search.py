@@ -1,9 +1,9 @@
-"""The collective steps that lead from a state of the values towards a target.
+"""Search the cheapest path of collective steps to a target layout.
 
-A state is a layout in its barest form: per dim the axes, and the axes still to be reduced. Splits are nested, so
-only the last axes of a dim can be gathered or moved away, and axes can only be appended at the end. Moves are
-directed: an axis is placed where the target wants it, right after the axes that the target has before it, or given
-up. What that cannot reach (swapped axes, other cut points) is what the direct exchange is for.
+A state is a layout without its mesh: the axes that split each dimension, and the axes that are still pending. State are
+nested, so only the last axes of a dimension can be gathered or moved away, and axes can only be appended at the end.
+Steps are directed: an axis is placed where the target needs it, after the axes that precede it in the target, or it is
+gathered. The direct exchange reaches the other targets: swapped axes and other cuts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spmdsim.core import Layout
-from spmdsim.core.step import Step, reduction_elements
+from spmdsim.core.layout import largest_block
+from spmdsim.core.step import REDUCING, Step, reduction_elements
 from spmdsim.redistribution.exchange.grid import common_axes
 from spmdsim.redistribution.lower_bound import kept_axes
 from spmdsim.redistribution.price import Prices
@@ -22,33 +23,33 @@ from spmdsim.redistribution.price import Prices
 Dims = tuple[tuple[str, ...], ...]
 
 
-class Splits(NamedTuple):
-    """Per dim the axes that split it, major first, and the axes whose values have to be reduced."""
+class State(NamedTuple):
+    """The axes that split each dimension, major first, and the axes whose values have to be reduced."""
 
     dims: Dims
     partial: tuple[str, ...]
 
 
-class Transition(NamedTuple):
-    """A collective over axes that leads to a state."""
+class StateStep(NamedTuple):
+    """A step between states: a collective over axes that leads to ``state``."""
 
     collective: str
     axes: tuple[str, ...]
-    state: Splits
+    state: State
 
 
 class Target:
-    """Where the moves lead: the target's dims, and what the search may do on the way.
+    """The target of a search, and the steps that lead towards it.
 
-    The target is on the source's mesh, with no axis pending that is not pending there.
+    The target is on the source's mesh. Its pending axes are pending in the source, too.
     """
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
         self.mesh, self.shape = src.mesh, shape
         kept = kept_axes(src, dst)
         self.dims = dst.dims
-        self.start = Splits(src.dims, tuple([axis for axis in src.partial_axes if axis not in kept]))
-        self.goal = Splits(dst.dims, ())
+        self.start = State(src.dims, tuple([axis for axis in src.partial_axes if axis not in kept]))
+        self.goal = State(dst.dims, ())
         self.movable = {*src.mesh.axes} - {*kept}
         self.wanted = {axis for entry in dst.dims for axis in entry}
         self._local: dict[Dims, tuple[int, list[int]]] = {}
@@ -57,33 +58,33 @@ class Target:
     # -- sizes --------------------------------------------------------------------------------------
 
     def local(self, dims: Dims) -> tuple[int, list[int]]:
-        """Elements and shape of the largest piece: the first rank's, balanced splits being what they are."""
+        """Return ``(elements, shape)`` of the largest shard."""
         local = self._local.get(dims)
         if local is None:
             members = self.members
-            shape = [-(-size // members(entry)) for size, entry in zip(self.shape, dims)]
+            shape = [largest_block(size, members(entry)) for size, entry in zip(self.shape, dims)]
             local = self._local[dims] = (math.prod(shape), shape)
         return local
 
     def members(self, axes: tuple[str, ...]) -> int:
-        """Ranks of a group along some axes."""
+        """Return the number of ranks of a group along axes."""
         members = self._members.get(axes)
         if members is None:
             size_of = self.mesh.size_of
             members = self._members[axes] = math.prod([size_of[axis] for axis in axes])
         return members
 
-    def moves(self, state: Splits) -> list[Transition]:
-        """The moves that make sense from a state."""
+    def next_steps(self, state: State) -> list[StateStep]:
+        """Return the steps from a state that lead towards the target."""
         sliced = self._slice(state)
         if sliced is not None:
-            # It costs nothing and shrinks everything that follows; a reduce_scatter takes what it needs by itself.
-            return [sliced, *self.spreads(state)] if state.partial else [sliced]
+            # A slice sends nothing and makes later steps smaller. A reduce_scatter slices by itself.
+            return [sliced, *self._spreads(state)] if state.partial else [sliced]
         return self._reductions(state) if state.partial else self._placements(state)
 
     # -- slice --------------------------------------------------------------------------------------
 
-    def _slice(self, state: Splits) -> Transition | None:
+    def _slice(self, state: State) -> StateStep | None:
         if state.dims == self.dims:
             return None
         free = self.movable.difference(state.partial, *state.dims)
@@ -93,64 +94,64 @@ class Target:
         if not any(runs):
             return None
         dims = tuple([entry + run for entry, run in zip(state.dims, runs)])
-        return Transition("slice", tuple([axis for run in runs for axis in run]), Splits(dims, state.partial))
+        return StateStep("slice", tuple([axis for run in runs for axis in run]), State(dims, state.partial))
 
     # -- reductions ---------------------------------------------------------------------------------
 
-    def _reductions(self, state: Splits) -> list[Transition]:
+    def _reductions(self, state: State) -> list[StateStep]:
         dims, partial = state
         axes = {*partial}
         runs = [next_run(entry, target, axes) for entry, target in zip(dims, self.dims)]
         fitting = [dim for dim, run in enumerate(runs) if run]
-        transitions = []
+        steps = []
         if len(fitting) > 1:
             every = tuple([axis for run in runs for axis in run])
             after = tuple([entry + run for entry, run in zip(dims, runs)])
-            transitions.append(Transition("reduce_scatter", every, Splits(after, _without(partial, every))))
-        transitions += [_scattered(state, dim, runs[dim]) for dim in fitting]
+            steps.append(StateStep("reduce_scatter", every, State(after, _without(partial, every))))
+        steps += [_scattered(state, dim, runs[dim]) for dim in fitting]
         lost = tuple([axis for axis in partial if axis not in self.wanted])
         if lost and len(lost) < len(partial):
-            transitions.append(Transition("all_reduce", lost, Splits(dims, _without(partial, lost))))
-        transitions.append(Transition("all_reduce", partial, Splits(dims, ())))
-        anywhere = self._equal_pieces([entry + partial for entry in dims])
-        transitions += [_scattered(state, dim, partial) for dim in anywhere if runs[dim] != partial]
-        return transitions + self.spreads(state)
+            steps.append(StateStep("all_reduce", lost, State(dims, _without(partial, lost))))
+        steps.append(StateStep("all_reduce", partial, State(dims, ())))
+        anywhere = self._even_dims([entry + partial for entry in dims])
+        steps += [_scattered(state, dim, partial) for dim in anywhere if runs[dim] != partial]
+        return steps + self._spreads(state)
 
-    def spreads(self, state: Splits) -> list[Transition]:
-        """All reductions at once, into pieces as small as can be: axes that only copy split, too, at no cost.
+    def _spreads(self, state: State) -> list[StateStep]:
+        """Return the steps that reduce all pending axes into the smallest shards: replicated axes split, too.
 
-        The target's next axes come first, the others after them in one dim, for the time being.
+        The target's next axes come first. The other axes follow in one dimension and are gathered later.
         """
         dims, partial = state
         free = self.movable.difference(*dims)
         runs = [next_run(entry, target, free) for entry, target in zip(dims, self.dims)]
         placed = [entry + run for entry, run in zip(dims, runs)]
         rest = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
-        transitions = []
+        steps = []
         for axes in dict.fromkeys((rest, tuple([axis for axis in rest if axis in partial]))):
-            for dim in self._equal_pieces([entry + axes for entry in placed]):
+            for dim in self._even_dims([entry + axes for entry in placed]):
                 after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
-                transitions.append(Transition("reduce_scatter", partial, Splits(after, ())))
-        return transitions
+                steps.append(StateStep("reduce_scatter", partial, State(after, ())))
+        return steps
 
-    def _equal_pieces(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
-        """The dims that axes would cut into equal pieces; any, if they so cut none: elsewhere pieces are larger."""
+    def _even_dims(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
+        """Return the dimensions that are cut into equal blocks, or all dimensions if there is none."""
         equal = [d for d, entry in enumerate(dims) if self.shape[d] % self.members(entry) == 0]
         return equal or [*range(len(dims))]
 
     # -- placements ---------------------------------------------------------------------------------
 
-    def _placements(self, state: Splits) -> list[Transition]:
+    def _placements(self, state: State) -> list[StateStep]:
         dims = state.dims
-        beyond: list[tuple[int, tuple[str, ...]]] = []  # per dim the axes that the target does not have there
-        ahead: list[tuple[int, tuple[str, ...]]] = []  # or those that it has besides
+        beyond: list[tuple[int, tuple[str, ...]]] = []  # axes of a dimension that the target splits otherwise
+        ahead: list[tuple[int, tuple[str, ...]]] = []  # axes that the target has after those of a dimension
         for dim, (entry, target) in enumerate(zip(dims, self.dims)):
             common = common_axes(entry, target)
             if common < len(entry):
                 beyond.append((dim, entry[common:]))
             elif common < len(target):
                 ahead.append((dim, target[common:]))
-        transitions = []
+        steps = []
         for dim, extra in beyond if ahead else ():
             for count in range(1, len(extra) + 1):
                 axes = {*extra[-count:]}
@@ -158,27 +159,27 @@ class Target:
                     if {*run[:count]} == axes:
                         after = _with(dims, dim, dims[dim][:-count])
                         after = _with(after, other, dims[other] + run[:count])
-                        transitions.append(Transition("all_to_all", run[:count], Splits(after, ())))
+                        steps.append(StateStep("all_to_all", run[:count], State(after, ())))
         for dim, extra in beyond:
             for count in range(len(extra), 0, -1):
                 after = _with(dims, dim, dims[dim][:-count])
-                transitions.append(Transition("all_gather", extra[-count:], Splits(after, ())))
+                steps.append(StateStep("all_gather", extra[-count:], State(after, ())))
         if len(beyond) > 1:
             after = dims
             for dim, extra in beyond:
                 after = _with(after, dim, dims[dim][: -len(extra)])
             every = tuple([axis for _, extra in beyond for axis in extra])
-            transitions.append(Transition("all_gather", every, Splits(after, ())))
-        return transitions
+            steps.append(StateStep("all_gather", every, State(after, ())))
+        return steps
 
 
-def _scattered(state: Splits, dim: int, axes: tuple[str, ...]) -> Transition:
+def _scattered(state: State, dim: int, axes: tuple[str, ...]) -> StateStep:
     after = _with(state.dims, dim, state.dims[dim] + axes)
-    return Transition("reduce_scatter", axes, Splits(after, _without(state.partial, axes)))
+    return StateStep("reduce_scatter", axes, State(after, _without(state.partial, axes)))
 
 
 def _with(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
-    """The dims with another entry."""
+    """Return ``dims`` with another entry."""
     return (*dims[:dim], entry, *dims[dim + 1 :])
 
 
@@ -187,7 +188,7 @@ def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
-    """The target's next axes on a dim that are all allowed, if what is there is the target's beginning."""
+    """Return the target's next axes of a dimension as far as they are allowed; none if ``entry`` does not begin the target."""
     if len(target) <= len(entry) or target[: len(entry)] != entry:
         return ()
     stop = len(entry)
@@ -196,40 +197,46 @@ def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str])
     return target[len(entry) : stop]
 
 
-#: States a search may settle; the greedy remainder of a huge search would not pay.
+#: The largest number of states that a search visits.
 MOST_STATES = 2000
-#: What a step costs besides its modelled time: equal times are decided by fewer steps.
+#: Seconds that a step costs besides its modelled time, so that fewer steps win between equal times.
 STEP_PENALTY = 1e-15
 
 
 class PathState:
-    """A state and the cheapest path to it that is known so far; settled if no cheaper one can come."""
+    """A state with the cheapest path to it so far. No later path to a settled state is cheaper.
 
-    __slots__ = ("before", "held", "move", "seconds", "settled", "shape", "state")
+    Attributes:
+        held, shape: elements and shape of the largest shard.
+        seconds: the price of the path, with `STEP_PENALTY` per step.
+        before, step: the previous state of the path, and the step from it.
+    """
 
-    def __init__(self, state: Splits, held: int, shape: list[int], seconds: float) -> None:
+    __slots__ = ("before", "held", "seconds", "settled", "shape", "state", "step")
+
+    def __init__(self, state: State, held: int, shape: list[int], seconds: float) -> None:
         self.state, self.held, self.shape, self.seconds = state, held, shape, seconds
         self.settled = False
         self.before: PathState | None = None
-        self.move: Transition | None = None
+        self.step: StateStep | None = None
 
     @property
-    def moves(self) -> list[Transition]:
-        """The moves of the path."""
-        if self.before is None or self.move is None:
+    def steps(self) -> list[StateStep]:
+        """The steps of the path."""
+        if self.before is None or self.step is None:
             return []
-        return [*self.before.moves, self.move]
+        return [*self.before.steps, self.step]
 
     @property
     def copied(self) -> int:
-        """Elements that the slices on the path copy; the search itself takes them for free."""
-        if self.before is None or self.move is None:
+        """Elements that the slices of the path copy. The search does not price them."""
+        if self.before is None or self.step is None:
             return 0
-        return self.before.copied + (self.held if self.move.collective == "slice" else 0)
+        return self.before.copied + (self.held if self.step.collective == "slice" else 0)
 
 
 class Paths(NamedTuple):
-    """What a search found: the path to the target, if any, and the paths to states with nothing to reduce."""
+    """The result of a search: the path to the target or None, and the paths to states without pending axes."""
 
     target: PathState | None
     reduced: tuple[PathState, ...]
@@ -244,9 +251,16 @@ def search(
     limit: int,
     bound: float = float("inf"),
 ) -> Paths:
-    """Find the cheapest collective steps to a layout on the same mesh; what it keeps pending is pending in ``src`` too.
+    """Return the cheapest paths of collective steps to a layout on the same mesh.
 
-    No rank may hold more than ``limit`` elements in between; paths that cost ``bound`` seconds or more are of no use.
+    Args:
+        src: the layout before.
+        dst: the layout after; its pending axes are pending in ``src``, too.
+        shape: global shape.
+        itemsize: bytes per element.
+        prices: prices of collectives on the mesh.
+        limit: the largest number of elements of a shard in between.
+        bound: the search leaves out paths that take so many seconds or more.
     """
     goal = Target(src, dst, shape)
     start = PathState(goal.start, *goal.local(goal.start.dims), 0.0)
@@ -262,31 +276,31 @@ def search(
         states += 1
         if here.state == goal.goal:
             return Paths(here, tuple(reduced))
-        for move in goal.moves(here.state):
-            collective, axes, state = move
+        for step in goal.next_steps(here.state):
+            collective, axes, state = step
             there = paths.get(state)
             if there is None:
                 there = paths[state] = PathState(state, *goal.local(state.dims), math.inf)
             if there.settled or there.held > limit:
                 continue
             members = goal.members(axes)
-            nbytes = _moved(collective, members, here, there) * itemsize
+            nbytes = _received(collective, members, here, there) * itemsize
             total = seconds + prices.seconds(collective, members, nbytes, axes) + STEP_PENALTY
             if total < bound and total < there.seconds:
                 if here.state.partial and not state.partial and there.seconds == math.inf:
                     reduced.append(there)
-                there.seconds, there.before, there.move = total, here, move
+                there.seconds, there.before, there.step = total, here, step
                 pushed += 1
                 heapq.heappush(queue, (total, pushed, there))
     return Paths(None, tuple(reduced))
 
 
-def _moved(collective: str, members: int, here: PathState, there: PathState) -> int:
-    """Elements that the busiest rank receives, or where pieces are uneven a little less, but never none for some."""
+def _received(collective: str, members: int, here: PathState, there: PathState) -> int:
+    """Return the elements that the busiest rank receives in a step. For uneven blocks, it may be a few more."""
     held = there.held
     if collective == "slice":
         return 0
-    if collective in ("all_reduce", "reduce_scatter"):
+    if collective in REDUCING:
         return int(reduction_elements(collective, members, held))
     if collective == "all_gather":
         return held - held // members
@@ -296,22 +310,21 @@ def _moved(collective: str, members: int, here: PathState, there: PathState) -> 
 def one_step(
     src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
 ) -> Step | None:
-    """The step that leads to a layout at once; None if it takes several."""
+    """Return the single step that leads to a layout, or None if one step is not enough."""
     goal = Target(src, dst, shape)
-    there = [move for move in goal.moves(goal.start) if move.state == goal.goal]
-    return steps_of(there[:1], src, shape, kept)[0] if there else None
+    steps = [step for step in goal.next_steps(goal.start) if step.state == goal.goal]
+    return build_steps(steps[:1], src, shape, kept)[0] if steps else None
 
 
-def steps_of(
-    moves: Sequence[Transition], src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+def build_steps(
+    path: Sequence[StateStep], src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
 ) -> list[Step]:
-    """The steps of a path as values; some axes stay pending, with their reduction."""
+    """Return the steps of a path that begins at ``src``. The axes of ``kept`` stay pending, with their reductions."""
     steps, layout, op = [], src, src.reduce_op
-    for move in moves:
-        partial = [(axis, str(op)) for axis in move.state.partial]
-        after = Layout(src.mesh, move.state.dims, (*partial, *kept))
-        reduces = move.collective in ("all_reduce", "reduce_scatter")
-        axes = () if move.collective == "slice" else move.axes
-        steps.append(Step(move.collective, axes, layout, after, shape, op if reduces else None))
+    for collective, axes, state in path:
+        partial = [(axis, str(op)) for axis in state.partial]
+        after = Layout(src.mesh, state.dims, (*partial, *kept))
+        over = () if collective == "slice" else axes
+        steps.append(Step(collective, over, layout, after, shape, op if collective in REDUCING else None))
         layout = after
     return steps

@@ -1,10 +1,10 @@
-"""The plans that compete for a redistribution.
+"""Build the plans that compete for a redistribution, each with its price.
 
-* collective steps alone, by :mod:`~spmdsim.redistribution.path_search`;
-* the direct exchange, after the reduction of what is pending;
-* by bytes alone, where those leave the busiest rank more than it has to receive: the direct reduction, on one mesh of
-  up to 64 ranks and between two meshes of up to 512;
-* between meshes, an exchange that spreads a replicated target over its ranks, then an all_gather there.
+* Collective steps alone (:mod:`~spmdsim.redistribution.path_search`).
+* The direct exchange, after pending values are reduced.
+* Between meshes: an exchange that splits a replicated target over its ranks, and an all_gather there.
+* The direct reduction, if plans are compared by bytes alone and the others exceed the lower bound. It is built on one mesh of
+  up to 64 ranks, and between two meshes of up to 512 ranks each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spmdsim.redistribution.lower_bound import (
     lower_bound,
     reduced_axes,
 )
-from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, one_step, search, steps_of
+from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, build_steps, one_step, search
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
     Prices,
@@ -57,7 +57,10 @@ FEW_SUMMED, MOST_SUMMED = 64, 512
 
 @dataclass(frozen=True, repr=False)
 class Candidate(ShortRepr):
-    """One way to do it; not allowed, only shown, if it needs more memory than the larger of source and target."""
+    """Steps between two layouts with their price.
+
+    A candidate that is not ``allowed`` needs more memory than the larger of source and target shard, and is only shown.
+    """
 
     kind: str
     steps: tuple[Step, ...]
@@ -66,23 +69,23 @@ class Candidate(ShortRepr):
 
     @cached_property
     def received(self) -> int:
-        """Elements the busiest rank receives over all steps."""
+        """Elements that the busiest rank receives over all steps."""
         return busiest_received(self.steps)
 
     @cached_property
     def held(self) -> int:
-        """The most elements a rank holds after a step."""
+        """Elements of the largest shard after a step."""
         return max((largest_shard(step.dst, step.shape_after) for step in self.steps), default=0)
 
     @cached_property
     def order(self) -> tuple[bool, float, int, bool]:
-        """What decides: the time, then the number of steps, then regular collectives before an exchange."""
+        """Sort key: allowed candidates, then the time, then the number of steps, then regular collectives before an exchange."""
         irregular = any(step.collective in EXCHANGES for step in self.steps)
         return (not self.allowed, float(f"{self.seconds:.9e}"), len(self.steps), irregular)
 
 
-class Redistribution(NamedTuple):
-    """What is to be done: a tensor goes from one layout to another, perhaps into another shape; by bytes without a machine."""
+class PlanTask(NamedTuple):
+    """The input of planning: two layouts, the shape, bytes per element, the machine (None: compare bytes), the shape after."""
 
     src: Layout
     dst: Layout
@@ -92,7 +95,7 @@ class Redistribution(NamedTuple):
     to_shape: Shape | None = None
 
     def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
-        """Steps with their price; a plan that sends nothing is local, whatever found it."""
+        """Return steps with their price. The kind of steps that send nothing is ``"local"``."""
         local = all(step.collective in LOCAL_STEPS for step in steps)
         kind = LOCAL if local else kind
         if self.machine is not None:
@@ -100,20 +103,20 @@ class Redistribution(NamedTuple):
             return Candidate(kind, steps, seconds, allowed)
         received = busiest_received(steps)
         candidate = Candidate(kind, steps, received * self.itemsize * BYTES_ONLY.beta, allowed)
-        vars(candidate)["received"] = received  # not to be counted again
+        vars(candidate)["received"] = received  # fill the cached property
         return candidate
 
 
 @lru_cache(maxsize=4096)
 def endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, Layout, Shape]:
-    """The two layouts on one mesh where there is one, without axes of size 1."""
+    """Return both layouts without axes of size 1, on a common mesh if there is one, and the shape."""
     if src.mesh == dst.mesh:
         return src.canonical, dst.canonical, shape
     return (*(refine(src, dst, shape) or (src.canonical, dst.canonical)), shape)
 
 
-def candidates(task: Redistribution, everything: bool = False) -> tuple[Candidate, ...]:
-    """The plans between two canonical layouts, best first; with everything, those that are known to lose, too."""
+def candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
+    """Return the plans between two canonical layouts, best first. With ``everything``, build those that cannot win, too."""
     dst = task.dst
     base = before_fill(task.src, dst, task.shape)
     finder = _Finder(task if base is dst else task._replace(dst=base), everything)
@@ -126,10 +129,10 @@ def candidates(task: Redistribution, everything: bool = False) -> tuple[Candidat
 
 
 def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
-    """The layout from which a target with new pending values is made without communication.
+    """Return the layout from which a ``fill`` step makes a target with new pending axes without communication.
 
-    Along a new pending axis the values stay as the source has them (split or copied), as far as they can. Those that come
-    from another mesh, or come at all along an axis that copied them, are split over it, because that moves the least.
+    A new pending axis splits the dimension that it splits in the source. If the source is on another mesh, the axis splits
+    the largest dimension. If the source is replicated along the axis, it does so if that receives fewer bytes.
     """
     if not dst.partial:
         return dst
@@ -158,16 +161,16 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
 
 
 class Arrival(NamedTuple):
-    """A layout that an exchange leads to, and the steps from there to the target."""
+    """A layout that an exchange leads to, and the steps from that layout to the target."""
 
     layout: Layout
     rest: tuple[Step, ...]
 
 
 class _Finder:
-    """Builds the candidates between two canonical layouts; the target keeps pending only what the source has."""
+    """Builder of the candidates between two canonical layouts. The target's pending axes are pending in the source, too."""
 
-    def __init__(self, task: Redistribution, everything: bool) -> None:
+    def __init__(self, task: PlanTask, everything: bool) -> None:
         self.src, self.dst, self.shape, self.itemsize, self.machine, _ = task
         self.everything, self._candidate = everything, task.candidate
         self.one_mesh = self.src.mesh == self.dst.mesh
@@ -177,7 +180,7 @@ class _Finder:
         self.kept = tuple([item for item in self.src.partial if item[0] in kept])
 
     def on_one_mesh(self) -> list[Candidate]:
-        """Collective steps, and the direct exchange where nothing is pending or once it is reduced."""
+        """Return the collective steps, the direct exchange, and the exchanges after a reduction."""
         src, dst = self.src, self.dst
         if src == dst:
             return [self._candidate((), LOCAL)]
@@ -196,14 +199,14 @@ class _Finder:
         return plans
 
     def on_two_meshes(self) -> list[Candidate]:
-        """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
+        """Return the exchanges between the meshes, after a reduction on the source mesh, with a gather on the target mesh."""
         if not self.src.partial:
             return self._exchanged((), self.src, self._arrivals)
         plans = self._reduced(self._search(self.src.reduced, math.inf), [])
         return plans + self._summed(plans)
 
     def _unbeaten(self) -> Candidate | None:
-        """By bytes alone: the one step that leads there, if no rank receives more in it than some rank has to."""
+        """Return the single step to the target if bytes decide and its busiest rank receives no more than the bound; or None."""
         src, dst, shape = self.src, self.dst, self.shape
         if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
             return None
@@ -213,7 +216,7 @@ class _Finder:
         return self._candidate((step,), COLLECTIVES)
 
     def _summed(self, others: list[Candidate]) -> list[Candidate]:
-        """By bytes alone: the direct reduction, if all others receive more than it and than they must."""
+        """Return the direct reduction if bytes decide and all other plans receive more than it and than the bound."""
         src, dst = self.src, self.dst
         if not self.prices.bytes_only or not self.reduced or 0 in self.shape or not self.shape:
             return []
@@ -222,7 +225,7 @@ class _Finder:
         best, ends = min(one.received for one in others), (src, dst, self.shape)
         if any(
             best <= bound(*ends).busiest for bound in (least_on_average, lower_bound)
-        ):  # the quick one first
+        ):  # the faster bound first
             return []
         if direct_reduction.most_received(*ends) >= best:
             return []
@@ -238,13 +241,13 @@ class _Finder:
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
         if paths.target is None:
             return []
-        steps = steps_of(paths.target.moves, self.src, self.shape, self.kept)
+        steps = build_steps(paths.target.steps, self.src, self.shape, self.kept)
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
     # -- exchanges ----------------------------------------------------------------------------------
 
     def _reduced(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
-        """The exchanges from reduced states that may beat the others and one another."""
+        """Return the exchanges from reduced states that may beat the other plans."""
         plans: list[Candidate] = []
         for mid in sorted(paths.reduced, key=lambda one: one.seconds):
             best = None if self.everything else min(others + plans, key=lambda one: one.order, default=None)
@@ -252,18 +255,18 @@ class _Finder:
                 break
             arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
             if arrivals:
-                steps = steps_of(mid.moves, self.src, self.shape, self.kept)
+                steps = build_steps(mid.steps, self.src, self.shape, self.kept)
                 plans += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
         return plans
 
     def _may_win(self, mid: PathState, there: Arrival, best: Candidate | None) -> bool:
-        """Whether an exchange from a reduced state is needed and may beat the best: told before it is built."""
+        """Return True if an exchange from a reduced state is needed and may beat the best plan. Does not build the plan."""
         src, dst, dims = self.src, there.layout, mid.state.dims
         if self.one_mesh and dims == dst.dims:
             return False
         if best is None:
             return True
-        steps = len(mid.moves)
+        steps = len(mid.steps)
         ahead = _without_penalty(mid) + self.prices.copying(mid.copied * self.itemsize)
         ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
         for quick_or_exact in (least_exchange, price_exchange):
@@ -274,7 +277,7 @@ class _Finder:
         return True
 
     def _exchanged(self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]) -> list[Candidate]:
-        """Some steps, the exchange to each of some layouts, and what follows there."""
+        """Return one plan per arrival: ``steps``, the exchange from ``src``, and the arrival's steps."""
         kind = REDUCED if steps else DIRECT
         return [
             self._candidate((*steps, self._direct(src, there), *rest), SPREAD if rest else kind)
@@ -282,14 +285,14 @@ class _Finder:
         ]
 
     def _direct(self, src: Layout, dst: Layout) -> Step:
-        """The exchange; a slice where every rank holds its target already."""
+        """Return the exchange between two layouts, or a slice if every rank owns its target already."""
         ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
         kind = "slice" if self.one_mesh and not busiest_counts(ends).most_received else "exchange"
         return Step(kind, (), src, dst, self.shape)
 
     @cached_property
     def _arrivals(self) -> list[Arrival]:
-        """The layouts an exchange may lead to: the target, or it spread over its ranks and gathered there."""
+        """The layouts an exchange may lead to: the target, and between meshes the target split over its replicas."""
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]
         if self.one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
@@ -301,5 +304,5 @@ class _Finder:
 
 
 def _without_penalty(mid: PathState) -> float:
-    """The seconds of a state as a candidate counts them: steps decide only between equal times."""
-    return mid.seconds - len(mid.moves) * STEP_PENALTY
+    """Return the seconds of a path without the penalty per step."""
+    return mid.seconds - len(mid.steps) * STEP_PENALTY

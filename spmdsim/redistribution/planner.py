@@ -30,7 +30,7 @@ from spmdsim.redistribution.group_steps import LISTED, sent_nbytes
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.implementations.implementation import plan_peak
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, reduced_axes
-from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
+from spmdsim.redistribution.plan_candidates import Candidate, PlanTask, Shape, candidates, endpoints
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest_shard, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
 from spmdsim.wrong_calls import explained
@@ -201,7 +201,7 @@ class Plan(ShortRepr):
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:
         """All plans that were considered, the chosen one among them, each with its price."""
-        task = Redistribution(self.src, self.dst, self.shape, self.itemsize, self.machine, self.to_shape)
+        task = PlanTask(self.src, self.dst, self.shape, self.itemsize, self.machine, self.to_shape)
         return _candidates(task, True)
 
     def to_dict(self) -> dict[str, Any]:
@@ -352,7 +352,7 @@ def _plan(
         to_shape = None
     itemsize = held_type(src, dtype).itemsize
     if more_memory:
-        best = _fastest(Redistribution(src, dst, shape, itemsize, machine, to_shape))
+        best = _fastest(PlanTask(src, dst, shape, itemsize, machine, to_shape))
     else:
         best = cheapest(src, dst, shape, itemsize, machine, to_shape)
     return Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
@@ -371,28 +371,28 @@ def cheapest(
 
     Whoever compares layouts asks here: plans, the choice of an operator's strategy, searches and their reports.
     """
-    task = Redistribution(src, dst, shape, itemsize, machine, to_shape)
+    task = PlanTask(src, dst, shape, itemsize, machine, to_shape)
     best = _candidates(task, False)[0]
     # A restricted model may allow nothing that keeps to the memory.
     return _fastest(task) if best.seconds == math.inf else best
 
 
-def _fastest(task: Redistribution) -> Candidate:
+def _fastest(task: PlanTask) -> Candidate:
     """The best candidate, whatever it holds in between."""
     return min(_candidates(task, True), key=lambda one: one.order[1:])
 
 
-def _candidates(task: Redistribution, everything: bool) -> tuple[Candidate, ...]:
+def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     if isinstance(task.src, Windowed) or isinstance(task.dst, Windowed):
         return _windowed(task, everything)
     if task.to_shape is not None:
         return reshape_candidates(task, everything)
     return candidates(
-        Redistribution(*endpoints(task.src, task.dst, task.shape), task.itemsize, task.machine), everything
+        PlanTask(*endpoints(task.src, task.dst, task.shape), task.itemsize, task.machine), everything
     )
 
 
-def _windowed(task: Redistribution, everything: bool) -> tuple[Candidate, ...]:
+def _windowed(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     """The plans between the blocks that windows are made of, with the steps that make windows, or add them up, around."""
     src, dst, shape = task[:3]
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]

@@ -26,12 +26,12 @@ from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_received
 from spmdsim.redistribution.exchange.grid import grid
 from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
-from spmdsim.redistribution.path_search import search, steps_of
+from spmdsim.redistribution.path_search import build_steps, search
 from spmdsim.redistribution.plan_candidates import (
     DIRECT,
     REDUCED,
     Candidate,
-    Redistribution,
+    PlanTask,
     Shape,
     before_fill,
     candidates,
@@ -219,7 +219,7 @@ def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[st
     return Mesh(sizes, [name for some in names.values() for name in some], mesh.ranks), names
 
 
-def reshape_candidates(task: Redistribution, everything: bool = False) -> tuple[Candidate, ...]:
+def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
     """The plans that take a tensor from a shape and layout to others, best first."""
     src, dst, shape, _, _, to_shape = task
     assert to_shape is not None  # for the type checker
@@ -228,7 +228,7 @@ def reshape_candidates(task: Redistribution, everything: bool = False) -> tuple[
         return _by_numbers(task, to_shape)
     ends = endpoints(finer_form.src, finer_form.dst, finer_form.shape)
     out = []
-    for one in candidates(Redistribution(*ends, task.itemsize, task.machine), everything):
+    for one in candidates(PlanTask(*ends, task.itemsize, task.machine), everything):
         steps = _between(task, to_shape, *ends, one.steps)
         out.append(task.candidate(steps, one.kind, one.allowed))
     return tuple(sorted(out, key=lambda one: one.order))
@@ -252,7 +252,7 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
 
 
 def _between(
-    task: Redistribution,
+    task: PlanTask,
     to_shape: Shape,
     before: Layout,
     after: Layout,
@@ -268,7 +268,7 @@ def _between(
     return (*first, *inner, *last)
 
 
-def _by_numbers(task: Redistribution, to_shape: Shape) -> tuple[Candidate, ...]:
+def _by_numbers(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
     """Reduce what is pending, then exchange by element numbers; values that all hold are only sliced."""
     src, dst, shape = task.src.canonical, task.dst.canonical, task.shape
     base = before_fill(src.reduced, dst, to_shape) if dst.partial else dst
@@ -277,7 +277,7 @@ def _by_numbers(task: Redistribution, to_shape: Shape) -> tuple[Candidate, ...]:
     if src.partial:
         prices = Prices(task.machine, src.mesh)
         paths = search(src, src.reduced, shape, task.itemsize, prices, math.prod(shape))
-        starts = [tuple(steps_of(mid.moves, src, shape, ())) for mid in paths.reduced]
+        starts = [tuple(build_steps(mid.steps, src, shape, ())) for mid in paths.reduced]
     out = []
     for steps in starts:
         here = steps[-1].dst if steps else src

@@ -27,7 +27,7 @@ from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exch
 from spmdsim.redistribution.exchange.grid import Ends, ranks_of
 from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
-from spmdsim.redistribution.plan_candidates import REDUCED, Redistribution, candidates, endpoints
+from spmdsim.redistribution.plan_candidates import REDUCED, PlanTask, candidates, endpoints
 from spmdsim.redistribution.price import (
     Prices,
     least_exchange,
@@ -352,7 +352,7 @@ def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
         layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
         for _ in range(25):
             src, dst = choose.choice(layouts), choose.choice(layouts)
-            task = Redistribution(*endpoints(src, dst.reduced, shape), 4, machine)
+            task = PlanTask(*endpoints(src, dst.reduced, shape), 4, machine)
             taken = candidates(task)[0]
             best = next(one for one in candidates(task, everything=True) if one.allowed)
             reduced += taken.kind == REDUCED
