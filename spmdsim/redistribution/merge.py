@@ -1,9 +1,8 @@
-"""Collectives that go together: which may share one message, and the one collective that they become.
+"""Merge collectives of several tensors into one message.
 
-Gradients of parameters wait for the same few reductions. Those that are reduced along the same mesh axes, or
-scattered along them over the same dim, are laid end to end and sent in one call per bucket: the bytes stay, the
-latency is paid once. So are parameters that are gathered alike after a step of a split optimiser. Training does so,
-and the strategy search prices it, by what is written here.
+Gradients that are reduced along equal mesh axes, or scattered along them over the same dimension, are concatenated and
+sent in one call per bucket. The bytes are equal, and the latency is paid once. Parameters that are gathered after a step of
+a split optimiser are merged, too. Training and the strategy search both use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.redistribution.planner import cheapest
 
-#: What one rank holds of the tensors of one bucket, before a reduction or after a gathering: it is full as soon as it has so much.
+#: The bytes of one rank's shards at which a bucket is full, before a reduction or after a gather.
 BUCKET_BYTES = 25 * 1024 * 1024
 
 Item = TypeVar("Item")
@@ -29,10 +28,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Merge:
-    """What collectives have in common that may share a message.
+    """The common properties of collectives that can share a message.
 
-    The major axis is the first; ``dim`` is scattered or gathered. Along ``rest`` a reduce_scatter reduces, too, without
-    scattering: its ranks keep equal sums.
+    The first axis is the major one; ``dim`` is scattered or gathered. A reduce_scatter reduces along ``rest``, too, without
+    scattering: ranks along ``rest`` own equal sums.
     """
 
     collective: str
@@ -48,12 +47,12 @@ class Merge:
         return self.mesh.axis_size(*self.axes)
 
     def received(self, elements: float) -> float:
-        """Elements that a rank receives when every rank holds so many."""
+        """Return the elements that a rank receives if every rank owns ``elements``."""
         message = elements * self.ranks if self.collective == "all_gather" else elements
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """The one collective, on a flat tensor of so many elements per rank; ``rest`` takes more of them."""
+        """Return the collective on a flat tensor of ``elements`` per rank. It does not reduce along ``rest``."""
         if self.op is None:
             pieces = Layout(self.mesh, (self.axes,))
             return Step(
@@ -66,9 +65,9 @@ class Merge:
     def steps(
         self, elements: int, copies: Sequence[str] = (), itemsize: int = 4, machine: CostModel | None = None
     ) -> tuple[Step, ...]:
-        """The one collective, or for a reduction those of the plan: ranks that hold copies help, ``rest`` is reduced.
+        """Return the collective, or for a reduction the steps of the plan, which uses replicas and reduces along ``rest``.
 
-        Every rank holds so many elements, and along ``copies`` the same of all tensors.
+        Every rank owns ``elements``; along the axes ``copies``, ranks own replicas of all tensors.
 
         >>> [str(step) for step in Merge("all_reduce", Mesh((4, 2), ("dp", "tp")), ("dp",), "sum").steps(64, ["tp"])]
         ['reduce_scatter over dp: P(sum)R -> S(0)S(0)', 'all_gather over dp,tp: S(0)S(0) -> RR']
@@ -95,7 +94,7 @@ def _message_steps(
 
 @lru_cache(maxsize=4096)
 def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
-    """How a reduction may share a message; None if it is none, or its pieces are not all equal.
+    """Return how a reduction can share a message; None if it is not a reduction or shards differ in size.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> merge_of(mesh(None, "tp", partial="dp"), mesh(None, "tp"), (8, 8)).collective
@@ -121,7 +120,7 @@ def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
 
 @lru_cache(maxsize=4096)
 def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
-    """How the all_gather of a dim may share a message; None if it is none, or its pieces are not all equal.
+    """Return how the all_gather of a dimension can share a message; None if it is not a gather or shards differ in size.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> gather_of(mesh("dp", "tp"), mesh(None, "tp"), (8, 8)).axes
@@ -136,7 +135,7 @@ def gather_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
 
 
 def _alike(src: Layout, dst: Layout, shape: tuple[int, ...]) -> bool:
-    """Whether one collective may lead from one layout to the other, and all pieces are equal."""
+    """Return True if one collective may lead from one layout to the other, and all shards are equal in size."""
     if dst.partial or src.mesh != dst.mesh or len(src.dims) != len(dst.dims):
         return False
     return src.reduced.is_even(shape) and dst.is_even(shape)
@@ -147,25 +146,23 @@ def _changed(src: Layout, dst: Layout) -> list[int]:
 
 
 def _further(less: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes by which a dim is split further; none if it is split another way."""
+    """Return the axes that split a dimension further; none if ``more`` does not begin with ``less``."""
     return more[len(less) :] if more[: len(less)] == less else ()
 
 
 def shared_copies(layouts: Iterable[Layout]) -> tuple[str, ...]:
-    """The axes longer than 1 along which tensors of all these layouts, on one mesh, are copied."""
+    """Return the axes longer than 1 along which tensors of all layouts, on one mesh, are replicated."""
     copied = [layout.canonical.replicated_axes for layout in layouts]
     return tuple(axis for axis in copied[0] if all(axis in some for some in copied))
 
 
 def elements_held(src: Layout, shape: Sequence[int]) -> int:
-    """Elements of a tensor that every rank holds, for a layout with equal pieces."""
+    """Return the elements of a shard, for a layout whose shards are equal in size."""
     return math.prod(size // parts for size, parts in zip(shape, src.cuts))
 
 
 def buckets(items: Iterable[tuple[Item, int]], most: int = BUCKET_BYTES) -> list[list[Item]]:
-    """Items with their bytes, in order, as lists that end with the item that fills ``most`` bytes.
-
-    So who fills them knows at once that one is full, and can send it.
+    """Return the items in order, in lists. A list ends with the item that makes it ``most`` bytes or more.
 
     >>> buckets([("a", 10), ("b", 10), ("c", 15), ("d", 40)], most=20)
     [['a', 'b'], ['c', 'd']]

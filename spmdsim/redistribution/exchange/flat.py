@@ -1,8 +1,7 @@
-"""The direct exchange of a reshape whose cuts do not divide one another: runs of the row-major numbering.
+"""Exchange a tensor between two shapes whose cuts do not divide one another, by row-major element numbers.
 
-A rank's shard, before and after, is a set of element numbers. Each rank receives exactly the numbers of its target
-set that are not in its source set, so the bytes are minimal here too. Numbers are handled in granules: the longest
-blocks that no cut divides.
+A rank's shard, before and after, is a set of element numbers. Each rank receives the numbers of its target set that are
+not in its source set, so the bytes are minimal. Numbers are grouped into granules: the longest blocks that no cut divides.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class FlatExchange(Step):
 
 @dataclass(frozen=True, eq=False)
 class FlatTransfer:
-    """Elements that go from ``peer`` to a rank: where they are in the peer's shard, in its row-major order, and in the rank's."""
+    """Elements that go from ``peer`` to a rank: their row-major positions in the peer's shard and in the rank's shard."""
 
     peer: int
     source: np.ndarray
@@ -50,10 +49,9 @@ class FlatTransfer:
 def flat_receives(
     src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
 ) -> tuple[FlatTransfer, ...]:
-    """What ``rank`` receives when a tensor of ``shape`` in ``src`` becomes one of ``to_shape`` in ``dst``.
+    """Return the transfers to ``rank`` when a tensor of ``shape`` in ``src`` becomes one of ``to_shape`` in ``dst``.
 
-    Its own share is included, with itself as the peer. Of several ranks that hold the same elements the receivers
-    take turns.
+    Its own elements are included, with itself as the peer. Receivers take turns between replicas.
     """
     return _flat_receives(src, dst, tuple(shape), tuple(to_shape), rank)
 
@@ -61,7 +59,7 @@ def flat_receives(
 def flat_sends(
     src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
 ) -> tuple[tuple[int, np.ndarray], ...]:
-    """What ``rank`` sends: per receiving rank, itself included, where the elements are in its shard."""
+    """Return ``(peer, positions)`` for each rank that ``rank`` sends to, itself included: positions in its own shard."""
     transfers = []
     for peer in dst.mesh.rank_list:
         for transfer in flat_receives(src, dst, shape, to_shape, peer):
@@ -74,7 +72,7 @@ def flat_sends(
 def flat_received(
     src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Per position of the target's mesh, the elements received from other ranks, and from how many of them."""
+    """Return the elements that each target position receives from other ranks, and the number of these ranks."""
     received, messages = np.zeros(dst.mesh.size, np.int64), np.zeros(dst.mesh.size, np.int64)
     for position, rank in enumerate(dst.mesh.rank_list):
         others = [t for t in flat_receives(src, dst, shape, to_shape, rank) if t.peer != rank]
@@ -106,7 +104,7 @@ def _flat_receives(
 
 
 def _grain(grid: Grid) -> int:
-    """The longest block of row-major numbers that no cut of a grid divides."""
+    """Return the length of the longest block of row-major numbers that no cut of a grid divides."""
     grain, below = 0, 1
     for size, cut in zip(reversed(grid.sizes), reversed(grid.cuts)):
         grain = math.gcd(grain, *(below * edge for edge in cut.edges))
@@ -115,7 +113,7 @@ def _grain(grid: Grid) -> int:
 
 
 def _numbers(box: Sequence[tuple[int, int]], shape: tuple[int, ...], grain: int) -> np.ndarray:
-    """The granules of a box, in its row-major order."""
+    """Return the granules of a box in row-major order."""
     out, below = np.zeros(1, np.int64), 1
     parts = []
     for size, (start, stop) in zip(reversed(shape), reversed(box)):
@@ -127,7 +125,7 @@ def _numbers(box: Sequence[tuple[int, int]], shape: tuple[int, ...], grain: int)
 
 
 def _holders(have: Grid, elements: np.ndarray, position: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each element number a mesh position that holds it, and where it is in the shard there."""
+    """Return a mesh position that owns each element number, and the element's position in the shard there."""
     index = np.unravel_index(elements, have.sizes) if have.sizes else ()
     holder, inside = np.zeros(len(elements), np.int64), np.zeros(len(elements), np.int64)
     cells = []
@@ -148,7 +146,7 @@ def _holders(have: Grid, elements: np.ndarray, position: int, rank: int) -> tupl
 
 
 def _spread(granules: np.ndarray, grain: int) -> np.ndarray:
-    """The element numbers of granules."""
+    """Return the element numbers of granules."""
     if grain == 1:
         return granules
     return (granules[:, None] * grain + np.arange(grain)).ravel()

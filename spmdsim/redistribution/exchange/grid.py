@@ -1,8 +1,8 @@
-"""The pieces of a layout as a grid: where the cuts are, and which rank holds which cell.
+"""Describe the shards of a layout as a grid: positions of the cuts, and the rank that owns each cell.
 
-A layout cuts each dim independently of the others, so its distinct pieces form a grid, and everything a
-redistribution asks (which pieces overlap a box, who holds them) is answered dim by dim from a few sorted cuts:
-no pair of ranks is ever enumerated. Empty pieces are left out of the grid; the rest tile the tensor.
+A layout cuts each dimension independently, so its distinct shards form a grid. The shards that overlap a box, and their
+owners, follow dimension by dimension from sorted cuts, without a list of pairs of ranks. A *piece* is a block of one
+dimension and may be empty; a *cell* is a piece that is not empty.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spmdsim.core.layout import nested_blocks, split_block
 Entries = tuple[tuple[str, ...], ...]
 
 
-#: Up to so many ranks, the bounds of a layout are remembered.
+#: The largest number of ranks for which the bounds of a layout are cached.
 REMEMBERED = 64
 
 
 class Ends(NamedTuple):
-    """What an exchange moves: a tensor between two splits, each a mesh and axes. Pending values make no difference to it."""
+    """The input of an exchange: a tensor's shape and two splits, each a mesh and the axes that split each dimension."""
 
     have: Mesh
     src: Entries
@@ -37,12 +37,12 @@ class Ends(NamedTuple):
 
 
 def parts_of(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
-    """Into how many parts each axis of an entry cuts."""
+    """Return the number of parts into which each axis of an entry cuts."""
     return tuple([mesh.size_of[axis] for axis in entry])
 
 
 def apart(ends: Ends) -> tuple[str, ...]:
-    """On one mesh, the axes along which both sides copy: every rank keeps to its slice."""
+    """Return the axes of a common mesh along which both sides are replicated. Ranks exchange nothing along them."""
     have, src, want, dst, _ = ends
     if have != want:
         return ()
@@ -50,14 +50,12 @@ def apart(ends: Ends) -> tuple[str, ...]:
     return tuple([axis for axis in have.axes if axis not in used])
 
 
-#: Up to so many pieces, blocks are split in plain Python.
+#: The largest number of pieces that are computed in plain Python.
 FEW = 32
 
 
 class Cuts:
-    """One dim of ``size`` elements cut by nested balanced splits.
-
-    ``cells`` are the non-empty pieces in order; ``cell[p]`` is the cell of piece ``p``, or -1 if it is empty.
+    """One dimension of ``size`` elements cut by nested balanced splits. ``start`` and ``stop`` are the bounds of each piece.
 
     >>> cuts(5, (2, 2)).edges, cuts(1, (2, 2)).cell.tolist()
     ([0, 2, 3, 4, 5], [0, -1, -1, -1])
@@ -101,11 +99,11 @@ class Cuts:
         return len(self.edges) - 1
 
     def overlapping(self, start: int, stop: int) -> tuple[int, int]:
-        """The range of cells that share an element with the non-empty interval ``[start, stop)``."""
+        """Return the range of cells that share an element with the non-empty interval ``[start, stop)``."""
         return bisect_right(self.edges, start) - 1, bisect_left(self.edges, stop)
 
     def overlaps(self, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """:meth:`overlapping` for many intervals at once."""
+        """Return the ranges of cells like :meth:`overlapping`, for arrays of intervals."""
         first = np.searchsorted(self.edge_array, start, "right") - 1
         return first, np.searchsorted(self.edge_array, stop, "left")
 
@@ -114,7 +112,7 @@ cuts = lru_cache(maxsize=4096)(Cuts)
 
 
 class Ranks:
-    """Rank numbers and mesh positions of a mesh, many at once."""
+    """Arrays of the rank numbers and mesh positions of a mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.size = mesh.size
@@ -128,7 +126,7 @@ class Ranks:
             self._position[self.rank] = np.arange(mesh.size)
 
     def positions(self, ranks: np.ndarray) -> np.ndarray:
-        """Mesh positions of ranks, -1 for a rank that is not in the mesh."""
+        """Return the mesh positions of ranks, -1 for a rank that is not in the mesh."""
         table = self._position
         if table is None:
             return np.where(ranks < self.size, ranks, -1)
@@ -140,7 +138,7 @@ ranks_of = lru_cache(maxsize=512)(Ranks)
 
 @lru_cache(maxsize=2048)
 def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Position offset of every combination of coordinates on ``axes``, the first axis being the major one."""
+    """Return the position offset of every combination of coordinates on ``axes``, the first axis being the major one."""
     strides = dict(zip(mesh.axes, mesh._strides))
     out = np.zeros(1, np.int64)
     for axis in axes:
@@ -205,11 +203,11 @@ class Grid:
         return piece_numbers(self.mesh, self.free)
 
     def spans(self, box: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Per dim the range of cells that share an element with a box that is not empty."""
+        """Return the range of cells of each dimension that share an element with a box that is not empty."""
         return [cut.overlapping(*interval) for cut, interval in zip(self.cuts, box)]
 
     def clipped(self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-        """Per dim the edges of a range of cells, cut off at a box that overlaps all of them."""
+        """Return the edges of a range of cells in each dimension, clipped to a box that overlaps all of them."""
         dims = zip(self.cuts, spans, box)
         return [
             np.concatenate(([start], cut.edge_array[a + 1 : b], [stop]))
@@ -217,14 +215,14 @@ class Grid:
         ]
 
     def positions(self, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The mesh positions of the first copies of ranges of cells, the first dim varying slowest."""
+        """Return the mesh positions of the first copies of ranges of cells, the first dimension varying slowest."""
         out = np.zeros(1, np.int64)
         for offset, (a, b) in zip(self.offsets, spans):
             out = (out[:, None] + offset[a:b]).ravel()
         return out
 
     def box(self, position: int) -> list[tuple[int, int]]:
-        """``(start, stop)`` per dim of the piece at a mesh position."""
+        """Return ``(start, stop)`` in each dimension of the shard at a mesh position."""
         return [
             (int(cut.start[piece[position]]), int(cut.stop[piece[position]]))
             for cut, piece in zip(self.cuts, self.pieces)
@@ -236,11 +234,10 @@ grid = lru_cache(maxsize=1024)(Grid)
 
 @lru_cache(maxsize=1024)
 def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid, int]:
-    """The grids of two layouts of one tensor, and how many leading dims are the tensor's own.
+    """Return the grids of two layouts of one tensor, and the number of the tensor's own dimensions, which come first.
 
-    On one mesh, the axes along which both layouts copy the values (or both hold them pending) never need to be
-    crossed. They become dims of their own, split in both grids, so that every rank keeps to its own slice of
-    the mesh and equal requests are shared out evenly by symmetry.
+    On one mesh, ranks exchange nothing along axes that split neither layout. These axes become dimensions of their own,
+    split in both grids, so that every rank stays in its slice of the mesh.
     """
     if src.mesh != dst.mesh:
         return grid(src.mesh, src.dims, shape), grid(dst.mesh, dst.dims, shape), len(shape)
@@ -251,7 +248,7 @@ def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid,
 
 
 def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`nested_blocks` as two int64 arrays."""
+    """Return the starts and lengths of :func:`nested_blocks` as int64 arrays."""
     start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
     for count in parts:
         start, length = split_block(start[:, None], length[:, None], count, np.arange(count))
@@ -260,7 +257,7 @@ def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np
 
 
 def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
-    """The bounds of all ranks at once: an int64 array ``[mesh position, dim, start|stop]`` that nobody may write into."""
+    """Return the bounds of all ranks: a read-only int64 array ``[mesh position, dim, start|stop]``."""
     if len(shape) != len(layout.dims):
         layout.check_shape(shape)
     return (_few_bounds if layout.mesh.size <= REMEMBERED else _all_bounds)(layout, tuple(shape))
@@ -284,7 +281,7 @@ _few_bounds = lru_cache(maxsize=1024)(_all_bounds)
 
 @lru_cache(maxsize=4096)
 def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Starts and lengths of the pieces of a dim."""
+    """Return the starts and lengths of the pieces of a dimension."""
     count = math.prod(parts)
     if size % count == 0:
         length = size // count
@@ -295,7 +292,7 @@ def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
 
 @lru_cache(maxsize=1024)
 def boxes_of(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
-    """The bounds of all ranks by position, in plain numbers."""
+    """Return the bounds of all ranks by position, as plain numbers."""
     mesh, sides = layout.mesh, []
     for size, entry in zip(shape, layout.dims):
         spans = [(start, start + length) for start, length in zip(*pieces_of(size, parts_of(mesh, entry)))]
@@ -305,7 +302,7 @@ def boxes_of(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
 
 @lru_cache(maxsize=512)
 def positions_in(have: Mesh, want: Mesh) -> list[int]:
-    """Per position of the target's mesh its rank's position in the source's mesh, -1 if it is not there."""
+    """Return the source position of the rank at each target position, -1 if the rank is not in the source mesh."""
     result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
     return result
 
