@@ -1,8 +1,8 @@
-"""The cheapest strategy of one operator for operands that already live somewhere.
+"""Choose the cheapest strategy of an operator for operands with given layouts.
 
-All strategies are priced: the plans that bring the operands where they are wanted, the computation with the collectives
-in its middle, and the plan that would complete a result left pending. "Most split wins" and "cheapest input move wins"
-both lose to this. A quick lower bound of that price comes first, so that only the strategies that may win are planned for.
+The price of a strategy has three parts: the plans that redistribute the operands, the computation with its collectives, and
+the plan that would reduce a pending result. A lower bound of the price is computed first, so that only strategies that may
+win are planned.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Move: TypeAlias = "tuple[Layout, Layout, tuple[int, ...], np.dtype]"
 def choose(
     bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[Any], machine: CostModel | None = None
 ) -> Strategy:
-    """The strategy with the least modelled time, for operands in these layouts.
+    """Return the strategy with the least modelled time for operands with these layouts.
 
-    Without a cost model the plans are those with the fewest bytes, and their times a laptop's.
+    Without a machine, the plans with the fewest bytes are used, with the times of a laptop.
 
     Raises:
-        RuleError: no strategy at all fits.
+        RuleError: If no strategy fits.
     """
     model: Any = machine
     return _choose(bound, tuple(layouts), tuple(element_type(dtype) for dtype in dtypes), model)
@@ -79,7 +79,7 @@ def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
 
 
 def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
-    """Whether what the strategy passes on is pending in the operands, by the same reduction: nothing makes it so."""
+    """Return True if the operands that must be pending for a strategy are pending, with the strategy's reduction."""
     return all(
         layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op
         for axis, operands, op in strategy.passed
@@ -88,7 +88,7 @@ def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
 
 
 def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
-    """The strategy with the axes of a factor in mesh order, and begun in the order an operand already has."""
+    """Return the strategy with the axes of each factor in mesh order, and in the order that an operand already has."""
     used = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
     variants = [strategy]
     for factor, axes in strategy.splits:
@@ -103,7 +103,7 @@ def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
 def _moves(
     bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
 ) -> list[Move]:
-    """What moves with a strategy: the operands, and the results that are left pending."""
+    """Return the redistributions of a strategy: of its operands, and of results that are left pending."""
     outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
     widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
     return [
@@ -115,7 +115,7 @@ def _moves(
 def planned_seconds(
     src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: Any = None
 ) -> float:
-    """Modelled seconds of the plan between two layouts."""
+    """Return the modelled seconds of the plan between two layouts."""
     best = plan(src, dst, shape, dtype, machine)
     if machine is not None:
         return best.seconds
@@ -125,10 +125,10 @@ def planned_seconds(
 def least_seconds(
     src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: CostModel | None
 ) -> float:
-    """Seconds that :func:`planned_seconds` says at least, from what two ranks of the target must receive.
+    """Return a lower bound of :func:`planned_seconds` from the elements that two ranks of the target must receive.
 
-    Where values are reduced, each holder of a sum has one contribution at most and receives another for each element.
-    Models other than machines, and measured times, say nothing.
+    If values are reduced, a rank owns at most one contribution to each element and receives at least one element for it.
+    Returns 0 for models other than machines, and for measured times.
     """
     model = machine or Machine.laptop()
     if src == dst or not isinstance(model, Machine) or model.measured:
@@ -148,7 +148,7 @@ def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduce
 
 @lru_cache(maxsize=256)
 def _best_link(machine: Machine) -> Link:
-    """The least alpha and the least beta of any message."""
+    """Return the least alpha and the least beta of any message."""
     links: list[Any] = [machine, *machine.pieces, *(link for _, link in machine.axis_links)]
     links += [machine.intra] if machine.intra else []
     return Link(min(link.alpha for link in links), min(link.beta for link in links))

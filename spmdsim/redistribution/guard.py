@@ -1,4 +1,4 @@
-"""Do not move data behind my back: refuse, or warn of, redistributions that nobody asked for."""
+"""Refuse redistributions that the program did not request, or warn of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spmdsim.core.step import Route
     from spmdsim.core.tensor import Meta
 
-#: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
+#: Functions to call with the operator's name and the route before an operator moves an operand. Only the last one is called.
 guards: list[Callable[[str, Any], None]] = []
 _modes: list[str] = []
 
@@ -30,15 +30,15 @@ class RedistributionWarning(UserWarning):
 @contextmanager
 @explained
 def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
-    """Inside the block, an operator that must move an operand raises (or warns).
+    """Make an operator that must move an operand raise an error, or warn, inside the block.
 
-    Moves asked for by ``.to`` and steps without communication are always allowed.
+    Moves by ``.to`` and steps without communication are always allowed.
 
     Args:
         mode: ``"raise"``, ``"warn"`` or ``"allow"`` (an exception to an outer block).
 
     Raises:
-        PlanError: naming operator, layouts and bytes, where a move would happen.
+        PlanError: If an operator would move an operand. The message names operator, layouts and bytes.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
@@ -58,7 +58,7 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
 
 
 def implicit(operator: str, plan: Plan) -> None:
-    """Called before an operator redistributes an operand."""
+    """Raise or warn, by the innermost mode, before an operator redistributes an operand."""
     if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
         return
     text = (
@@ -71,7 +71,7 @@ def implicit(operator: str, plan: Plan) -> None:
 
 
 class GatheringWarning(RedistributionWarning):
-    """An operator found no split that it could keep: its operands are gathered, and every rank computes everything."""
+    """An operator could keep no split: its operands are gathered, and every rank computes the whole result."""
 
 
 _told: Bounded[tuple[str, str, int], bool] = Bounded(1000)
@@ -84,7 +84,7 @@ def warn_of_gathering(
     routes: Sequence[Route | None],
     place: tuple[str, int],
 ) -> None:
-    """Say once per line of the user's what is gathered, with the bytes, and what to write instead."""
+    """Warn once per line of the program that operands are gathered, with the bytes and with what to write instead."""
     split = [
         k
         for k, route in enumerate(routes)

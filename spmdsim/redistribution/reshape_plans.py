@@ -1,13 +1,12 @@
-"""A reshape seen as a redistribution: the finer shape and meshes on which both layouts are ordinary ones.
+"""Plan a reshape as a redistribution on a finer shape.
 
-Row-major order numbers the elements; a shape cuts that numbering at its suffix products, a split dim also where
-its blocks begin. If the cuts of both shapes and both layouts divide one another, the numbering has a finer shape of
-which both shapes are merges, and each shard's local reshape to it moves nothing. What is left to do is an ordinary
-redistribution there; often nothing at all. An axis whose block spans several of the finer dims is cut, too.
+Row-major order numbers the elements. A shape cuts that numbering at its suffix products, and a split dimension at the starts
+of its blocks. If the cuts of both shapes and both layouts divide one another, both shapes merge dimensions of a finer shape.
+A local reshape of each shard to the finer shape moves nothing, so the remaining task is a redistribution there.
+A mesh axis whose block spans several finer dimensions is cut, too.
 
-Dims that the two shapes have in common may be split unevenly. Where cuts do not divide one another, such as
-``(4, 3)`` split by rows against ``(3, 4)`` split by rows, there is no finer shape: see
-:mod:`~spmdsim.redistribution.exchange.flat`.
+Dimensions that both shapes have may be split unevenly. If cuts do not divide one another, such as ``(4, 3)`` split by rows
+and ``(3, 4)`` split by rows, there is no finer shape: see :mod:`~spmdsim.redistribution.exchange.flat`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ AxisCuts = dict[str, set[int]]
 
 @dataclass(frozen=True)
 class Factored:
-    """Two layouts of one tensor in two shapes, written for one finer shape."""
+    """A finer shape of a reshape, and both layouts on it."""
 
     shape: tuple[int, ...]
     src: Layout
@@ -54,7 +53,7 @@ class Factored:
 
 @lru_cache(maxsize=1024)
 def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]) -> Factored | None:
-    """The common finer form of a reshape, or None if there is none.
+    """Return the finer form of a reshape, or None if cuts do not divide one another.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> found = factor(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
@@ -87,7 +86,7 @@ Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _groups(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
-    """The shortest runs of dims of equal product, left to right; None for tensors without elements."""
+    """Return the shortest runs of dimensions of equal product, left to right; None for tensors without elements."""
     if math.prod(shape) != math.prod(to_shape) or 0 in shape:
         return None
     groups: list[tuple[list[int], list[int]]] = []
@@ -112,7 +111,7 @@ def _groups(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | 
 
 
 class _Side:
-    """One shape with its layout, and the cuts of its axes."""
+    """One side of a reshape: a shape with its layout, and the cuts of the mesh axes."""
 
     def __init__(
         self, layout: Layout, shape: tuple[int, ...], groups: Sequence[Group], which: int, axis_cuts: AxisCuts
@@ -124,7 +123,7 @@ class _Side:
             axis_cuts.setdefault(axis, {1, size})
 
     def add_dims(self, cuts: list[set[int]]) -> None:
-        """Add the suffix products of the dims."""
+        """Add the suffix products of the dimensions to ``cuts``."""
         for group, group_cuts in zip(self.groups, cuts):
             below = 1
             for dim in reversed(group):
@@ -133,7 +132,7 @@ class _Side:
             group_cuts.add(below)
 
     def settle(self, cuts: list[set[int]]) -> bool:
-        """Cut dims where axes are cut and axes where dims are; False if that is impossible."""
+        """Cut dimensions at the cuts of axes and axes at the cuts of dimensions. Return False if that is impossible."""
         for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
             if fixed:
                 continue
@@ -157,7 +156,7 @@ class _Side:
         return all(_divide(cut) for cut in self.axis_cuts.values())
 
     def rewritten(self, finer: list[list[int]]) -> Layout | None:
-        """The layout on the finer shape, its axes cut into their parts."""
+        """Return the layout on the finer shape, with axes cut into parts; None if an uneven split has no such form."""
         mesh, names = _cut_mesh(self.layout.mesh, self.axis_cuts)
         dims: list[tuple[str, ...]] = []
         for group, cuts, fixed in zip(self.groups, finer, self.fixed):
@@ -177,7 +176,7 @@ class _Side:
     def _entries(
         self, group: tuple[int, ...], cuts: list[int], names: dict[str, tuple[str, ...]], mesh: Mesh
     ) -> list[tuple[str, ...]]:
-        """Per finer dim of a group the parts of axes that split it."""
+        """Return the parts of axes that split each finer dimension of a group."""
         entries: dict[int, tuple[str, ...]] = {high: () for high, _ in pairwise(cuts)}
         below = math.prod(self.shape[dim] for dim in group)
         for dim in group:
@@ -192,7 +191,7 @@ class _Side:
 
 
 def _settle(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
-    """Let cuts of dims and of axes carry over until nothing changes."""
+    """Extend the cuts of dimensions and of axes by one another until nothing changes. Return False if that is impossible."""
     every = [*cuts, *(some for side in sides for some in side.axis_cuts.values())]
     while True:
         before = [*map(len, every)]
@@ -207,7 +206,7 @@ def _divide(cuts: set[int]) -> bool:
 
 
 def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[str, ...]]]:
-    """The mesh with its axes cut into parts, and the parts' names per axis."""
+    """Return the mesh with its axes cut into parts, and the names of each axis's parts."""
     sizes: list[int] = []
     names: dict[str, tuple[str, ...]] = {}
     for axis in mesh.axes:
@@ -220,7 +219,7 @@ def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[st
 
 
 def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
-    """The plans that take a tensor from a shape and layout to others, best first."""
+    """Return the plans between two shapes and layouts, best first."""
     src, dst, shape, _, _, to_shape = task
     assert to_shape is not None  # for the type checker
     finer_form = factor(src, dst, shape, to_shape)
@@ -235,7 +234,7 @@ def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candid
 
 
 def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts: int = 1) -> ReceptionBound:
-    """The least that must be received; with cuts that do not divide one another, every element of a sum once."""
+    """Return the lower bound of a reshape. If cuts do not divide one another, an element of a sum counts once."""
     finer_form = factor(src, dst, shape, to_shape)
     if finer_form is not None:
         return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape), parts)
@@ -259,7 +258,7 @@ def _between(
     finer: Shape,
     inner: tuple[Step, ...],
 ) -> tuple[Step, ...]:
-    """The steps on the finer shape with the reshapes to it and from it."""
+    """Return the steps on the finer shape with the local reshapes before and after them."""
     src, dst, shape = task[:3]
     if not inner:
         return () if shape == to_shape else (Step("reshape", (), src, dst, shape, to_shape=to_shape),)
@@ -269,7 +268,7 @@ def _between(
 
 
 def _by_numbers(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
-    """Reduce what is pending, then exchange by element numbers; values that all hold are only sliced."""
+    """Return plans that reduce pending values, then exchange by element numbers. Replicated values are only sliced."""
     src, dst, shape = task.src.canonical, task.dst.canonical, task.shape
     base = before_fill(src.reduced, dst, to_shape) if dst.partial else dst
     fill = () if base == dst else (Step("fill", dst.partial_axes, base, dst, to_shape, dst.reduce_op),)

@@ -1,16 +1,15 @@
-"""The direct exchange: every rank sends exactly the overlap of its box with the boxes of the others.
+"""List the transfers of a direct exchange: every rank sends the overlap of its box with the boxes of other ranks.
 
-Each rank receives every element of its target box once, and none that it already holds, so the bytes received
-equal the lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty
-pieces. Where several ranks hold the same piece, what others need of it is shared out evenly among them: by whole boxes in
-larger meshes, and among few ranks to the element. A rank holds one source piece, so what its holders send together is
-given: every rank that needs some of the piece and does not hold it gets its box of it, once. In target order these boxes
-are one line of elements, and each of ``k`` holders sends a ``k``-th of the line. That is the least the busiest sender can
-do (the maximum flow decomposes by pieces), in whole elements, or within a few per cent of it, so that a receiver gets one
-box from each.
+Each rank receives every element of its target box once, and none that it already owns. So the received bytes equal the
+lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty shards.
 
-A rank's own overlap is in its list too, with itself as the peer. Any two ranks exchange at most one box. A rank may have
-65,535 peers, and few look at each of them: so transfers are columns.
+Replicas of a source shard share the sending: by whole boxes in larger meshes, and element by element on few ranks. Each rank
+that needs elements of the shard and does not own it gets its box once. In target order these boxes are one line of elements,
+and each of ``k`` replicas sends a ``k``-th of the line. This is the least that the busiest sender can send, or within a few
+percent of it, so that a receiver gets one box from each sender.
+
+A rank's own overlap is in its list, too, with itself as the peer. A rank may have 65,535 peers, so transfers are stored as
+columns.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from spmdsim.redistribution.exchange.grid import (
 
 
 class Transfer(NamedTuple):
-    """A box of the global tensor that goes between this rank and ``peer`` (which may be the rank itself)."""
+    """A box of the global tensor that a rank receives from ``peer`` or sends to it. The peer may be the rank itself."""
 
     peer: int
     box: Bounds
@@ -54,10 +53,12 @@ class Transfer(NamedTuple):
 
 
 class Transfers(Sequence[Transfer]):
-    """Transfers whose boxes are cells of a grid; each is made when it is asked for.
+    """A sequence of transfers whose boxes are cells of a grid. A transfer is built when it is read.
 
-    ``edges``: per dim where the cells begin, and where the last one stops; ``cells``: row-major number of each transfer's
-    cell, all cells in order if left out.
+    Args:
+        peers: the peer of each transfer.
+        edges: for each dimension, the starts of the cells and the end of the last one.
+        cells: row-major number of each transfer's cell; None: all cells in order.
 
     >>> Transfers(np.array([5, 7]), [np.array([0, 2, 4]), np.array([0, 3])])[1]
     Transfer(peer=7, box=((2, 4), (0, 3)))
@@ -86,7 +87,7 @@ class Transfers(Sequence[Transfer]):
 
     def __iter__(self) -> Iterator[Transfer]:
         boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
-        # All at once: making them one by one would start the garbage collector a hundred times.
+        # Build all transfers at once: one by one, they would start the garbage collector a hundred times.
         collecting = gc.isenabled()
         gc.disable()
         try:  # tuple.__new__ skips the named constructor's overhead
@@ -98,7 +99,7 @@ class Transfers(Sequence[Transfer]):
                 gc.enable()
 
     def _chosen(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
-        """The transfers' boxes, of those of all cells."""
+        """Return the boxes of the transfers, from the boxes of all cells."""
         cells, count = self._cells, math.prod([len(edges) - 1 for edges in self._edges])
         if cells is None:
             return boxes
@@ -114,19 +115,19 @@ class Transfers(Sequence[Transfer]):
         return f"Transfers with {many(len(self), 'peer')}"
 
 
-#: Up to so many ranks per mesh; in larger ones a box is sent by one holder.
+#: The largest mesh on which replicas share a box. On larger meshes one replica sends it.
 FEW_RANKS = 32
-#: A shared box is cut along its first dim that is so long, or else where most of what a holder can take is taken.
+#: A shared box is cut along its first dimension of this length; without one, along the dimension with the largest part.
 LONG = 64
-#: How many per cent more than the least a holder may send for the sake of one box per receiver.
+#: Percentages above the least that a replica may send, so that each receiver gets one box.
 MORE = (0, 1, 2, 4)
 
-#: The part of a box that is taken, of at most so many elements, and the rest.
+#: Splits a box into a part of at most so many elements and the remainder.
 Cut = Callable[[Bounds, int], tuple[list[Bounds], list[Bounds]]]
 
 
 class Shares:
-    """All transfers of an exchange, by receiver and by sender; each rank's own overlap has the rank as its peer."""
+    """All transfers of an exchange by receiver and by sender. A rank's own overlap has the rank as its peer."""
 
     def __init__(self, ends: Ends) -> None:
         self._received: dict[int, list[Transfer]] = {}
@@ -158,11 +159,11 @@ class Shares:
         self._sent.setdefault(sender, []).append(Transfer(receiver, box))
 
     def receives(self, rank: int) -> tuple[Transfer, ...]:
-        """What a rank gets, source piece by source piece."""
+        """Return the transfers to a rank, by source shard."""
         return tuple(self._received.get(rank, ()))
 
     def sends(self, rank: int) -> tuple[Transfer, ...]:
-        """What a rank gives."""
+        """Return the transfers from a rank."""
         return tuple(self._sent.get(rank, ()))
 
     @property
@@ -178,10 +179,9 @@ class Shares:
 
 
 def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iterable[tuple[int, int, Bounds]]:
-    """Each holder's part of a line of boxes: ``(holder, receiver, box)``, of one pair one after the other.
+    """Return each holder's share of a line of boxes: ``(holder, receiver, box)``.
 
-    Which holders share a box says where it lies in the line. It is cut into one box for each if some limit close to
-    the least that one must send leaves room for that, else element by element.
+    A box is cut into one part per holder if a limit within `MORE` percent of the least allows that, else element by element.
 
     >>> list(portions([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
     [(0, 5, ((0, 2),)), (1, 5, ((2, 4),)), (2, 6, ((0, 2),)), (3, 6, ((2, 4),))]
@@ -206,7 +206,7 @@ def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iter
 def _within(
     served: Iterable[tuple[int, Bounds, range]], limit: int, cut: Cut
 ) -> list[tuple[int, int, Bounds]] | None:
-    """Boxes cut so that no holder sends more than a limit, each taking as much as it can; None if they do not fit."""
+    """Return boxes cut so that no holder sends more than ``limit`` elements; None if that is impossible."""
     pieces = []
     sent: Counter[int] = Counter()
     for rank, box, numbers in served:
@@ -224,7 +224,7 @@ def _within(
 
 
 def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
-    """The largest part of a box within so many elements that is a box, and the rest."""
+    """Return the largest part of a box that is a box of at most ``room`` elements, and the remainder."""
     lengths, whole = [stop - start for start, stop in box], volume(box)
     if whole <= room:
         return [box], []
@@ -235,7 +235,7 @@ def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
 
 
 def _elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
-    """So many elements of a box, in rows and a part of one, and the rest."""
+    """Return ``room`` elements of a box as rows and a part of a row, and the remainder."""
     dim = next((d for d, (start, stop) in enumerate(box) if stop - start > 1), None)
     if volume(box) <= room or dim is None:
         return ([box], []) if volume(box) <= room else ([], [box])
@@ -247,7 +247,7 @@ def _elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
 
 
 def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
-    """A box cut after so many places of a dim; no part is empty."""
+    """Return a box cut after ``count`` indices of a dimension, as two lists of boxes that are not empty."""
     if not count:
         return [], [box]
     (start, stop), left, right = box[dim], box[:dim], box[dim + 1 :]
@@ -259,7 +259,7 @@ def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bound
 def _members(
     ends: Ends, mesh: Mesh, entries: Entries, apart: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[int]]:
-    """The ranks that hold each piece that is not empty, pieces in order: by slice of the mesh and box."""
+    """Return the ranks that own each shard that is not empty, in order, by slice of the mesh and box."""
     dims = [nested_blocks(n, parts_of(mesh, entry)) for n, entry in zip(ends.shape, entries)]
     numbers = [piece_numbers(mesh, entry).tolist() for entry in entries]
     slices = piece_numbers(mesh, apart).tolist()
@@ -279,7 +279,7 @@ def _members(
 
 
 def shares(ends: Ends) -> Shares | None:
-    """The transfers of an exchange, cached by value; None if the meshes are large, or if there are no copies."""
+    """Return the cached transfers of an exchange; None if a mesh is large, or if the source has no replicas."""
     have, src, want, _, _ = ends
     if have.size > FEW_RANKS or want.size > FEW_RANKS:
         return None
@@ -292,15 +292,15 @@ def shares(ends: Ends) -> Shares | None:
 _cached_shares = lru_cache(maxsize=2048)(Shares)
 
 
-#: Up to so many ranks in both meshes together, transfers are made at once and remembered.
+#: The largest number of ranks in both meshes for which transfers are cached.
 FEW = 2048
 
 
 def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """What ``rank`` receives, peer by peer, its own overlap included; from many ranks as columns.
+    """Return the transfers to ``rank``, peer by peer, its own overlap included.
 
     Raises:
-        PlanError: pending values would have to be reduced.
+        PlanError: If pending values would have to be reduced.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -311,22 +311,22 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Seque
 
 
 def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """What ``rank`` sends, peer by peer, its own overlap included; the mirror image of :func:`receives`."""
+    """Return the transfers from ``rank``, peer by peer, its own overlap included."""
     return exchange_between(src, dst, tuple(shape)).transfers(rank, False)
 
 
 def sent_counts(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: Iterable[int]) -> list[int]:
-    """Elements that each of some ranks sends to others; a rank that is not in the source's mesh sends nothing."""
+    """Return the elements that each rank of ``ranks`` sends to others: 0 if it is not in the source mesh."""
     between = exchange_between(src, dst, shape)
     parts = [(rank, between.transfers(rank, False)) for rank in ranks]
     return [sum([part.count for part in some if part.peer != rank]) for rank, some in parts]
 
 
 class Between:
-    """The exchange between two layouts, of which ranks ask for their transfers.
+    """An exchange between two layouts, which lists the transfers of a rank.
 
     Raises:
-        PlanError: pending values would have to be reduced.
+        PlanError: If pending values would have to be reduced.
     """
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
@@ -340,11 +340,11 @@ class Between:
 
     @cached_property
     def grids(self) -> tuple[Grid, Grid, int]:
-        """Those of both sides, see :func:`grids`."""
+        """The grids of both sides, see :func:`grids`."""
         return grids(*self._ends)
 
     def transfers(self, rank: int, receiving: bool) -> Sequence[Transfer]:
-        """What a rank receives, or sends; in large meshes nothing is remembered."""
+        """Return the transfers to a rank, or from it. Those of large meshes are not cached."""
         if self.few:
             return _few_transfers(self, rank, receiving)
         return (_receives if receiving else _sends)(self, rank)
@@ -410,10 +410,10 @@ def _sends(between: Between, rank: int) -> Sequence[Transfer]:
 def _choose(
     have: Grid, want: Grid, spans: list[tuple[int, int]], base: np.ndarray, position: int
 ) -> np.ndarray:
-    """For each overlapping source cell, the position of the copy that serves the rank at ``position``.
+    """Return for each overlapping source cell the position of the replica that serves the rank at ``position``.
 
-    The ranks that need a cell and do not hold it are numbered in target order; of ``n`` of them, number ``j``
-    is served by copy ``j * copies // n``. Only the cell's holders are looked at, to know how many to leave out.
+    The ranks that need a cell and do not own it are numbered in target order. Of ``n`` ranks, number ``j`` is served by
+    replica ``j * copies // n``.
     """
     holders = base[:, None] + have.copy_offsets
     target = want.ranks.positions(have.ranks.rank[holders])
@@ -441,7 +441,7 @@ def _choose(
 
 
 def _ravel(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
-    """Row-major number of a cell among the overlapping ones."""
+    """Return the row-major number of a cell among the overlapping cells."""
     number = 0
     for cell, (a, b) in zip(cells, spans):
         number = number * (b - a) + cell - a
