@@ -1,10 +1,9 @@
-"""The price of a move where everything divides: found once for all tensors of so many bytes, dims and axes that are alike.
+"""Price redistributions of evenly split tensors, with one plan for all that differ only in names, order or size.
 
-Pieces that are equal make a plan's bytes shares of the tensor's, so its price depends on the bytes of the tensor, on what
-happens to each dim and on the sizes and links of the axes; not on the order of the dims, on the names of the axes, on
-dims and axes that take no part. A move is therefore written in a standard form and planned there, by the planner itself,
-on a tensor in which everything divides, whose elements are counted as the real one's bytes. Searches ask for millions
-of prices, and need a few hundred plans.
+If all shards are equal in size, a plan's bytes are shares of the tensor's bytes. The price then depends on the tensor's
+bytes, on the splits of each dimension, and on the sizes and links of the axes. It does not depend on the order of dimensions,
+on names of axes, or on dimensions and axes that take no part. A redistribution is therefore planned in a standard form, on a
+tensor in which everything divides. Searches need millions of prices, and a few hundred plans.
 """
 
 from __future__ import annotations
@@ -24,13 +23,18 @@ from spmdsim.redistribution.price import machine_on
 
 Axes = tuple[str, ...]
 
-#: Standard tensors have fewer elements than this: they are counted in 64 bits.
+#: The largest number of elements of a standard tensor, so that counts fit into 64 bits.
 MOST_ELEMENTS = 2**60
 
 
 class EvenMove(NamedTuple):
-    """A move in its standard form: a shape in which everything divides, the model with the links of the standard axes, and
-    what has to divide each dim of a tensor that is moved so.
+    """A redistribution in standard form.
+
+    Attributes:
+        src, dst: layouts on a mesh of standard axes.
+        shape: a shape in which everything divides.
+        machine: the cost model with the links of the standard axes.
+        divisors: numbers that must divide the dimensions of a tensor with this standard form.
     """
 
     src: Layout
@@ -40,16 +44,16 @@ class EvenMove(NamedTuple):
     divisors: tuple[int, ...]
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape is divided evenly."""
+        """Return True if a tensor of this shape is divided evenly."""
         return not any(size % divisor for size, divisor in zip(shape, self.divisors))
 
 
 def price_move(
     src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel | None = None
 ) -> Candidate:
-    """The plan that wins between two layouts, and its seconds: what the planner says, told quickly.
+    """Return the best candidate between two layouts with its seconds, like the planner, but in less time.
 
-    The layouts of its steps are those of the standard form. The target has nothing pending that is not pending before.
+    The layouts of its steps are those of the standard form. The target's pending axes must be pending in the source, too.
 
     >>> from spmdsim.redistribution import plan
     >>> mesh, laptop = Mesh((2, 4), ("dp", "tp")), Machine.laptop()
@@ -59,7 +63,7 @@ def price_move(
     """
     model: Any = machine
     even = None
-    # By bytes alone additions may be spread over ranks element by element, and shares of few elements are rounded.
+    # By bytes alone, a direct reduction may win, whose shares are rounded to whole elements.
     spread = machine is None and src.partial != dst.partial
     if (
         src.mesh == dst.mesh
@@ -81,10 +85,14 @@ def price_move(
 def even_move(
     src: Layout, dst: Layout, machine: Any, sizes: tuple[int, ...] | None = None
 ) -> EvenMove | None:
-    """The standard form of a move on one mesh; None if there is none.
+    """Return the standard form of a redistribution on one mesh, or None if there is none.
 
-    ``sizes``: how far the dims divide, for tensors of which some divide less than by whatever may split them for a while.
-    Pieces are equal all the same where another dim does: values are not spread where it is uneven.
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        machine: the cost model or None.
+        sizes: for each dimension, the greatest common divisor with the number that may split it between steps; None if all
+            dimensions are divisible. One divisible dimension is enough, because a plan splits no uneven dimension further.
     """
     src, dst, free, divisors = _divisors(src, dst)
     model: Any = machine and machine_on(machine, src.mesh)
@@ -105,7 +113,7 @@ def even_move(
         dims = [dim if all_ else (size, *dim[1:]) for dim, size, all_ in zip(dims, sizes, full)]
         untouched = [(dim, all_) for dim, all_ in zip(dims, full) if not dim[1] and not dim[2]]
         whole = [dim for dim, all_ in untouched if all_][:1] or [dim for dim, _ in untouched if dim[0] > 1]
-    # One dim that nothing splits stands for all.
+    # One dimension without splits represents all of them.
     moving = [dim for dim in dims if dim[1] or dim[2]] + whole or dims[:1]
     if not moving or math.prod([size for size, _, _ in moving]) > MOST_ELEMENTS:
         return None
@@ -128,9 +136,9 @@ def even_move(
 
 @lru_cache(maxsize=1 << 16)
 def _divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
-    """Both layouts without axes of size 1, the axes that may split any dim, and what divides dims all the same.
+    """Return the layouts without axes of size 1, the axes that may split any dimension, and a divisor for each dimension.
 
-    Where values are reduced, any axis may split any dim for a while, those along which there are copies too.
+    If values are reduced, any axis may split any dimension between two steps, replicated axes included.
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of
@@ -145,7 +153,7 @@ def _divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str],
 
 @lru_cache(maxsize=1024)
 def _kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
-    """What axes have in common that cost the same: size and link; for other models each axis is its own kind."""
+    """Return a kind for each axis: size and link, which determine its costs. For other models, each axis has its own kind."""
     model = machine_on(machine, mesh)
     axes = [axis for axis in mesh.axes if mesh.size_of[axis] > 1]
     if not isinstance(model, Machine):
@@ -175,7 +183,7 @@ def _standard(
 
 @lru_cache(maxsize=4096)
 def _with_links(machine: Machine, names: tuple[str, ...]) -> Machine:
-    """The machine with the links that the names of standard axes say."""
+    """Return the machine with the links that the names of standard axes contain."""
     links = [(name, name.partition("#")[0].split("/")[1:]) for name in names]
     return replace(
         machine, axis_links=tuple((name, Link(*map(float, link))) for name, link in links if link != [""])

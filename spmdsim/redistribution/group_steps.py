@@ -1,11 +1,10 @@
-"""The steps in the middle of algorithms that scan, sort, select and look up, inside of groups.
+"""Steps inside algorithms that scan, sort, select and look up, in groups of ranks.
 
-An exclusive scan gives each rank the reduction of what those before it hold. Parts of any length go from each rank of a
-group to each: how much goes where depends on data, so it is known when the step runs, to both sides: who takes says how
-long the parts are. What can be said beforehand is an expectation, for values that lie evenly, and a bound: no rank
-receives more than it holds afterwards.
+An exclusive scan gives each rank the reduction of the arrays of the ranks before it. `PartsStep` sends parts of any length
+between all ranks of a group. Their lengths depend on data; the receiver knows them when the step runs. Before, there are an
+expectation for evenly spread values, and a bound: no rank receives more than it owns afterwards.
 
-:func:`sent_nbytes` counts what a rank sends in any step.
+:func:`sent_nbytes` counts the bytes that a rank sends in any step.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ EXCLUSIVE_SCAN = "exclusive_scan"
 
 @dataclass(frozen=True)
 class ScanStep(Step):
-    """An exclusive scan along axes: arrays of one shape in, the reduction of those of the ranks before out.
+    """An exclusive scan of arrays along axes. A rank's result is the reduction of the arrays of the ranks before it.
 
-    The tensor has a dim of one entry for each member of a group, the first one, split by ``axes``. Each rank but the
-    first has to receive one array, which is what counts, whatever algorithm runs. Backward: from the last to the first.
+    The first dimension of the tensor has one index per member of a group, and ``axes`` split it. Each rank but the first
+    receives one array; this is counted whatever algorithm runs. ``backward`` scans from the last rank to the first.
     """
 
     backward: bool = field(default=False, kw_only=True)
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """The group of ``rank``, first to last."""
+        """Return the group of ``rank`` in the order of the scan."""
         return self.group(rank)[:: -1 if self.backward else 1]
 
     def neighbours(self, rank: int) -> tuple[int | None, int | None]:
-        """The ranks before and after ``rank``."""
+        """Return the ranks before and after ``rank``, None if there is no such rank."""
         order = self.order(rank)
         k = order.index(rank)
         return order[k - 1] if k else None, order[k + 1] if k + 1 < len(order) else None
 
     def held(self, rank: int) -> int:
-        """Elements of the array of a rank."""
+        """Return the elements of the array of a rank."""
         return math.prod(self.src.local_shape(self.shape, rank))
 
     def received_elements(self, rank: int) -> int:
@@ -65,17 +64,17 @@ class ScanStep(Step):
 def scan_step(
     layout: Layout, axes: tuple[str, ...], rest: Sequence[int], op: str, backward: bool = False
 ) -> ScanStep:
-    """The scan of one array per member: in the layout, first the dim that ``axes`` split, then the arrays' dims, ``rest``."""
+    """Return the scan of one array per member. ``axes`` split the layout's first dimension; ``rest`` is the arrays' shape."""
     shape = (layout.mesh.axis_size(*axes), *rest)
     return ScanStep(EXCLUSIVE_SCAN, axes, layout, layout, shape, op, backward=backward)
 
 
-#: What it is called in traces and agreements.
+#: The name of the step in traces and agreements.
 EXCHANGE_PARTS = "exchange_parts"
 
 
 class Parts(NamedTuple):
-    """What a rank gives to the members of its group, an array of one dim to each, and how many elements come from each."""
+    """A rank's one-dimensional array for each member of its group, and the number of elements from each member."""
 
     arrays: Sequence[np.ndarray]
     counts: Sequence[int]
@@ -83,20 +82,20 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class PartsStep(Step):
-    """Parts of any length to each member of a group, which together hold a tensor laid out as ``dst`` afterwards.
+    """Parts of any length from each member of a group to each member, which form a tensor with layout ``dst``.
 
-    There are so many values for each element of that tensor: ``times``.
+    There are ``times`` values for each element of that tensor.
     """
 
     times: int = field(default=1, kw_only=True)
 
     @property
     def ragged(self) -> bool:
-        """Its parts have any lengths."""
+        """True: the parts may differ in length."""
         return True
 
     def expected(self, rank: int) -> list[tuple[int, int]]:
-        """For each member of the group, the elements that ``rank`` expects from it, if values lie evenly."""
+        """Return ``(member, elements)``: the elements that ``rank`` expects from each member if values are spread evenly."""
         if rank not in self.src.mesh:
             return []
         members = self.group(rank)
@@ -107,7 +106,7 @@ class PartsStep(Step):
         ]
 
     def expected_sent(self, rank: int) -> int:
-        """Elements that ``rank`` expects to send to others."""
+        """Return the number of elements that ``rank`` expects to send to others."""
         group = self.group(rank) if rank in self.src.mesh else ()
         others = (member for member in group if member != rank)
         return sum(count for member in others for peer, count in self.expected(member) if peer == rank)
@@ -117,12 +116,12 @@ class PartsStep(Step):
         return sum(count for peer, count in self.expected(rank) if peer != rank)
 
     def most(self, rank: int) -> int:
-        """Elements that ``rank`` receives at most, whatever the values."""
+        """Return the largest number of elements that ``rank`` can receive."""
         return self.times * _volume(self.dst, self.shape, rank) if rank in self.dst.mesh else 0
 
 
 def parts_step(layout: Layout, axes: tuple[str, ...], shape: Sequence[int], times: int = 1) -> PartsStep:
-    """The step from and to a layout, over axes that split a dim of it."""
+    """Return the step from a layout to itself, over axes that split a dimension."""
     return PartsStep(EXCHANGE_PARTS, axes, layout, layout, tuple(shape), times=times)
 
 
@@ -132,7 +131,7 @@ def _volume(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
 
 
 def one_array(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of one dim, one after the other: without a copy where they lie in memory like that.
+    """Concatenate one-dimensional arrays, without a copy if they follow one another in memory.
 
     >>> x = np.arange(5)
     >>> one_array([x[:2], x[2:2], x[2:5]]).base is x, one_array([x[3:], x[:3]]).tolist()
@@ -159,19 +158,19 @@ def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-#: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
+#: The largest number of ranks whose sent elements are counted one by one. In larger meshes, shares are assumed to be even.
 LISTED = 1024
 
 
 def reduced_block(step: Step, rank: int) -> int:
-    """Elements of the block that ``rank`` reduces in an all_reduce."""
+    """Return the elements of the block that ``rank`` reduces in an all_reduce."""
     held = math.prod(step.dst.local_shape(step.shape, rank))
     number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.place(rank))[1]
     return number
 
 
 def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
-    """Bytes ``rank`` sends to others; reductions count as in :meth:`Step.nbytes`, the blocks going the other way."""
+    """Return the bytes that ``rank`` sends to others. Reductions count like in :meth:`Step.nbytes`, in the other direction."""
     if isinstance(step, DirectReduction | FlatExchange | HaloStep | ScanStep):
         return itemsize * step.sent_elements(rank)
     if step.collective in LOCAL_STEPS or rank not in step.src.mesh:

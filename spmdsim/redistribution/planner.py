@@ -1,8 +1,8 @@
-"""A plan: the steps that take a tensor from one layout to another, and what they cost.
+"""Plan the steps that take a tensor from one layout to another, with their bytes and prices.
 
-Two kinds of plan compete, and the cheaper one under the machine's costs wins: a shortest path of collective steps,
-and the direct exchange in which every rank receives exactly what it does not hold. Pending values are reduced
-first, with the help of all ranks that hold copies. Planning is pure and cached by value.
+Two kinds of plan compete: a shortest path of collective steps, and the direct exchange, in which every rank receives the
+elements that it lacks. The cheaper plan on the machine wins. Pending values are reduced first; replicas share the work.
+Planning is pure and cached by value.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Plan(ShortRepr):
         steps: the collectives, in order; none if every rank holds its target already.
         machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
         to_shape: global shape after, where the plan reshapes too.
-        kind: what kind of plan won: ``"local"``, ``"collectives"``, ``"direct exchange"``,
-            ``"reduction, then exchange"`` or ``"direct reduction"``, with ``" and halos"`` where windows are made or
-            added up; ``"halo exchange"`` where that is all.
+        kind: ``"local"``, ``"collectives"``, ``"direct exchange"``, ``"reduction, then exchange"``,
+            ``"exchange, then all_gather"`` or ``"direct reduction"``, with ``" and halos"`` if windows are built or added up;
+            ``"halo exchange"`` if that is all.
 
     >>> from spmdsim import Mesh, plan
     >>> mesh = Mesh((2,), ("x",))
@@ -82,7 +82,7 @@ class Plan(ShortRepr):
     # -- bytes --------------------------------------------------------------------------------------
 
     def nbytes(self, rank: int) -> int:
-        """Bytes that ``rank`` receives from other ranks, over all steps."""
+        """Return the bytes that ``rank`` receives from other ranks over all steps."""
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
     def lower_bound(self, rank: int) -> int:
@@ -96,24 +96,24 @@ class Plan(ShortRepr):
 
     @cached_property
     def max_nbytes(self) -> int:
-        """Bytes the busiest rank receives."""
+        """Bytes that the busiest rank receives."""
         return int(self._received.max(initial=0)) * self.itemsize
 
     @cached_property
     def total_nbytes(self) -> int:
-        """Bytes all ranks receive together."""
+        """Bytes that all ranks receive together."""
         return int(self._received.sum()) * self.itemsize
 
     @cached_property
     def max_sent_nbytes(self) -> int:
-        """Bytes the busiest sender sends; on more than 1,024 ranks, what its steps' busiest senders do together."""
+        """Bytes that the busiest rank sends; on more than 1,024 ranks, the sum over the busiest senders of the steps."""
         if self.sent is None:
             return self.itemsize * sum(most_sent(step) for step in self.steps)
         return self.itemsize * max(map(sum, zip(*self.sent)), default=0)
 
     @cached_property
     def sent(self) -> list[list[int]] | None:
-        """Per step the elements that each rank of the plan sends; None on more than 1,024 ranks."""
+        """Elements that each rank of the plan sends, one list per step; None on more than 1,024 ranks."""
         meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
         if max([mesh.size for mesh in meshes], default=0) > LISTED:
             return None
@@ -127,7 +127,7 @@ class Plan(ShortRepr):
 
     @cached_property
     def max_lower_bound(self) -> int:
-        """The lower bound of the busiest rank, in bytes; of sums, if only the ranks of the two meshes take part."""
+        """The lower bound of the busiest rank, in bytes. A bound of sums holds for the ranks of the two meshes."""
         return self._bound.busiest * self._own_itemsize
 
     @cached_property
@@ -137,9 +137,9 @@ class Plan(ShortRepr):
 
     @cached_property
     def bound_ranks(self) -> int:
-        """Ranks among which values are reduced, those of the two meshes; 0 if values only move.
+        """Number of ranks of the two meshes if values are reduced, else 0.
 
-        Other ranks of a world could take over a part of a sum, but cannot lower the bound of values that only move.
+        Other ranks of a world could add up a part of a sum, but cannot lower the bound of values that only move.
         """
         if not reduced_axes(self.src.canonical, self.dst.canonical):
             return 0
@@ -149,7 +149,7 @@ class Plan(ShortRepr):
 
     @property
     def ratio(self) -> float:
-        """Bytes of the busiest rank over its lower bound; 1.0 where neither moves anything."""
+        """Bytes of the busiest rank over its lower bound; 1.0 if nothing moves."""
         if not self.max_lower_bound:
             return 1.0 if not self.max_nbytes else float("inf")
         return self.max_nbytes / self.max_lower_bound
@@ -158,14 +158,14 @@ class Plan(ShortRepr):
 
     @property
     def held(self) -> np.dtype:
-        """The type of the arrays on the way: of sums of 16-bit floats, float32."""
+        """The type of the arrays between the steps: float32 for sums of 16-bit floats."""
         return held_type(self.src, element_type(self.dtype))
 
     @cached_property
     def peak_nbytes(self) -> int:
-        """Bytes that the rank which needs most holds at most, from the shard before to the one after, both included.
+        """Peak bytes of shards and buffers on the rank that needs most, the shards before and after included.
 
-        Packing and landing buffers count as ``MPIWorld`` takes them with the built-in choices for Open MPI.
+        Buffers are those of ``MPIWorld`` with the built-in choices for Open MPI.
         """
         if not self.steps:
             return largest_shard(self.src, self.shape) * self.itemsize
@@ -175,12 +175,12 @@ class Plan(ShortRepr):
 
     @cached_property
     def prices(self) -> tuple[tuple[int, float], ...]:
-        """Per step the elements its busiest rank receives, and the modelled seconds."""
+        """``(elements, seconds)`` of each step: elements that its busiest rank receives, and modelled seconds."""
         return tuple(price_step(step, self.itemsize, self.machine) for step in self.steps)
 
     @cached_property
     def seconds(self) -> float:
-        """Modelled seconds; without a machine, the bytes of the busiest rank on a link of 8 GB/s."""
+        """Modelled seconds; without a machine, the seconds of the busiest rank's bytes on a link of 8 GB/s."""
         if self.machine is None:
             return self.max_nbytes * BYTES_ONLY.beta
         return sum(seconds for _, seconds in self.prices)
@@ -189,7 +189,7 @@ class Plan(ShortRepr):
 
     @cached_property
     def states(self) -> tuple[Layout, ...]:
-        """The layouts the tensor goes through, first and last included."""
+        """The layouts of the tensor before, between and after the steps."""
         return (self.src, *(step.dst for step in self.steps[:-1]), self.dst)
 
     @property
@@ -200,12 +200,12 @@ class Plan(ShortRepr):
 
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:
-        """All plans that were considered, the chosen one among them, each with its price."""
+        """All candidates with their prices, the chosen one included."""
         task = PlanTask(self.src, self.dst, self.shape, self.itemsize, self.machine, self.to_shape)
         return _candidates(task, True)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan in plain types, for JSON."""
+        """Return the plan in plain types, for JSON."""
         from spmdsim.redistribution.plan_table import plan_dict
 
         return plan_dict(self)
@@ -216,7 +216,7 @@ class Plan(ShortRepr):
         return plan_table(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What a notebook shows: the table."""
+        """Print the table in a notebook."""
         printer.text("..." if cycle else str(self))
 
     @cached_property
@@ -230,7 +230,7 @@ class Plan(ShortRepr):
 
     @cached_property
     def _own_itemsize(self) -> int:
-        """Bytes per element of a result, which may travel when it is complete: fewer than its parts of a 16-bit float."""
+        """Bytes per element of a complete result. For 16-bit floats, pending values have more."""
         return min(self.itemsize, held_type(self.dst, element_type(self.dtype)).itemsize)
 
     @cached_property
@@ -239,7 +239,7 @@ class Plan(ShortRepr):
 
 
 class StyledPlan(Protocol):
-    """What another system's planner does between the same layouts, beside the plan of this package."""
+    """The plan of another system's planner between two layouts, with the plan of this package."""
 
     @property
     def ours(self) -> Plan:
@@ -288,7 +288,7 @@ def plan(
     partial_target: bool = True,
     more_memory: bool = False,
 ) -> Plan | StyledPlan:
-    """The cheapest way from one layout of a tensor to another, of collective steps and of exchanges once values are reduced.
+    """Return the cheapest plan from one layout of a tensor to another.
 
     Args:
         src: the layout before, on any mesh; pending values are reduced on the way.
@@ -298,20 +298,19 @@ def plan(
         machine: the cost model that prices the candidates. Without one the plan in which the busiest rank
             receives the fewest bytes wins, then the one with the fewest steps.
         to_shape: the global shape after, to reshape on the way.
-        style: ``"mindspore"`` or ``"dtensor"`` for what MindSpore's inference or DTensor's default planner would
-            insert, beside the plan of this package.
+        style: ``"mindspore"`` or ``"dtensor"`` for the plan of MindSpore's inference or of DTensor's default planner.
         partial_target: allow a target with pending values that the source does not hold pending. Each value is then on one
             rank along a new pending axis, and the others own what the reduction ignores, such as 0 for a sum.
         more_memory: allow collective steps after which a rank holds more than the larger of source and target
             shard, if that is faster.
 
     Returns:
-        A :class:`Plan`; with a style that system's plan, whose ``ours`` is that one.
+        A :class:`Plan`. With a style, the plan of that system; its attribute ``ours`` is the :class:`Plan`.
 
     Raises:
-        PlanError: the layouts are for other numbers of dims, or values pend otherwise in the target than in the source.
-        InputError: no element type is called so.
-        UsageTypeError: what is no layout, or no size.
+        PlanError: If the layouts do not fit the shapes, or values are pending by another reduction in the target.
+        InputError: If there is no such element type.
+        UsageTypeError: If an argument is not a layout or not a size.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -367,9 +366,9 @@ def cheapest(
     machine: Any,
     to_shape: tuple[int, ...] | None = None,
 ) -> Candidate:
-    """The one price of a move: the steps that a plan takes from one layout to another, and their seconds.
+    """Return the best candidate between two layouts.
 
-    Whoever compares layouts asks here: plans, the choice of an operator's strategy, searches and their reports.
+    This is the price of a redistribution for plans, for the choice of strategies, and for searches and their reports.
     """
     task = PlanTask(src, dst, shape, itemsize, machine, to_shape)
     best = _candidates(task, False)[0]
@@ -378,7 +377,7 @@ def cheapest(
 
 
 def _fastest(task: PlanTask) -> Candidate:
-    """The best candidate, whatever it holds in between."""
+    """Return the best candidate, however large its shards between the steps are."""
     return min(_candidates(task, True), key=lambda one: one.order[1:])
 
 
@@ -393,7 +392,7 @@ def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
 
 
 def _windowed(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
-    """The plans between the blocks that windows are made of, with the steps that make windows, or add them up, around."""
+    """Return the plans between the base layouts of windows, with the steps that add windows up before and build them after."""
     src, dst, shape = task[:3]
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
     after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]
@@ -403,7 +402,7 @@ def _windowed(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
         kind = f"{one.kind} and halos" if one.steps else "halo exchange"
         for first, last in product(before, after):
             plans.append(task.candidate((*first, *one.steps, *last), kind, one.allowed))
-    # Where the busiest rank has as much to wait for: the fewest bytes in all, then dim by dim, with fewer messages.
+    # Between equal times, the fewest total bytes win, then one dimension after the other, which has fewer messages.
     return tuple(sorted(plans, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))
 
 
@@ -413,7 +412,7 @@ MOST_ELEMENTS = 2**61  # of all ranks together: bytes are counted in 64 bits
 def _check_layouts(
     src: Layout, dst: Layout, shape: Shape, after: Shape, partial_target: bool, one_shape: bool
 ) -> None:
-    """Refuse a redistribution that has no meaning."""
+    """Raise PlanError if the layouts do not fit the shapes or one another."""
     if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
             f"the layouts are for {src.ndim} and {many(dst.ndim, 'dim')}, so no tensor has both: {src} -> {dst}"
