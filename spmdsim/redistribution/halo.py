@@ -1,9 +1,9 @@
-"""Windows of split dims: each rank receives from its neighbours what its window reads and it does not hold, and nothing else.
+"""Exchange halos: each rank receives the elements that its window reads and that it does not own.
 
-A step takes one split dim from its blocks to its windows (:class:`~spmdsim.layout.windowed_layout.Windowed`), along the axes that
-split it, and unsplit dims with it; several split dims are several steps, so that corners come by way of a neighbour.
-The way back adds contributions up: that is how gradients return. Which rank has what follows from the cuts of blocks and
-positions, for one rank in constant time.
+A step turns the blocks of one split dimension into windows (:class:`~spmdsim.layout.windowed_layout.Windowed`), along the axes
+that split it, together with unsplit dimensions. Several split dimensions take several steps, so that corners come through a
+neighbour. The reverse step adds contributions up; gradients use it. The transfers of one rank follow from the cuts of blocks
+and positions in constant time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spmdsim.redistribution.exchange.grid import cuts, parts_of, piece_numbers
 from spmdsim.redistribution.lower_bound import ReceptionBound
 
 HALO_EXCHANGE, HALO_REDUCE = "halo_exchange", "halo_reduce"
-#: The same where no split dim has a window, or one that nobody else's block is part of: nothing is sent.
+#: The name of a step that sends nothing: each window reads its rank's own block only.
 WINDOW = "window"
-#: So many ranks at each end of a group are asked for the busiest.
+#: The number of ranks at each end of a group that are compared to find the busiest one.
 ASKED = 128
-#: Room around a block is so many elements, or two, four, ... times as many: slices of one dim differ by a few, and share it.
+#: The least room around a block, in elements; it grows in powers of two, so that similar slices share a buffer.
 ROOM = 4
 
 
 class HaloPiece(NamedTuple):
-    """Elements that go from one rank's array to another's, as slices of both."""
+    """Elements that go from one rank's array to another rank's array, as slices of both."""
 
     source: Index
     target: Index
@@ -42,7 +42,7 @@ class HaloPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class HaloStep(Step):
-    """From blocks to windows of a dim, or back, where contributions are added up; elements without any are zero."""
+    """A step from blocks to windows, or back: then contributions are added up, and elements without any are zero."""
 
     back: bool = field(default=False, kw_only=True)
 
@@ -56,19 +56,19 @@ class HaloStep(Step):
 
     @property
     def windowed(self) -> Windowed:
-        """The layout with more windows."""
+        """The side of the step that has more windows."""
         layout = self.src if self.back else self.dst
         assert isinstance(layout, Windowed)
         return layout
 
     @property
     def plain(self) -> Layout:
-        """The layout with fewer."""
+        """The side of the step that has fewer windows."""
         return self.dst if self.back else self.src
 
 
 class Dim:
-    """A dim with a window, cut in pieces: blocks of elements, and of positions."""
+    """A dimension with a window, cut into pieces: blocks of elements, and blocks of window positions."""
 
     def __init__(self, window: Window, n: int, parts: tuple[int, ...]) -> None:
         self.window, self.n = window, n
@@ -77,17 +77,17 @@ class Dim:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """What each piece reads in all."""
+        """Number of elements that each piece reads."""
         return np.array([len(self.reads(piece)) for piece in range(self.count)], np.int64)
 
     @cached_property
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Per piece what it reads, and what of that is in its own block."""
+        """Elements that each piece reads, and those of them in its own block."""
         return self.lengths, np.array([self._size(k, k) for k in range(self.count)], np.int64)
 
     @cached_property
     def backward(self) -> tuple[np.ndarray, np.ndarray]:
-        """Per block what pieces read of it, and what of that its own piece reads."""
+        """Elements of each block that pieces read, and those of them that its own piece reads."""
         read = [sum(self._size(k, reader) for reader in self.readers(k)) for k in range(self.count)]
         return np.array(read, np.int64), self.forward[1]
 
@@ -95,15 +95,15 @@ class Dim:
         return sum(part.stop - part.start for _, part in self.shared(block, reader))
 
     def block(self, piece: int) -> tuple[int, int]:
-        """The elements of a block."""
+        """Return the bounds of a block."""
         return int(self.blocks.start[piece]), int(self.blocks.stop[piece])
 
     def reads(self, piece: int) -> range:
-        """The elements that the positions of a piece read, unrolled."""
+        """Return the elements that the positions of a piece read. With wrapping, they may exceed the dimension."""
         return self.window.reads(int(self.positions.start[piece]), int(self.positions.stop[piece]), self.n)
 
     def sources(self, piece: int) -> list[int]:
-        """The pieces whose blocks have an element that this piece's positions read."""
+        """Return the pieces from whose blocks this piece reads."""
         wanted, pieces = self.reads(piece), set()
         for turn in self._turns(wanted):
             ends = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
@@ -114,7 +114,7 @@ class Dim:
         return [piece_ for piece_ in sorted(pieces) if self.shared(piece_, piece)]
 
     def readers(self, piece: int) -> list[int]:
-        """The pieces whose positions read an element of this piece's block."""
+        """Return the pieces that read from this piece's block."""
         (start, stop), pieces = self.block(piece), set()
         if start == stop or not self.window.size:
             return []
@@ -128,12 +128,12 @@ class Dim:
         return [reader for reader in sorted(pieces) if self.shared(piece, reader)]
 
     def shared(self, block: int, reader: int) -> list[tuple[slice, slice]]:
-        """What a reader reads of a block: slices of the block, and of what is read."""
+        """Return what a reader reads of a block: slices of the block, and slices of the elements that the reader reads."""
         (start, stop), wanted, out = self.block(block), self.reads(reader), []
         for turn in self._turns(wanted) if start < stop else ():
             low, high = start + turn * self.n - wanted.start, stop + turn * self.n - wanted.start
             step = wanted.step
-            # The places whose elements are from low to high, counted from the first that is read.
+            # The indices of the elements from low to high, counted from the first element that is read.
             i, j = (
                 (-(-low // step), -(-high // step)) if step > 0 else (-(-(high - 1) // step), low // step + 1)
             )
@@ -146,7 +146,7 @@ class Dim:
         return out
 
     def _turns(self, wanted: range) -> range:
-        """How often the dim is gone through, from where to where."""
+        """Return the range of turns around the dimension that a range of elements covers."""
         if not wanted or not self.n:
             return range(0)
         return range(wanted[0] // self.n, wanted[-1] // self.n + 1) if self.window.wrap else range(1)
@@ -156,7 +156,7 @@ dim_of = lru_cache(maxsize=4096)(Dim)
 
 
 def _changed(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
-    """The dims that get windows, or lose them: number, cuts, axes."""
+    """Return ``(dimension, cuts, axes)`` of the dimensions that get windows or lose them."""
     before = step.plain.windows if isinstance(step.plain, Windowed) else (None,) * len(step.shape)
     return [
         (d, dim_of(window, step.shape[d], parts_of(step.src.mesh, entry)), entry)
@@ -166,7 +166,7 @@ def _changed(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
 
 
 def _number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
-    """Which piece a rank has of a dim that axes split."""
+    """Return the number of a rank's piece of a dimension that axes split."""
     coords, number = mesh.coords(rank), 0
     for axis in axes:
         number = number * mesh.size_of[axis] + coords[mesh.axis_index(axis)]
@@ -174,7 +174,13 @@ def _number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
 
 
 def _pieces(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
-    """What a reader reads of a block, both by the split dims that change; ``sizes`` in those that do not."""
+    """Return what a reader reads of a block.
+
+    Args:
+        step: the step.
+        sizes: the shard's length in dimensions that do not change.
+        ends: ``(block, reader)`` of the split dimensions that change.
+    """
     options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
     for d, dim, _ in _changed(step):
         options[d] = dim.shared(*ends.get(d, (0, 0)))
@@ -189,18 +195,18 @@ def _pieces(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int
 
 @lru_cache(maxsize=8192)
 def received(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiece, ...]], ...]:
-    """What ``rank`` gets from each member of its group, in the group's order, itself included."""
+    """Return what ``rank`` receives from each member of its group, in the group's order, itself included."""
     return tuple(_traffic(step, rank, step.back))
 
 
 @lru_cache(maxsize=8192)
 def sent(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiece, ...]], ...]:
-    """What ``rank`` gives to each member of its group, in the group's order, itself included."""
+    """Return what ``rank`` sends to each member of its group, in the group's order, itself included."""
     return tuple(_traffic(step, rank, not step.back))
 
 
 class Room(NamedTuple):
-    """Memory for a rank's block with room around it, in which the windows of a shift, and of the opposite one, lie."""
+    """A buffer for a rank's block with room around it, which contains the windows of a shift and of the opposite shift."""
 
     shape: tuple[int, ...]
     block: Index
@@ -209,10 +215,10 @@ class Room(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def room_around(step: HaloStep, rank: int) -> Room | None:
-    """Room on both sides for as many elements as go to a neighbour or come from one, and a few more where blocks are long.
+    """Return a padded buffer for the elements that go to neighbours or come from them, or None.
 
-    None where windows overlap, or nothing comes and goes, or a window reads less than half of the rank's own block: what
-    is copied then is the window alone.
+    Returns None if windows overlap, if nothing is sent, if a window reads less than half of the rank's block, or if the
+    buffer were more than 25 % larger than the block.
     """
     incoming, outgoing, changed = received(step, rank), sent(step, rank), _changed(step)
     own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
@@ -236,7 +242,7 @@ def room_around(step: HaloStep, rank: int) -> Room | None:
 
 @lru_cache(maxsize=4096)
 def margins_around(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
-    """Per dim how much room a rank's windows want before them and after them; () for none."""
+    """Return ``(before, after)`` for each dimension: padding that a rank's windows need; () for none."""
     windows, shape = step.windowed.windows, step.shape
     if step.back or rank not in step.dst.mesh or not any(window and window.padded for window in windows):
         return ()
@@ -250,12 +256,12 @@ def margins_around(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def _little_more(sizes: Sequence[int], reach: Sequence[int]) -> bool:
-    """Whether a block with room on both sides is at most a quarter larger than the block."""
+    """Return True if a block with room on both sides is at most 25 % larger than the block."""
     return 4 * math.prod(n + 2 * more for n, more in zip(sizes, reach)) <= 5 * math.prod(sizes)
 
 
 def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
-    """A rank's part, as the one that has a block, or as the one that reads."""
+    """Yield ``(peer, pieces)`` of a rank: as the owner of a block if ``blocks``, else as the reader."""
     mesh = step.src.mesh
     if rank not in mesh:
         return
@@ -271,7 +277,7 @@ def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tup
 
 
 def _peer(mesh: Mesh, rank: int, places: Sequence[tuple[tuple[str, ...], int]]) -> int:
-    """The rank that has other pieces of some dims, and is where ``rank`` is in the others."""
+    """Return the rank that has given pieces of some dimensions, and the coordinates of ``rank`` otherwise."""
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     for axes, number in places:
         for axis in reversed(axes):
@@ -280,13 +286,13 @@ def _peer(mesh: Mesh, rank: int, places: Sequence[tuple[tuple[str, ...], int]]) 
 
 
 def elements(traffic: Sequence[tuple[int, Sequence[HaloPiece]]], rank: int) -> int:
-    """Elements that go to, or come from, others than ``rank``."""
+    """Return the number of elements that go to other ranks than ``rank``, or come from them."""
     return sum(piece.size for peer, pieces in traffic if peer != rank for piece in pieces)
 
 
 @lru_cache(maxsize=1024)
 def all_halo_received(step: HaloStep) -> np.ndarray:
-    """Elements that every position of the mesh receives: what it gets in all, less what it has itself, dim by dim."""
+    """Return the elements that every position of the mesh receives: those that it reads without those that it owns."""
     mesh, changed = step.src.mesh, {d: dim for d, dim, _ in _changed(step)}
     read, own = np.ones(mesh.size, np.int64), np.ones(mesh.size, np.int64)
     for d, entry in enumerate(step.src.dims):
@@ -306,9 +312,9 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def busiest(step: HaloStep) -> tuple[int, int]:
-    """Elements that the busiest rank receives or sends, whichever is more, and from how many others."""
+    """Return ``(elements, messages)``: elements that the busiest rank receives or sends, and its number of peers."""
     mesh = step.src.mesh
-    # Groups are alike but for the sizes of the other dims, of which the first rank's are the largest.
+    # Groups differ only in the sizes of other dimensions. Those of the first rank are the largest.
     group = mesh.group(mesh.rank_at(0), *step.axes)
     asked = dict.fromkeys((*group[:ASKED], *group[-ASKED:]))
     ends = [(traffic(step, rank), rank) for rank in asked for traffic in (received, sent)]
@@ -317,10 +323,9 @@ def busiest(step: HaloStep) -> tuple[int, int]:
 
 
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
-    """What must be received: each element that a rank is to have and another one's piece has, too, or instead.
+    """Return the lower bound: each element of a rank's target that another rank's source piece has, too, or instead.
 
-    Pieces of windows are contributions that are added up; there is one of an element's block. Counted dim by dim from the
-    layouts alone, without steps.
+    Pieces of windows are contributions that are added up. The bound follows from the layouts, dimension by dimension.
     """
     groups = [src.mesh.group(src.mesh.rank_at(0), *entry) for entry in src.dims]
     pieces = [sum(_has(src, rank, shape)[d].astype(int) for rank in group) for d, group in enumerate(groups)]
@@ -334,7 +339,7 @@ def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBou
 
 
 def _has(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Per dim which elements a rank's piece has."""
+    """Return the elements of a rank's piece, as one mask per dimension."""
     masks = [np.zeros(n, bool) for n in shape]
     blocks = (range(*ends) for ends in layout.bounds(shape, rank))
     for mask, part in zip(masks, layout.reads(shape, rank) if isinstance(layout, Windowed) else blocks):
@@ -353,10 +358,10 @@ def _step(src: Layout, dst: Layout, shape: tuple[int, ...], axes: tuple[str, ...
 
 @lru_cache(maxsize=4096)
 def steps_to(windowed: Windowed, shape: tuple[int, ...], back: bool = False) -> list[tuple[HaloStep, ...]]:
-    """The ways from the base of a layout with windows to it, or back: dim by dim, and all split dims at once.
+    """Return the step sequences from a base layout to its windows, or back: one dimension at a time, and all at once.
 
-    Unsplit dims come first, with the first split one. Dim by dim, corners come by way of a neighbour, who needs them as
-    well where windows overlap, so that there are fewer messages; shifted windows cost a few bytes more so.
+    Unsplit dimensions are part of the first step. One dimension at a time, corners come through a neighbour: fewer messages,
+    but a few more bytes for shifted windows.
     """
     changed = [d for d, window in enumerate(windowed.windows) if window]
     split = [d for d in changed if windowed.base.parts[d] > 1]

@@ -1,11 +1,8 @@
-"""Rows of a split table to the ranks whose ids ask for them: the one step that depends on data.
+"""Send rows of a split table to the ranks whose ids name them.
 
-A table split by rows is looked up with ids that every rank of the group knows. So every rank knows, without a
-message, which rows each other rank wants and who holds them: each rank receives every row that it wants and
-does not hold, once however often its ids name it, and nothing is added. That replaces the all_reduce (or
-reduce_scatter) of a lookup in which each rank gives zeros for the rows of the others.
-
-The ids of a group are the same on all of its ranks; which rows go where is a function of them and the layouts.
+Every rank of a group knows the ids of the whole group. So every rank knows, without a message, which rows each other rank
+wants and which rank owns them. Each rank receives every row that it wants and does not own once, and nothing is added up.
+This replaces the all_reduce or reduce_scatter of a lookup in which each rank contributes zeros for rows of other ranks.
 """
 
 from __future__ import annotations
@@ -22,23 +19,23 @@ from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, PlanError
 
-#: All ranks of a group want the same rows.
+#: All ranks of a group want equal rows.
 GATHER_ROWS = "gather_rows"
-#: Each wants its own.
+#: Ranks of a group want different rows.
 EXCHANGE_ROWS = "exchange_rows"
-#: Each gives the gradients of those that it wanted back to their owners.
+#: Each rank returns the gradients of the rows that it wanted to their owners.
 RETURN_ROWS = "return_rows"
 
-#: Tables with more rows per id than this are not marked row by row: the ids are sorted instead.
+#: The largest number of rows per id for which rows are marked in a mask. For larger tables, ids are sorted.
 SPARSE = 64
 
 
 @dataclass(frozen=True)
 class RowStep(Step):
-    """The lookup of ids in a table split by rows, straight into a layout without pending values.
+    """A lookup of ids in a table split by rows, whose result has no pending values.
 
-    ``src`` is the layout that a lookup with zeros would leave (pending over ``axes``), ``shape`` that of the looked-up rows,
-    ``[..., h]``; the table is ``[count, h]``, and the id ``padding`` stands for no row, and gives zeros.
+    ``src`` is the layout of a lookup with zeros, pending over ``axes``. ``shape`` is the shape of the rows, ``[..., h]``. The
+    table is ``[count, h]``. The id ``padding`` names no row and gives zeros.
     """
 
     table: Layout = field(kw_only=True)
@@ -51,10 +48,9 @@ class RowStep(Step):
 
     @cached_property
     def returning(self) -> RowStep | None:
-        """The step that takes gradients from this step's target back to the rows' owners, where it sends anything.
+        """The step that returns gradients to the rows' owners, or None if ranks of a group have equal gradients.
 
-        ``src`` and ``dst`` stay those of the lookup. None where ranks of a group have the same gradients: each
-        then has all that its own rows need, or more than one would send them.
+        ``src`` and ``dst`` are those of the lookup.
         """
         size = self.src.mesh.axis_size
         if any(axis not in self.dst.split_axes for axis in self.axes if size(axis) > 1):
@@ -63,7 +59,7 @@ class RowStep(Step):
 
     @property
     def goes_back(self) -> bool:
-        """Whether gradients go back to the rows' owners, not rows to who wants them."""
+        """True if gradients go back to the rows' owners."""
         return self.collective == RETURN_ROWS
 
     @property
@@ -72,18 +68,18 @@ class RowStep(Step):
         return self.count, self.shape[-1]
 
     def held_shape(self, rank: int) -> tuple[int, ...]:
-        """The shape of a rank's part of the table."""
+        """Return the shape of a rank's shard of the table."""
         return self.table.local_shape(self.table_shape, rank)
 
     def received(self, rank: int, ids: np.ndarray) -> int:
-        """Elements that ``rank`` receives for given ids, those of its group."""
+        """Return the elements that ``rank`` receives for the ids of its group."""
         frame = row_frame(self, rank)
         me, wants = frame.members.index(rank), frame.wants(ids)
         elements = frame.returned if self.goes_back else frame.elements
         return sum(count for _, count in elements(wants, me))
 
     def expected(self, rank: int) -> list[tuple[int, int]]:
-        """For each member of the group, the elements that ``rank`` expects from it for evenly spread ids."""
+        """Return ``(member, elements)``: the elements that ``rank`` expects from each member for evenly spread ids."""
         if rank not in self.src.mesh:
             return []
         frame = row_frame(self, rank)
@@ -94,12 +90,12 @@ class RowStep(Step):
         return [(m, self._wanted(rank, rows)) for m, rows in zip(frame.members, held)]
 
     def expected_sent(self, rank: int) -> int:
-        """Elements that ``rank`` expects to send to others: what the step the other way would bring it."""
+        """Return the elements that ``rank`` expects to send to others: those that the reverse step would receive."""
         other = replace(self, collective=EXCHANGE_ROWS if self.goes_back else RETURN_ROWS)
         return sum(count for peer, count in other.expected(rank) if peer != rank)
 
     def _wanted(self, rank: int, rows: int) -> int:
-        """Elements of so many rows of the table that a rank's ids name if they are spread evenly."""
+        """Return the expected elements of ``rows`` table rows that a rank's ids name if they are spread evenly."""
         *ids, width = self.dst.local_shape(self.shape, rank)
         tokens = math.prod(ids)
         # The chance that a row is among t ids drawn at random is 1 - (1 - 1/v)^t.
@@ -110,12 +106,12 @@ class RowStep(Step):
 def row_step(
     src: Layout, table: Layout, target: Layout, shape: tuple[int, ...], count: int, padding: int | None = None
 ) -> RowStep:
-    """The step from a table's rows as near to a target layout as one step goes.
+    """Return the step from a table's rows to the layout closest to a target layout.
 
-    Where a dim of the target goes on with the axes of the table's rows, the step splits it so.
+    If the next axes of a target dimension split the table's rows, the step splits the dimension by them.
 
     Raises:
-        PlanError: the table's rows are not split.
+        PlanError: If the table's rows are not split.
     """
     from spmdsim.redistribution.path_search import next_run
 
@@ -149,7 +145,7 @@ class Want:
         return tuple(stop - start for start, stop in pairwise(self.places))
 
     def of(self, member: int) -> np.ndarray:
-        """The rows wanted from a member, by its number in the group."""
+        """Return the rows wanted from a member, by its number in the group."""
         return self.rows[self.places[member] : self.places[member + 1]]
 
 
@@ -174,7 +170,7 @@ class RowFrame:
     padding: int | None
 
     def wants(self, ids: np.ndarray) -> tuple[Want, ...]:
-        """What each member wants, given the group's ids."""
+        """Return the rows that each member wants, for the group's ids."""
         checked = checked_ids(ids, self.count, self.padding)
         if self.alike:
             return (self._want(checked),) * len(self.members)
@@ -189,20 +185,20 @@ class RowFrame:
         return Want(rows, tuple(np.searchsorted(rows, self.edges).tolist()), index, nobody)
 
     def elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
-        """For each other rank of the group, the elements that a member receives from it."""
+        """Return ``(rank, elements)``: the elements that a member receives from each other rank of the group."""
         width = self.columns[member].stop - self.columns[member].start
         counts = wants[member].counts
         return [(m, rows * width) for k, (m, rows) in enumerate(zip(self.members, counts)) if k != member]
 
     def returned(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
-        """For each other rank of the group, the elements of gradients that a member gets back from it."""
+        """Return ``(rank, elements)``: the elements of gradients that each other rank returns to a member."""
         widths = [part.stop - part.start for part in self.columns]
         rows = [want.counts[member] for want in wants]
         return [(m, rows[k] * widths[k]) for k, m in enumerate(self.members) if k != member]
 
 
 def row_frame(step: RowStep, rank: int) -> RowFrame:
-    """The frame of the group that ``rank`` is in."""
+    """Return the frame of the group of ``rank``."""
     return _frame(step, step.group(rank))
 
 
@@ -226,10 +222,10 @@ def _frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
 def checked_ids(
     ids: np.ndarray, count: int, padding: int | None = None, what: str = "rows of the table"
 ) -> np.ndarray:
-    """The ids, with ``count`` in the place of padding.
+    """Return the ids with ``count`` in place of padding.
 
     Raises:
-        InputError: ids that are no integers, or one that is neither in ``0 .. count-1`` nor the padding.
+        InputError: If ids are not integers, or an id is neither in ``0 .. count-1`` nor the padding.
     """
     if ids.dtype.kind not in "iu":
         raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
@@ -242,7 +238,7 @@ def checked_ids(
 
 
 def distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """The numbers below ``count`` that occur, ascending; where each id is among them; whether others occur.
+    """Return the distinct ids below ``count`` in ascending order, the index of each id in them, and if other ids occur.
 
     >>> [part.tolist() for part in distinct(np.array([7, 2, 9, 2]), 9)[:2]]
     [[2, 7], [1, 0, 2, 0]]
