@@ -144,7 +144,6 @@ def planned(src: str, dst: str, shape: list[int], machine: str, to_shape: list[i
     if few:
         row["ranks"] = [[ours.nbytes(rank), ours.lower_bound(rank)] for rank in new.mesh.rank_list]
         row["handed"] = [[sent_nbytes(s, rank, 4) for rank in old.mesh.rank_list] for s in ours.steps]
-        row["table"] = str(ours).splitlines()
     if to_shape is None:
         roomy = plan(*ends, machine=KNOWN[machine], partial_target=partial, more_memory=True)
         row["roomy"] = [str(step) for step in roomy.steps]
