@@ -47,10 +47,10 @@ class ExchangeCounts:
     def _blocks(self) -> SourceBlocks:
         have, src = self._ends.have, self._ends.src
         axes = (*[axis for entry in src for axis in entry], *apart(self._ends))
-        count = have.axis_size(*axes)
+        distinct = have.axis_size(*axes)
         numbers, positions = piece_numbers(have, axes), self._positions
-        owned = numbers if positions is None else np.where(positions < 0, count, numbers[positions])
-        return SourceBlocks(count, have.size // count, numbers, owned)
+        owned = numbers if positions is None else np.where(positions < 0, distinct, numbers[positions])
+        return SourceBlocks(distinct, have.size // distinct, numbers, owned)
 
     @cached_property
     def messages(self) -> np.ndarray:
@@ -76,11 +76,13 @@ class ExchangeCounts:
         if groups:
             numbers = piece_numbers(self._ends.have, groups)
             needs &= numbers[:, None] == numbers
+        messages: np.ndarray
         if blocks.replicas == 1:
-            return needs.sum(axis=0)
+            messages = needs.sum(axis=0)
+            return messages
         boxes = needs.sum(axis=1)
         senders = 1 - (np.gcd(blocks.replicas, boxes) - blocks.replicas) // np.maximum(boxes, 1)
-        messages: np.ndarray = senders @ needs // blocks.replicas
+        messages = senders @ needs // blocks.replicas
         return messages
 
     @property
@@ -94,7 +96,7 @@ class ExchangeCounts:
         _, _, want, dst, _ = self._ends
         blocks = self._blocks
         copies = want.size // want.axis_size(*[axis for entry in dst for axis in entry], *apart(self._ends))
-        kept = np.bincount(blocks.owned, weights=self.owned, minlength=blocks.count)
+        kept = np.bincount(blocks.owned, weights=self.owned, minlength=blocks.distinct)
         demand = _volumes(self._old[1] - self._old[0]) * copies - kept[blocks.numbers]
         return float(demand.max()) / blocks.replicas
 
@@ -103,13 +105,13 @@ exchange_counts = lru_cache(maxsize=4096)(ExchangeCounts)
 
 
 class SourceBlocks(NamedTuple):
-    """The distinct blocks of the source: their count, the replicas of each, and block numbers by position.
+    """The distinct blocks of the source: their number, the replicas of each, and block numbers by position.
 
-    ``numbers`` has the block of each source position, ``owned`` that of the rank at each target position: ``count`` if the
+    ``numbers`` has the block of each source position, ``owned`` that of the rank at each target position: ``distinct`` if the
     rank is not in the source mesh.
     """
 
-    count: int
+    distinct: int
     replicas: int
     numbers: np.ndarray
     owned: np.ndarray
