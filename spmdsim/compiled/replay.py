@@ -172,9 +172,9 @@ class Replay(Pictured):
         values: list[Any] = [None] * self.count
         for number, leaf in zip(self.numbers, leaves):
             values[number] = leaf.held
-        for place, number, _ in self.gradients_before:
-            if number is not None:
-                values[number] = leaves[place].grad.held
+        for place, gradient_number, _ in self.gradients_before:
+            if gradient_number is not None:
+                values[gradient_number] = leaves[place].grad.held
         for number, arrays in self.constants.items():
             values[number] = arrays
         return values

@@ -114,9 +114,7 @@ def keep(path: str | Path, vendor: str, later: TrialRecords | Mapping[str, Any])
 
     The later value of a setting or step replaces the earlier one. Other processes that write the file wait.
     """
-    added: Mapping[str, Any] = later
-    if isinstance(later, TrialRecords):
-        added = {"implementations": later.to_dict()}
+    added = {"implementations": later.to_dict()} if isinstance(later, TrialRecords) else later
     with _alone_in(Path(path).absolute().parent):
         data = stored(path)
         library = data.setdefault(vendor, {})
