@@ -20,8 +20,9 @@ from spmdsim.pictured import ShortRepr
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Op
+    from spmdsim.core.tensor import PlainTensor
 
-T = TypeVar("T")
+T = TypeVar("T", bound="PlainTensor")
 
 #: Name of the axis along which the same computation is repeated.
 REPEAT = "repeat"

@@ -40,10 +40,8 @@ from spmdsim.wrong_calls import explained
 Arrays = list[np.ndarray]
 Dtypes = Sequence[np.dtype]
 T = TypeVar("T", bound=PlainTensor)
-#: A local function: arrays in, and out.
-Local = Callable[..., object]
-#: What the local function of a rank computes, to be called once.
-Job = Callable[[], object]
+#: A local function, from arrays to arrays; and with its arrays.
+Local, Job = Callable[..., object], Callable[[], object]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
 #: Kinds of element types by the values that they represent: truth values, integers, fractions, complex numbers.
@@ -351,8 +349,9 @@ class Recipe:
             jobs: dict[int, Job] = {
                 r: partial(function, *arrays, head=self.head(r)) for r, active, *arrays in columns if active
             }
-            if type(self.op).run_together is not None:
-                results = type(self.op).run_together(world, self.strategy.mesh, self.op.name, jobs)
+            run_together = type(self.op).run_together
+            if run_together is not None:
+                results = run_together(world, self.strategy.mesh, self.op.name, jobs)
             else:  # each is forgotten as soon as it has run
                 results = {rank: jobs.pop(rank)() for rank in [*jobs]}
             return [results.get(rank) for rank in world.ranks]

@@ -18,21 +18,23 @@ from spmdsim.worlds.provenance import NUMBER
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from spmdsim.tensor.program_tensor import Tensor
+
 
 class HasOperand(Protocol):
     """What stands for a tensor, such as a parameter."""
 
-    def as_operand(self, like: PlainTensor) -> PlainTensor:
+    def as_operand(self, like: Tensor) -> Tensor:
         """The tensor that it stands for."""
 
 
 #: What operators take: tensors, what stands for one, and numbers and arrays, which every rank has whole.
-Operand: TypeAlias = "PlainTensor | HasOperand | ArrayLike"
+Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
-def operands(name: str, values: Sequence[Any]) -> list[PlainTensor]:
+def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     """What an operator is given as tensors, beside those that are; UsageTypeError if none says in which world that is."""
-    like = next((x if isinstance(x, PlainTensor) else x.value for x in values if _placed(x)), None)
+    like: Any = next((x if isinstance(x, PlainTensor) else x.value for x in values if _placed(x)), None)
     if like is None:
         kinds = ", ".join(type(x).__name__ for x in values)
         raise NoTensorError(
@@ -41,7 +43,7 @@ def operands(name: str, values: Sequence[Any]) -> list[PlainTensor]:
     return [as_operand(x, like) for x in values]
 
 
-def array_operands(name: str, values: Sequence[Any]) -> list[PlainTensor]:
+def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     """:func:`operands` of what NumPy makes arrays of first: a Python number has a type of its own, float64 or int64.
 
     In functions of elements it takes the other operand's instead.
@@ -56,7 +58,7 @@ def _placed(operand: Any) -> bool:
     return isinstance(operand, PlainTensor) or isinstance(getattr(operand, "tensor", None), PlainTensor)
 
 
-def as_operand(value: Operand, like: PlainTensor) -> PlainTensor:
+def as_operand(value: Operand, like: Tensor) -> Tensor:
     """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
 
     A Python number takes ``like``'s element type where it fits, as in numpy.
@@ -69,8 +71,9 @@ def as_operand(value: Operand, like: PlainTensor) -> PlainTensor:
         held, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
         if not world.has_data:
             held = world.empty((), meta.dtype)
-        origin = number if world.compares else 0
-        if origin:
+        origin = 0
+        if world.provenance is not None and number:
+            origin = number
             world.provenance.note(origin, NUMBER, parameters=value)
         constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
         if world.observers.programs:
@@ -84,7 +87,7 @@ def as_operand(value: Operand, like: PlainTensor) -> PlainTensor:
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
 
 
-def constant(value: Operand, like: PlainTensor) -> PlainTensor:
+def constant(value: Operand, like: Tensor) -> Tensor:
     """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
     kind: Any = type(value)
     world: Any = like.world
@@ -92,7 +95,7 @@ def constant(value: Operand, like: PlainTensor) -> PlainTensor:
         return as_operand(value, like)
     # Zeros of both signs are equal.
     key = type(like), like.meta, kind, value if value or kind is int else repr(value)
-    constant: PlainTensor | None = world.constants.get(key)
+    constant: Tensor | None = world.constants.get(key)
     if constant is None:
         constant = as_operand(value, like)
         if len(world.ranks) == 1:
