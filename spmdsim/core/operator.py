@@ -29,9 +29,9 @@ from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.operator_context import Context
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.step import Route
-from spmdsim.core.tape import OpNode, Params
+from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor, follow
-from spmdsim.core.world import AbstractWorld
+from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.errors import NoTensorError, RuleError, context
 from spmdsim.notation.rules import Shape
 from spmdsim.pictured import Pictured
@@ -40,8 +40,9 @@ from spmdsim.wrong_calls import explained
 Arrays = list[np.ndarray]
 Dtypes = Sequence[np.dtype]
 T = TypeVar("T", bound=PlainTensor)
-#: A local function, from arrays to arrays; and with its arrays.
-Local, Job = Callable[..., object], Callable[[], object]
+#: A local function, from arrays to arrays; and a call of one.
+Local = Callable[..., object]
+Job = Callable[[], object]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
 #: Kinds of element types by the values that they represent: truth values, integers, fractions, complex numbers.

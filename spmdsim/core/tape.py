@@ -24,13 +24,12 @@ import numpy as np
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.tensor import Meta, PlainTensor, T
-from spmdsim.core.world import AbstractWorld
+from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
 
-Params = dict[str, object]
 #: Of one tensor, as they arrive: not yet added up, in any layout, partial or not.
 Gradients = list[Any]
 _numbers = count()

@@ -19,9 +19,9 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.operator import Local, Op, Recipe
 from spmdsim.core.step import Step
-from spmdsim.core.tape import OpNode, Params
+from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor
-from spmdsim.core.world import AbstractWorld
+from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.layout.element_type import accumulator
 from spmdsim.notation.rules import Shape
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
