@@ -84,32 +84,6 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
     table -= scratch
 
 
-def whole_shares(
-    shares: np.ndarray, extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray
-) -> np.ndarray:
-    """Return integer element counts per group and rank, close to fractional shares.
-
-    Shares are rounded down. Each element left of a group goes to the rank that then has the least load.
-
-    Args:
-        shares: ``[group, rank]``, from `balanced`.
-        extras: ``[group, rank]``, like in `balanced`.
-        volumes: ``[group]``, like in `balanced`.
-        loads: ``[rank]``, like in `balanced`.
-
-    >>> whole_shares(np.array([[4.5, 4.5, 4.0]]), np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0])).tolist()
-    [[4, 4, 5]]
-    """
-    whole = np.floor(shares + TINY).astype(np.int64)
-    taken = loads + (whole * extras).sum(axis=0)
-    for group, left in enumerate((volumes - whole.sum(axis=1)).tolist()):
-        for _ in range(left):
-            rank = int((taken + extras[group]).argmin())
-            whole[group, rank] += 1
-            taken[rank] += extras[group, rank]
-    return whole
-
-
 def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> np.ndarray:
     """Return integer element counts per group and rank that keep the largest load low.
 

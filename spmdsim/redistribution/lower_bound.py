@@ -47,23 +47,22 @@ counted inside of it. All ranks may still help, so the average is over all.
 Take each line as one rank in all of the above: ``N`` counts lines, and a line shares what it has to receive among its
 ranks. From another mesh a line may hold several classes; there only what none of its ranks holds is counted.
 
-The bound is tight per element and in all. On up to :data:`MOST_RANKS` ranks per mesh it is also tight for the busiest rank, in
-fractions of elements. On more ranks it is the average, without weights, which may be too low. Tables print the ratio of a
-plan to its bound.
+The bound is tight per element, in all, and, on up to :data:`MOST_RANKS` ranks per mesh, for the busiest rank in fractions
+of elements; of more ranks it is the average, without weights, which may be too low. Tables print the ratio where a plan
+does not reach it.
 
-**Who adds up.** Each element goes to one rank that adds it up, its *adder*: ranks send it their contributions. If a rank that
-wants the result owns a contribution, it adds its own contribution last. The rank that then owns the result sends it to all
-others that want it. A rank receives an element that it wants once in any case. What an element costs its adder besides
-follows from the ranks that own and want it, so elements form a few groups. How many elements of which group each rank adds up
-so that the busiest receives least is a small linear program. The simplex method solves it in fractions, which are then
-rounded to whole elements. On more than 32 ranks a heuristic deals out whole elements. All arithmetic is element by element,
-so that all ranks get equal shares.
+**Who adds up.** Each element is given to one rank that adds it up, its *adder*: ranks send it their contributions. If a rank
+that wants the result holds a contribution, its own is left out and it adds that itself, at the end. Whoever then has the
+result sends it to all others that want it. What a rank wants it receives once in any case; what an element costs its adder
+besides follows from who holds and who wants it, so elements are alike in a few groups. How much of which group each rank adds
+up so that the busiest receives the least is a small linear programme. It is solved by the simplex method, for more than 32
+ranks together by dealing out whole elements, in operations element by element only: all ranks must come to the same answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -71,7 +70,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.redistribution.adder_shares import balanced, level_shares, whole_shares
+from spmdsim.redistribution.adder_shares import balanced, level_shares
 from spmdsim.redistribution.exchange.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
 
 #: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
@@ -195,12 +194,37 @@ class SumCell(NamedTuple):
     wanting: tuple[int, ...]
     own: dict[int, int]
 
-    def finishers(self, adder: int) -> list[int]:
-        """Return the wanting ranks that can add their own contribution last; none if the adder wants the sum and owns a part."""
+    def finishers(self, adders: Collection[int]) -> list[int]:
+        """The ranks that could add their own contribution last, if these add the others; none if one of these can."""
         own, wanting = self.own, self.wanting
-        if adder in own and adder in wanting:
+        if [rank for rank in adders if rank in own and rank in wanting]:
             return []
-        return [rank for rank in wanting if rank in own and own[rank] != own.get(adder)]
+        theirs = [own.get(rank) for rank in adders]
+        return [rank for rank in wanting if rank in own and own[rank] not in theirs]
+
+    def joins(self, rank: int, adders: Collection[int]) -> bool:
+        """Whether a rank can add up a part of an element, too, without a reception more in all."""
+        own, wanting = self.own, self.wanting
+        if rank not in own:  # it can only be the last one
+            return rank in wanting and all(one in own or one not in wanting for one in adders)
+        if own[rank] in [own.get(one) for one in adders]:
+            return False
+        return (
+            not self._adds_last
+            or rank in wanting
+            or any(one in own and one in wanting for one in adders)
+            or bool(self.finishers((rank, *adders)))
+        )
+
+    @property
+    def _adds_last(self) -> bool:
+        """Whether a rank that wants the result has a contribution."""
+        return not self.own.keys().isdisjoint(self.wanting)
+
+    @property
+    def fewest(self) -> int:
+        """The least that any adder's receptions are, as :meth:`extras` counts them."""
+        return len(self.holders) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Per adder its receptions per element, but for the one that a rank which wants the result has anyway."""
@@ -249,6 +273,11 @@ class Sums:
         self.groups = [groups[row] for row in rows]
         #: ``[group, rank]``, what they cost it per element.
         self.extras = np.array(rows)
+        #: Per group the ranks that it costs the least.
+        self.inside = [
+            [rank for rank, cost in zip(self.ranks, row) if cost == least]
+            for row, least in zip(rows, map(min, rows))
+        ]
         #: Elements of each group.
         self.volumes = np.array([sum(volume(cell.box) for cell in cells) for cells in self.groups])
 
@@ -258,18 +287,14 @@ class Sums:
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """``[group, rank]``, the whole elements that each rank adds up so that the busiest rank receives little.
+        """``[group, rank]``, the elements that each rank adds up so that the busiest receives little.
 
-        On up to ``2 * MOST_RANKS`` ranks they are the optimum in fractions, rounded. On more ranks they are a heuristic.
+        Of up to ``2 * MOST_RANKS`` ranks the busiest receives the least, with shares in fractions; of more ranks, shares
+        are whole numbers and the busiest may receive more than the least.
         """
         if len(self.ranks) > 2 * MOST_RANKS:
             return level_shares(self.extras, self.volumes, self.want)
-        return whole_shares(self._solution[0], self.extras, self.volumes, self.want)
-
-    @property
-    def most_received(self) -> int:
-        """Elements that the busiest rank receives with these shares."""
-        return int((self.want + (self.shares * self.extras).sum(axis=0)).max())
+        return self._solution[0]
 
     def least(self, parts: int = 1) -> int:
         """Elements that the busiest rank receives at least: no weights of ranks make more of it than these.

@@ -1,31 +1,39 @@
-"""Reduce pending values directly: one rank adds up each element and sends the sum to the ranks that own it.
+"""The direct reduction: elements are added up where that leaves the busiest rank as little as possible to receive.
 
-:mod:`~spmdsim.redistribution.adder_shares` says how many elements each rank adds up. This module turns these shares into boxes
-and messages, which all ranks derive without communication. If several ranks own an identical contribution, the rank that
-has sent the fewest elements so far sends it.
+The counterpart of the direct exchange for pending sums. A layout in between would give every rank one piece of equal size;
+the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.lower_bound`; here it becomes
+boxes, and messages that all ranks derive alike. What does not come out in whole elements is shared: several ranks add up
+a part of an element's contributions each and pass the sum on, so that receptions are dealt out one by one.
+Of several ranks with the same contribution, the one sends that has sent the least so far.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import Step, volume
+from spmdsim.redistribution.adder_shares import TINY
 from spmdsim.redistribution.exchange.grid import ranks_of
 from spmdsim.redistribution.lower_bound import SumCell, Sums, kept_axes, reduced_axes, sums
+
+#: How many elements more of every share are dealt out one by one, until the busiest rank has no more than the least.
+LOOSE = (0, 1, 3)
 
 Hops = list[tuple[int, int]]
 
 
 class DirectReduction(Step):
-    """A reduction in which one rank adds up each element, and sends it to the ranks that own it."""
+    """A reduction in which every element is added up at one rank, or at a few in turn, and sent to the ranks that own it."""
 
     def received_elements(self, rank: int) -> int:
-        """Return the number of elements that ``rank`` receives: contributions, partial sums and sums."""
+        """Return the number of elements that ``rank`` receives: to add them up, or sums of them."""
         return self._count(rank, 0)
 
     def sent_elements(self, rank: int) -> int:
@@ -39,13 +47,9 @@ class DirectReduction(Step):
 
 
 class Part(NamedTuple):
-    """A box that one or two ranks add up.
+    """A box that is added up in one place after the other, and the ranks that hold the result in the end.
 
-    Attributes:
-        box: bounds in the global tensor.
-        adders: ``(rank, ranks whose contributions it adds)``. The first adder passes its sum on to the second one, which
-            adds its own contribution. The last adder owns the result.
-        wanting: the ranks that own the box in the end.
+    The adders, in order, each with the ranks whose contributions it adds, pass the sum on; the last one has the result.
     """
 
     box: Bounds
@@ -59,33 +63,33 @@ class Part(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The rank that owns the result first."""
+        """The rank that has the result first."""
         return self.adders[-1][0]
 
     @property
     def terms(self) -> int:
-        """Number of contributions."""
+        """How many contributions there are."""
         return sum(len(ranks) for _, ranks in self.adders)
 
     @property
     def contributions(self) -> Hops:
-        """Messages ``(from, to)`` with contributions."""
+        """Who sends the box as it is to whom."""
         return [(rank, adder) for adder, ranks in self.adders for rank in ranks if rank != adder]
 
     @property
     def passed(self) -> Hops:
-        """Messages ``(from, to)`` with partial sums."""
+        """Who passes a sum on to whom, one after the other."""
         return [(one, other) for (one, _), (other, _) in pairwise(self.adders)]
 
     @property
     def results(self) -> Hops:
-        """Messages ``(from, to)`` with the result."""
+        """Who sends the result to whom."""
         return [(self.last, rank) for rank in self.wanting if rank != self.last]
 
 
 @lru_cache(maxsize=512)
 def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
-    """Return the boxes of a direct reduction with their messages. The layouts may be on any two meshes.
+    """Who adds up what on the way from a pending layout to another one, on any mesh.
 
     >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
@@ -96,19 +100,19 @@ def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
     """
     problem = sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst))
     sent = dict.fromkeys(problem.ranks, 0)
-    assigned = []
-    for cell, box, adder in _assign_boxes(problem):
-        adders = _order_adders(cell, adder, sent)
-        assigned.append((cell, box, adders))
-        for rank in adders[:-1]:
-            sent[rank] += volume(box)
-        sent[adders[-1]] += volume(box) * sum(rank != adders[-1] for rank in cell.wanting)
-    assigned.sort(key=lambda item: max(map(len, item[0].holders)))  # boxes whose senders are given come first
-    return tuple([_part(*item, sent) for item in assigned])
+    begun = []
+    for cell, box, receptions in _dealt(problem):
+        order = _order(cell, receptions, sent)
+        begun.append((cell, order, box, receptions))
+        for giver in order[:-1]:
+            sent[giver] += volume(box)
+        sent[order[-1]] += volume(box) * sum(rank != order[-1] for rank in cell.wanting)
+    begun.sort(key=lambda item: max(map(len, item[0].holders)))  # those that have no choice first
+    return tuple([_part(*item, sent) for item in begun])
 
 
 def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
-    """Return the messages of each round, ``(from, to, number of the part)``: contributions, partial sums, results."""
+    """The messages, round by round: ``(from, to, number of the part)``."""
     longest = max([len(part.adders) for part in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
     for number, part in enumerate(summed):
@@ -121,7 +125,7 @@ def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
 
 @lru_cache(maxsize=1024)
 def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return ``(received, sent)``: the elements that each rank number receives and sends in a direct reduction."""
+    """Elements that every rank receives and sends in a direct reduction."""
     size = 1 + max(int(ranks_of(one.mesh).rank.max()) for one in (src, dst))
     received, sent = [0] * size, [0] * size
     for part in parts(src, dst, shape):
@@ -132,38 +136,34 @@ def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int],
     return received, sent
 
 
-def most_received(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
-    """Return the elements that the busiest rank receives: the largest of :func:`totals`, without the messages."""
-    return sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst)).most_received
-
-
 def most_messages(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
-    """Return the number of messages that the busiest rank receives: one per peer and round."""
-    messages = rounds(parts(src, dst, shape))
-    hops = {(k, giver, taker) for k, hops in enumerate(messages) for giver, taker, _ in hops}
+    """Messages that the rank receives which gets most, one per peer and round."""
+    hops = {
+        (k, giver, taker) for k, some in enumerate(rounds(parts(src, dst, shape))) for giver, taker, _ in some
+    }
     return max(Counter(taker for _, _, taker in hops).values(), default=0)
 
 
 def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """Return ``(peer, elements)`` for each rank from which ``rank`` receives in a direct reduction."""
+    """The ranks that one receives from in a direct reduction, and how many elements."""
     counts: Counter[int] = Counter()
     summed = parts(src, dst, shape)
-    for hops in rounds(summed):
-        for giver, taker, number in hops:
+    for some in rounds(summed):
+        for giver, taker, number in some:
             if taker == rank:
                 counts[giver] += summed[number].count
     return sorted(counts.items())
 
 
 def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
-    """Return the largest number of elements in a rank's buffers: packed, received and added up, round by round.
+    """Elements that a rank holds at most besides its shards: packed, landed and added up, round by round.
 
-    The target shard is allocated when the last round has been received.
+    The shard after it is there only when the last round has landed.
     """
     summed = parts(src, dst, shape)
     added = sum(part.count for part in summed for adder, _ in part.adders if rank == adder)
     packed, landed = (
-        [sum(summed[hop[2]].count for hop in hops if hop[side] == rank) for hops in rounds(summed)]
+        [sum(summed[hop[2]].count for hop in some if hop[side] == rank) for some in rounds(summed)]
         for side in (0, 1)
     )
     after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
@@ -171,53 +171,197 @@ def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
     return max(landed[0] + max(packed[0], added) - after, added + later - after, added + landed[-1])
 
 
-# -- boxes and adders ---------------------------------------------------------------------------------------
+# -- whole elements -----------------------------------------------------------------------------------------
 
 
-def _assign_boxes(problem: Sums) -> Iterator[tuple[SumCell, Bounds, int]]:
-    """Yield ``(cell, box, adder)``: each rank's share of a group of cells, as boxes in row-major order."""
-    for cells, counts in zip(problem.groups, problem.shares.tolist()):
+def _dealt(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
+    """Boxes with their adders, and the receptions of each besides the one that it has if it wants the result."""
+    _, whole, rest = _in_whole(problem)
+    for cells, counts, extras, singles in zip(problem.groups, whole, problem.extras.tolist(), rest):
         stops = list(accumulate(counts))
         before = 0
         for cell in cells:
             after = before + volume(cell.box)
-            for rank, stop, count in zip(problem.ranks, stops, counts):
+            for rank, stop, count, extra in zip(problem.ranks, stops, counts, extras):
                 first, last = max(before, stop - count), min(after, stop)
                 for box in _boxes(cell.box, first - before, last - before):
-                    yield cell, box, rank
+                    yield cell, box, {rank: extra}
+            for place in range(max(before, stops[-1]), after):
+                for box in _boxes(cell.box, place - before, place - before + 1):
+                    yield cell, box, singles[place - stops[-1]]
             before = after
 
 
-def _order_adders(cell: SumCell, adder: int, sent: dict[int, int]) -> list[int]:
-    """Return the adder, and after it the rank that adds its own contribution last, if there is such a rank."""
-    finishers = cell.finishers(adder)
-    if not finishers:
-        return [adder]
-    finisher = min(finishers, key=lambda rank: (sent[rank], rank))
-    # With two contributions, an adder that owns one of them would have nothing to add.
-    return [finisher] if adder in cell.own and len(cell.holders) == 2 else [adder, finisher]
+class Single(NamedTuple):
+    """One element that is not in the whole shares: where it lies, and the ranks that can add up a part of it.
+
+    These need no reception more in all. ``receptions``: how many each has, but for the one that a rank which wants the result
+    has anyway.
+    """
+
+    cell: SumCell
+    inside: tuple[int, ...]
+    receptions: dict[int, int]
+
+    def open_to(self, rank: int, gone: int = -1) -> bool:
+        """Whether a rank can have another reception, perhaps instead of another rank's."""
+        left: Collection[int] = self.receptions
+        if self.receptions.get(gone) == 1:
+            left = [one for one in self.receptions if one != gone]
+        return rank in left or self.cell.joins(rank, left)
+
+    def more(self, rank: int, count: int) -> None:
+        """Give a rank so many receptions more."""
+        self.receptions[rank] = self.receptions.get(rank, 0) + count
+        if not self.receptions[rank]:
+            del self.receptions[rank]
+
+    def deal(self, load: dict[int, int], count: int) -> None:
+        """Deal out receptions, each to the rank that has the least."""
+        for _ in range(count):
+            ranks = sorted([(load[one], one not in self.receptions, one) for one in self.inside])
+            rank = next(one for *_, one in ranks if self.open_to(one))
+            self.more(rank, 1)
+            load[rank] += 1
+
+    def take_back(self, load: dict[int, int]) -> None:
+        """Take all receptions back."""
+        for rank, count in self.receptions.items():
+            load[rank] -= count
+        self.receptions.clear()
 
 
-def _part(cell: SumCell, box: Bounds, order: list[int], sent: dict[int, int]) -> Part:
-    """Return the part of a box. The first adder gets all contributions but its own and the last adder's."""
-    owned = {cell.own[rank]: rank for rank in order if rank in cell.own}
-    terms = []
-    for term, holders in enumerate(cell.holders):
-        if term not in owned:
-            giver = min(holders, key=lambda rank: (sent[rank], rank))
+def most_received(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
+    """Elements that the busiest rank receives, without saying from whom: the largest of :func:`totals`."""
+    return _in_whole(sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst)))[0]
+
+
+@lru_cache(maxsize=512)
+def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
+    """What the busiest rank receives, the ranks' shares in whole elements, and what is left over, element by element."""
+    extras = problem.extras
+    limit = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
+    best: tuple[int, list[list[int]], list[list[Single]]] | None = None
+    for loose in LOOSE:
+        whole = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - loose, 0)
+        load = dict(zip(problem.ranks, (problem.want + (whole * extras).sum(axis=0)).tolist()))
+        left = (problem.volumes - whole.sum(axis=1)).tolist()
+        singles = [
+            _singles(cells, count, inside)
+            for cells, count, inside in zip(problem.groups, left, problem.inside)
+        ]
+        for single in sorted([one for some in singles for one in some], key=lambda one: len(one.inside)):
+            single.deal(load, single.cell.fewest)
+        every = [single for some in singles for single in some]
+        while max(load.values()) > limit and (
+            _relieve(every, load, limit) or any(_put_outside(single, load, limit) for single in every)
+        ):
+            pass
+        if best is None or max(load.values()) < best[0]:
+            best = max(load.values()), whole.tolist(), singles
+        if best[0] <= limit:
+            break
+    assert best is not None  # for the type checker
+    return best[0], best[1], [[one.receptions or {one.inside[0]: 0} for one in some] for some in best[2]]
+
+
+def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
+    """The last elements of some cells, which the same ranks can add up."""
+    singles: list[Single] = []
+    for cell in reversed(cells):
+        some = min(count - len(singles), volume(cell.box))
+        if some:
+            singles += [Single(cell, tuple(inside), {}) for _ in range(some)]
+    return singles[::-1]
+
+
+def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
+    """Relieve busy ranks: another one takes part, although that takes a reception more in all; whether it helps."""
+    if not any(load[rank] > limit for rank in single.receptions) or {*single.receptions} - {*single.inside}:
+        return False
+    before, first = dict(load), dict(single.receptions)
+    single.take_back(load)
+    for rank in sorted(load, key=lambda one: (load[one], one)):
+        count = min(limit - load[rank], single.cell.fewest + 1)
+        if rank in single.inside or count < min(2, single.cell.fewest + 1):
+            continue
+        single.more(rank, count)
+        load[rank] += count
+        single.deal(load, single.cell.fewest + 1 - count)
+        if _excess(load, limit) < _excess(before, limit):
+            return True
+        single.take_back(load)
+    load.update(before)
+    single.receptions.update(first)
+    return False
+
+
+def _excess(load: dict[int, int], limit: int) -> int:
+    return sum(max(0, count - limit) for count in load.values())
+
+
+def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
+    """Pass a reception on from the busiest rank, from rank to rank until one has room; whether there is such a chain."""
+    busiest = max(load, key=lambda rank: load[rank])
+    chains: dict[int, list[tuple[int, Single, int]]] = {busiest: []}
+    queue = [busiest]
+    for rank in queue:
+        used = [id(single) for _, single, _ in chains[rank]]
+        for single in singles:
+            if rank not in single.receptions or rank not in single.inside or id(single) in used:
+                continue
+            for other in single.inside:
+                if other in chains or not single.open_to(other, rank):
+                    continue
+                chains[other] = [*chains[rank], (rank, single, other)]
+                queue.append(other)
+                if load[other] < limit:
+                    for giver, passed, taker in chains[other]:
+                        passed.more(giver, -1)
+                        passed.more(taker, 1)
+                    load[busiest] -= 1
+                    load[other] += 1
+                    return True
+    return False
+
+
+def _order(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
+    """The adders in order: one that can finish comes last, else one that wants the result follows if it holds a part."""
+    order = sorted(
+        receptions, key=lambda rank: (rank in cell.wanting, rank in cell.wanting and rank in cell.own, rank)
+    )
+    if len(order) == 1 and not receptions[order[0]] and order[0] in cell.own:
+        order = []  # it has nothing to add but its own
+    finishers = cell.finishers(receptions)
+    if finishers:
+        order.append(min(finishers, key=lambda rank: (sent[rank], rank)))
+    return order or list(receptions)
+
+
+def _part(
+    cell: SumCell, order: list[int], box: Bounds, receptions: dict[int, int], sent: dict[int, int]
+) -> Part:
+    """A part with the contributions that each adder is sent, from ranks that have sent the least so far."""
+    own = {cell.own[rank]: rank for rank in reversed(order) if rank in cell.own}
+    left = [term for term in range(len(cell.holders)) if term not in own]
+    adders = []
+    for number, rank in enumerate(order):
+        count = len(left)
+        if number < len(order) - 1:
+            finishes = number == len(order) - 2 and receptions.get(order[-1]) is None
+            count = len(left) if finishes else receptions[rank] - (number > 0)
+        terms = [] if own.get(cell.own.get(rank, -1)) != rank else [(cell.own[rank], rank)]
+        for term in left[:count]:
+            giver = min(cell.holders[term], key=lambda one: (sent[one], one))
             sent[giver] += volume(box)
             terms.append((term, giver))
-    if order[0] in cell.own:
-        terms.append((cell.own[order[0]], order[0]))
-    adders = [
-        (order[0], tuple([giver for _, giver in sorted(terms)])),
-        *[(rank, (rank,)) for rank in order[1:]],
-    ]
+        del left[:count]
+        adders.append((rank, tuple([giver for _, giver in sorted(terms)])))
     return Part(box, tuple(adders), cell.wanting)
 
 
 def _boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
-    """Return the elements ``first`` to ``last`` of a box in row-major order as boxes.
+    """The elements ``first`` to ``last`` of a box in row-major order, as boxes.
 
     >>> _boxes(((0, 3), (0, 4)), 2, 8)
     [((0, 1), (2, 4)), ((1, 2), (0, 4))]
