@@ -21,7 +21,7 @@ INSIDE = ("dis", "getrefcount", "_getframe", "get_referents", "get_referrers")
 #: Reason -> name -> the files that may use the name for this reason.
 ALLOWED: dict[str, dict[str, str]] = {
     "messages, logs and traces quote the line of the user's call": {
-        "_getframe": "trace/source_lines.py worlds/provenance.py worlds/mpi/tensor_reads.py worlds/mpi/line_numbers.py "
+        "_getframe": "trace/source_lines.py worlds/provenance.py agreement/call_log.py agreement/read_log.py "
         "registry.py local/axis_collectives.py labs/rank_programs.py",
     },
     "the simulator runs programs of users and reports lines of their calls": {

@@ -22,7 +22,7 @@ from spmdsim.compiled.recorded_calls import (
     RecordedCall,
     RecordedUpdate,
 )
-from spmdsim.core.operator import Recipe
+from spmdsim.core.recipe import Recipe
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.optimiser_base import Optimiser

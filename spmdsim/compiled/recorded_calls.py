@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spmdsim.core.operator import Recipe
+from spmdsim.core.recipe import Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import local_gradients
 from spmdsim.core.tensor import Meta

@@ -7,7 +7,7 @@ laid out by the dual layout of its tensor (S stays S, R stays R, P becomes R), o
 is the identity on the global tensor, so gradients pass through it as they are, still partial, and are reduced once,
 where they are used or kept.
 
-Next: :mod:`spmdsim.core.operator`, what the tape remembers.
+Next: :mod:`spmdsim.core.recipe`, what the tape remembers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 if TYPE_CHECKING:
-    from spmdsim.core.operator import Recipe
+    from spmdsim.core.recipe import Recipe
 
 #: Of one tensor, as they arrive: not yet added up, in any layout, partial or not.
 Gradients = list[Any]

@@ -31,13 +31,13 @@ from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
-    from spmdsim.core.operator import Recipe
+    from spmdsim.core.recipe import Recipe
     from spmdsim.core.rule import BoundRule, Strategy
     from spmdsim.core.tensor import Meta, PlainTensor
 
 #: One array per owned rank.
 Shards = list[np.ndarray]
-Params = dict[str, Any]
+Params = dict[str, object]
 
 
 class Observers:

@@ -1,7 +1,6 @@
 """``local_map``: any function of a rank's own arrays as an operator on global tensors.
 
-Global shapes of results are put together from the pieces: the first call with operands of a kind runs the function,
-and all ranks compare what came out; later calls are held to it.
+The first call with operands of a kind runs the function; all ranks derive the results' global shapes from their shards.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.cuts import ShardedOp
-from spmdsim.core.operator import Local, Op, Recipe
+from spmdsim.core.operator import Op
+from spmdsim.core.recipe import Local, Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor

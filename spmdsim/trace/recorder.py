@@ -24,7 +24,7 @@ from spmdsim.wrong_calls import explained
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.core.operator import Recipe
+    from spmdsim.core.recipe import Recipe
     from spmdsim.core.tensor import Meta
     from spmdsim.core.world import AbstractWorld
 

@@ -22,7 +22,7 @@ from spmdsim.trace.source_lines import in_words, user_frame
 from spmdsim.worlds.function_facts import facts_of
 
 if TYPE_CHECKING:
-    from spmdsim.core.operator import Recipe
+    from spmdsim.core.recipe import Recipe
     from spmdsim.core.tensor import Meta, PlainTensor
     from spmdsim.core.world import Params
 

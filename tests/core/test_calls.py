@@ -13,7 +13,8 @@ from spmdsim.core import Rule, bind
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import PlainLockStep
-from spmdsim.core.operator import apply, looks_at
+from spmdsim.core.operator import apply
+from spmdsim.core.recipe import looks_at
 from spmdsim.core.tape import added
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import Observers

@@ -214,14 +214,14 @@ for name in "spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py":
 #: The way through core, from where each file says which one comes next.
 ORDER = (
     *("layout", "rule", "step", "element_types"),
-    *("elements", "bytes_planner", "world", "lockstep", "tensor", "tape", "operator"),
+    *("elements", "bytes_planner", "world", "lockstep", "tensor", "tape", "recipe", "operator"),
 )
 
 
 def test_core_says_what_comes_next_and_stays_small():
-    """Core is an afternoon's reading: 2,950 lines, 200 of them about element types, which no other package has to supply."""
+    """Core is an afternoon's reading: 3,000 lines, 200 of them about element types, which no other package has to supply."""
     texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
-    assert sum(len(text.splitlines()) for text in texts.values()) <= 2950
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 3000
     beside = (CORE.parent / "notation").glob(
         "*.py"
     )  # which core asks how things are written, and why they are refused

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
-from spmdsim.core.operator import looks_at
+from spmdsim.core.recipe import looks_at
 from spmdsim.errors import context, many, unknown
 from spmdsim.pictured import ShortRepr
 

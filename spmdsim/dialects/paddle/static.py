@@ -101,8 +101,8 @@ class Variable(DialectObject):
 
     @property
     def stop_gradient(self) -> bool:
-        """Whether no gradient goes through it."""
-        return self.tensor.stop_gradient
+        """True if no gradient passes through the variable."""
+        return bool(self.tensor.stop_gradient)
 
     @stop_gradient.setter
     def stop_gradient(self, value: bool) -> None:
