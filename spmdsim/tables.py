@@ -55,12 +55,23 @@ class Table:
         """Return lines of text.
 
         A table that is wider than ``width`` characters becomes several ones below each other. Each of them repeats
-        the columns that distinguish the rows. Long cells are broken between words.
+        the columns that distinguish the rows, or numbers the rows. Long cells are broken between words.
         """
         columns = [list(column) for column in zip(*self.cells)]
-        blocks = ["\n".join(self._lines(columns, group, width)) for group in _groups(columns, width)]
+        groups = _groups(columns, width)
+        if len(groups) > 1:
+            repeated = [columns[k] for k in groups[0] if k in groups[1]]
+            if len({*zip(*repeated)}) < len(self.cells):
+                return self._numbered().text(width)
+        blocks = ["\n".join(self._lines(columns, group, width)) for group in groups]
         around = ["\n".join(_wrap(line, width)) for line in (self.title, *self.notes)]
         return "\n".join([*filter(None, around[:1]), "\n\n".join(blocks), *around[1:]])
+
+    def _numbered(self) -> Table:
+        """Return the table with a first column that numbers the rows."""
+        rows = [(number, *row) for number, row in enumerate(self.rows, 1)]
+        right = {0, *(k + 1 for k in range(len(self.heads)) if k in self.right)}
+        return replace(self, heads=("#", *self.heads), rows=rows, right=right)
 
     def _lines(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
         """Yield the lines of some columns: heads, a rule, rows."""

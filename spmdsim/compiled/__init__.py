@@ -51,7 +51,7 @@ class Compiled(Pictured, Generic[P, R]):
         tensors: list[Tensor] = []
         key = _key([args, kwargs], tensors, self.name)
         if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
-            return self.function(*args, **kwargs)
+            return cast(R, _detached(self.function(*args, **kwargs)))
         for program in self.programs.get(key, []):
             leaves = program.matching_leaves(tensors)
             if leaves is not None:
@@ -65,10 +65,9 @@ class Compiled(Pictured, Generic[P, R]):
                 result = call()
         finally:  # again, because a Ctrl-C may interrupt the first time
             recorder.untold(recorded)
-        if recorded.world is None or not recorded.world.has_data:
-            return result
-        program = Replay(recorded, result)
-        self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
+        if recorded.world is not None and recorded.world.has_data:
+            program = Replay(recorded, result)
+            self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
         return cast(R, _detached(result))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Compiled[P, R]:

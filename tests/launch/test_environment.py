@@ -131,7 +131,9 @@ def test_ranks_without_mpi4py_say_what_to_install(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    for name in [name for name in sys.modules if name.startswith("spmdsim.worlds.mpi")]:
+    for name in [
+        name for name in sys.modules if name.startswith(("spmdsim.worlds.mpi", "spmdsim.agreement"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
         WorldError, match=r"started 2 ranks, but mpi4py cannot be loaded .* pip install mpi4py"

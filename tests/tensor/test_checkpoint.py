@@ -530,7 +530,7 @@ def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
 
 #: Saves tensors of one number, the next one in each step, until a file appears.
 SAVES_FOR_EVER = """
-import sys
+import sys, time
 from pathlib import Path
 import numpy as np
 from spmdsim import LockStep, Mesh, Tensor
@@ -540,6 +540,7 @@ while not (folder / "stop").exists():
     array = np.full((64, 8), step, np.float32)
     checkpoint.save(folder / "c", {name: Tensor.from_global(array, mesh("a", None), world) for name in "xyz"})
     step += 1
+    time.sleep(0.01)  # else a reader on a busy machine may never be as fast
 print(step)
 """
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
+import spmdsim
 from spmdsim import nn, ops
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
@@ -290,7 +291,15 @@ def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
                 act()
 
 
-def test_a_difference_far_inside_a_large_copy_is_found_after_some_uses(monkeypatch):
+def test_compiled_results_are_no_views_while_copies_are_watched(monkeypatch, watchers_as_before):
+    monkeypatch.setenv("SPMDSIM_CHECK", "values")
+    y = Tensor.from_global(A, Mesh((2,), ("x",))(None, None), LockStep(2))
+    row = spmdsim.compile(lambda y: y[0])(y)
+    row += 100
+    np.testing.assert_array_equal(y.full(), A)
+
+
+def test_a_difference_far_inside_a_large_copy_is_found_after_some_uses(monkeypatch, watchers_as_before):
     """Each use compares other samples of a large array."""
     monkeypatch.setenv("SPMDSIM_CHECK", "values")
     x = Tensor.from_global(np.zeros(1 << 17, np.uint8), Mesh((2,), ("x",))(None), LockStep(2), name="it")
