@@ -52,7 +52,7 @@ class Table:
         return [[str(cell) for cell in row] for row in (self.heads, *self.rows)]
 
     def text(self, width: int | None = None) -> str:
-        """Return lines of text.
+        """Return the table with its title and notes as one string.
 
         A table that is wider than ``width`` characters becomes several ones below each other. Each of them repeats
         the columns that distinguish the rows, or numbers the rows. Long cells are broken between words.
@@ -74,7 +74,7 @@ class Table:
         return replace(self, heads=("#", *self.heads), rows=rows, right=right)
 
     def _lines(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
-        """Yield the lines of some columns: heads, a rule, rows."""
+        """Yield the text lines of the columns numbered in ``group``: heads, a dashed line, rows."""
         widths = [max(map(len, columns[k])) for k in group]
         if width is not None:
             _narrow(widths, [_least(columns[k]) for k in group], width - 2 * (len(group) - 1))

@@ -95,7 +95,7 @@ class BoardAgreement(CallAgreement):
 
     @property
     def has_reported(self) -> bool:
-        """Whether this rank has raised an error about ranks that disagree or do not come."""
+        """True if this rank has raised an error about ranks that disagree or do not come."""
         return any(log.has_reported for log in self._logs.values())
 
     def add_read(self, tensor: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""What a group's ranks have logged, as this rank reads it from the board."""
+"""Logs of the calls of a group's ranks, read from the board by this rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spmdsim.sides import name_ranks, number_of
 
 
 class TensorHistory(Protocol):
-    """How this rank's tensors were computed.
+    """The history of this rank's tensors: how each was computed.
 
     Attributes:
         count: tensors that were computed so far.

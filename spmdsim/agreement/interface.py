@@ -73,7 +73,7 @@ class CallAgreement:
 
     @property
     def has_reported(self) -> bool:
-        """Whether this rank has raised an error about ranks that disagree or do not come."""
+        """True if this rank has raised an error about ranks that disagree or do not come."""
         return False
 
     # -- the end of a world ------------------------------------------------------------------------------------

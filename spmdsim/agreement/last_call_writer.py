@@ -139,7 +139,7 @@ class LastCallWriter:
 
 
 def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
-    """Yield the calls of one rank that are still readable."""
+    """Yield the logged calls of one rank that are not overwritten yet, group by group."""
     for start, key in board.groups(place):
         group = tuple(sorted(board.members[other] for other in board.group_places(place, key)))
         for number in board.readable_calls(place, start):

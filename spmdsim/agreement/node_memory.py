@@ -42,7 +42,7 @@ def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
 
 
 def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
-    """Return a new board for the ranks of a communicator, and their places there. Collective.
+    """Create a shared board for the ranks of a communicator; return it with each rank's place on it. Collective.
 
     Raises:
         WorldError: If ranks of another node cannot be reached.

@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def word(self) -> str:
-        """The verdict's word; for an injected fault ``"no effect"`` or ``"MISSED"`` where they apply."""
+        """The verdict's word, or ``"BYTES DIFFER"``; for an injected fault ``"no effect"`` or ``"MISSED"``."""
         if self.injection is not None and not self.noticed:
             return "no effect" if self.injection.place is None else "MISSED"
         return self.verdict.word if self.as_due or not self.verdict.ok else "BYTES DIFFER"
@@ -190,7 +190,7 @@ def _on_whole_numbers(case: Case, runner: Runner) -> Verdict:
 
 
 def _lost(operand: Tensor) -> Verdict | None:
-    """Return the verdict on an operand whose shards are misplaced."""
+    """Return the verdict on an operand whose shards are misplaced, or None if they are not."""
     problem = misplaced(operand.layout, operand.shape, range(operand.world.size))
     return (
         None if problem is None else Verdict("WRONG", math.inf, 0.0, f"an operand is not covered: {problem}")

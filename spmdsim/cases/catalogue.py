@@ -32,7 +32,7 @@ KINDS: dict[int, tuple[str, ...]] = {
 
 
 def matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Return the kinds of strategies for a mesh with this number of axes."""
+    """Yield a case for each kind of strategy that :data:`KINDS` has for this number of axes."""
     for kind in KINDS[len(mesh.axes)]:
         words = kind.split()
         scatter = words[-1] == ">m"
@@ -58,7 +58,7 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
 def layout_case(
     x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs, op: str = "matmul"
 ) -> Case:
-    """Return the MatMul of operands in given layouts; the result stays as computed if ``out`` is None."""
+    """Return the MatMul of operands in given layouts; without ``out`` only pending reductions are done."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
         def run(left: Tensor, right: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class Product:
 
 
 def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
-    """Read ``"m:dp k:tp"``, with ``>m`` at the end for a reduce_scatter."""
+    """Parse ``"m:dp k:tp >m"``; return each axis's factor (``-`` for none), and True if ``>m`` scatters the sum."""
     words = text.split()
     scatter = ">m" in words
     factors: dict[str, str] = {}

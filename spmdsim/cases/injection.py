@@ -202,7 +202,7 @@ def fault(name: str) -> Fault:
 
 
 class Runner:
-    """Runs a case's program once, as it is or broken by an injection."""
+    """A runner of a case's program, as it is or broken by an injection."""
 
     def __init__(self, world: World, injection: Injection | None = None) -> None:
         self.outer, self.injection = world, injection
@@ -211,7 +211,7 @@ class Runner:
         self.places: list[InjectionPlace] = []
 
     def run(self, case: Case, inputs: Inputs) -> tuple[PreparedCase, Tensor]:
-        """Run the case's program on these inputs and return its result."""
+        """Run the case's program on these inputs; return the program and its result."""
         program = case.build(self.world, inputs)
         return program, self.result(program.run(*self.operands(program)))
 
@@ -274,7 +274,10 @@ def find(case: Case, world: World, name: str) -> Injection:
 
 
 def _hit(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
-    """Return the first two neighbouring elements, from the middle on, that the fault changes."""
+    """Return the first rank, from the middle on, whose array the fault changes, and the rank after it.
+
+    Returns the middle rank and the rank after it if the fault changes no array.
+    """
     size = len(everybody)
     pairs = [(rank % size, (rank + 1) % size) for rank in range(size // 2, size // 2 + size)]
     for one, other in pairs:

@@ -215,7 +215,7 @@ MOST_HALF = 126
 
 
 def _like(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
-    """Return whole numbers instead of the values of one source."""
+    """Return a cached property: whole numbers in the shape of one source of the data."""
 
     def source(self: ExactInputs) -> Source:
         data: Source = getattr(self.data, name)
@@ -252,7 +252,7 @@ class ExactInputs(Inputs):
 
     @cached_property
     def ids(self) -> Source:
-        """The ids of all rows of the table, in random order."""
+        """Random row numbers of the table, as many as the data has ids."""
         data = self.data.ids
 
         def read(index: Index) -> np.ndarray:

@@ -106,7 +106,10 @@ def enlarged_digits() -> Images:
 
 
 def small_digits() -> tuple[Rows, Rows, int]:
-    """Return the enlarged digits as bytes ``[rows, 28, 28, 1]``, their labels and their number."""
+    """Return functions of a row slice that read the enlarged digits and their labels, and the number of digits.
+
+    Digits are bytes ``[rows, 28, 28, 1]``, labels int64.
+    """
     small = digits()
 
     def images(rows: slice) -> np.ndarray:

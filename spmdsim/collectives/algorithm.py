@@ -208,7 +208,16 @@ MOST_TO_INFER = 1 << 24
 
 
 def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
-    """Infer the chunk count of an algorithm that does not declare it, from the largest chunk number it uses."""
+    """Compute the chunk count of an algorithm that does not declare it.
+
+    For all_to_all the count is ``size * size``. For other collectives it follows from the largest chunk number that
+    a rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used, else
+    at least ``size``.
+
+    Raises:
+        InputError: If ``size`` is above 2048, unless the collective is all_to_all.
+        ScheduleError: If a chunk number is 2**24 or more.
+    """
     what = algorithm.collective
     if "row" in (what.before, what.after):
         return size * size
@@ -423,7 +432,7 @@ def algorithm(collective_name: str, name: str) -> Algorithm:
 
 
 def library_algorithm(library: str, collective_name: str, name: str) -> Algorithm:
-    """Find an algorithm by the name or number that a library gives it.
+    """Find an algorithm by the name or number that a library gives it, else by its name as :func:`algorithm` does.
 
     >>> library_algorithm("openmpi", "allreduce", "4").name
     'ring_openmpi'

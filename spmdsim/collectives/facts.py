@@ -311,10 +311,10 @@ class Facts(ShortRepr):
 
 
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
-    """Verify a schedule and count its messages and bytes.
+    """Verify a schedule, unless a verdict is given, and count its messages and bytes.
 
     Raises:
-        ScheduleError: when its messages do not match.
+        ScheduleError: If the verdict has an error.
 
     >>> from spmdsim.collectives import schedule_of
     >>> facts = facts_of(schedule_of("all_reduce", "ring", 8))

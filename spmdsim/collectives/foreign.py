@@ -91,7 +91,10 @@ class Rounds:
     def _rounds(
         self, rank: int, size: int, root: int | None, options: dict[str, Any], first: int, most: int
     ) -> dict[str, Any]:
-        """Return up to ``most`` rounds of a rank from number ``first``, and the error that ended them ("" at the end)."""
+        """Return the next ``most`` rounds of a rank, or fewer, and why they ended; restart the rank if ``first`` is 0.
+
+        ``"end"`` is None if more rounds may follow, "" if the rank has no more rounds, else the text of the error.
+        """
         rounds: list[Any] = []
         try:
             if first == 0:
@@ -136,7 +139,10 @@ def _packed_move(move: Any) -> Any:
 
 
 def _packed_chunks(chunks: Any) -> Any:
-    """Convert chunk numbers to plain data for JSON: a list, or the bounds of a range."""
+    """Convert chunk numbers to plain data for JSON: a list, or the bounds of a range.
+
+    A list of more than 2**24 numbers becomes a range of equal length. A list of more than 2**22 raises MemoryError.
+    """
     if type(chunks) is range:
         return {"range": [chunks.start, chunks.stop, chunks.step]}
     if len(chunks) > MOST_CHUNKS:

@@ -78,7 +78,7 @@ def unroll(schedule: Schedule) -> History:
 def _messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
-    """Return the messages of each step. An unmatched message counts in its sender's own round."""
+    """Return the messages of each step. If some messages are unmatched, each counts in its sender's own round."""
     _, receives = by_pair(table)
     seen: dict[tuple[int, int], int] = defaultdict(int)
     by_step: dict[int, list[RoundMessage]] = defaultdict(list)

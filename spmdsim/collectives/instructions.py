@@ -91,7 +91,9 @@ Rounds: TypeAlias = "Iterator[list[Instruction]]"
 
 
 def send(peer: int, chunks: int | Iterable[int]) -> Instruction:
-    """Send chunks to a rank. ``chunks`` is one number, a range or a list; ``()`` is an empty message.
+    """Return an instruction that sends chunks to a rank.
+
+    ``chunks`` is one number, a range or a list; ``()`` is an empty message.
 
     >>> send(2, [0, 1]).chunks
     (0, 1)
@@ -100,7 +102,7 @@ def send(peer: int, chunks: int | Iterable[int]) -> Instruction:
 
 
 def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
-    """Receive chunks from a rank; they replace what was there.
+    """Return an instruction that receives chunks from a rank and replaces the old values.
 
     >>> recv(2, [0, 1]).chunks
     (0, 1)
@@ -109,7 +111,7 @@ def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
 
 
 def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None) -> Instruction:
-    """Receive chunks from a rank and reduce them into the chunks of the same numbers.
+    """Return an instruction that receives chunks from a rank and reduces them into the chunks of equal numbers.
 
     Args:
         peer: the sender.
@@ -124,7 +126,7 @@ def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None
 
 
 def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instruction:
-    """Copy chunks to other chunks of the same rank; costs no message.
+    """Return an instruction that copies chunks to other chunks on one rank, without a message.
 
     >>> copy(1, 0).kind
     'copy'
@@ -133,7 +135,7 @@ def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instructio
 
 
 def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Instruction:
-    """Reduce chunks into other chunks of the same rank: ``target = source op target`` if ``left``.
+    """Return an instruction that reduces chunks on one rank: ``target = source op target`` if ``left``.
 
     Args:
         source: one chunk number, a range or a list; these chunks stay as they are.
@@ -158,7 +160,7 @@ def _chunks(chunks: int | Iterable[int]) -> Chunks:
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Yield the first and last number of each run of consecutive numbers.
+    """Return the first and last number of each run of consecutive numbers.
 
     >>> runs([1, 2, 3, 7])
     [(1, 3), (7, 7)]
@@ -173,7 +175,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def name_runs(numbers: Iterable[int]) -> list[str]:
-    """Return numbers as text, with ``first..last`` for three or more consecutive ones.
+    """Return a list of texts for numbers, with ``first..last`` for three or more consecutive ones.
 
     >>> name_runs([0, 1, 2, 5, 6])
     ['0..2', '5', '6']

@@ -59,7 +59,10 @@ def same_bits(one: Array, two: Array) -> bool:
 
 
 def candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
-    """Return the schedules that a library may have used: every algorithm, with both chunk roundings where they differ."""
+    """Return the schedules that a library may have used: one for each algorithm that supports ``size`` ranks.
+
+    An algorithm with several chunks has a second schedule, whose chunk rounding is ``"ceiling"``.
+    """
     schedules = []
     for chosen in algorithms(collective_name):
         if not chosen.fits(size):

@@ -207,7 +207,7 @@ class RoundTable:
 
 
 def _kind(move: object) -> str:
-    """Describe a value that is not a round."""
+    """Describe a value that is not a round, or not an instruction."""
     return f"a single move ({move.describe()})" if isinstance(move, Instruction) else repr(move)
 
 
@@ -275,7 +275,7 @@ def matched(schedule: Schedule) -> tuple[RoundTable, Matching]:
     """Return the rounds of a schedule and the matching of their messages.
 
     Raises:
-        ScheduleError: when they do not.
+        ScheduleError: If a round has a wrong form, messages do not match, or ranks wait for each other.
     """
     table = RoundTable(schedule)
     matching = match(table)
@@ -395,7 +395,10 @@ def _by_dependency(
 
 
 def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching) -> ScheduleFinding:
-    """Record a finding for each rank that waits forever."""
+    """Return a finding about one cycle of ranks that wait for each other.
+
+    ``stuck`` has, for each rank that waits, the rank and round that it waits for.
+    """
     rank = min(stuck)
     seen: list[int] = []
     while rank not in seen:  # all messages have partners: who is waited for waits, too

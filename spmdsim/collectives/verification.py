@@ -291,14 +291,14 @@ def _ranks(ranks: int) -> str:
 
 
 def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tree]:
-    """Return the reduction tree of each chunk as a value.
+    """Return the reduction tree of each chunk, by chunk number.
 
     Args:
         schedule: a correct schedule of a reducing collective.
         rank: whose result; by default the first rank that ends with the chunk.
 
     Raises:
-        ScheduleError: when the schedule is wrong.
+        ScheduleError: If a round or a message is wrong. The final values are not verified.
 
     >>> from spmdsim.collectives import schedule_of
     >>> reduction_trees(schedule_of("all_reduce", "recursive_doubling", 4))

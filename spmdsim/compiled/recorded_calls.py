@@ -23,7 +23,7 @@ from spmdsim.worlds.provenance import computed_origin
 
 
 class ReplayState:
-    """What the entries of one replay read and write.
+    """The values that the entries of one replay read and write.
 
     Args:
         world: the world of all tensors.

@@ -20,13 +20,13 @@ from spmdsim.notation.rules import Shape
 
 
 class Planner(Protocol):
-    """What a world asks about redistributions and strategies."""
+    """The interface of planners: plan redistributions and choose strategies for a world."""
 
     def plan(self, src: Layout, dst: Layout, shape: Shape, dtype: np.dtype) -> Route:
         """Return the cheapest steps from one layout to another; PlanError if there are none."""
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the cheapest strategy for operands in these layouts, if they fit no strategy."""
+        """Return the cheapest strategy for operands whose layouts fit no strategy without redistribution."""
 
 
 class BytesPlanner:

@@ -34,7 +34,7 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 
 
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
-    """Into how many pieces each factor is cut, from the cuts per operand and dim."""
+    """Return the number of blocks of each factor, from the cuts per operand and dim."""
     if len(cuts) != len(bound.inputs):
         raise RuleError(
             f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, but the strategy "
@@ -64,6 +64,7 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
 def _distribute(
     bound: BoundRule, factors: tuple[str, ...], cut: int, cuts_of: dict[str, int], where: str
 ) -> None:
+    """Record the number of blocks of a dim's factors in ``cuts_of``. Raise RuleError if another operand differs."""
     for k, factor in enumerate(factors):
         part = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
         cut //= part
@@ -77,7 +78,7 @@ def _distribute(
 def strategy_from_cuts(
     bound: BoundRule, cuts: Cuts, ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """The strategy, on its own device matrix, that ``.shard(cuts)`` means on some ranks, or so many.
+    """Return the strategy that ``.shard(cuts)`` means for some ranks or a number of ranks, on a mesh of its own.
 
     Repeated calculation is put to the ``"right"`` of the device matrix (ranks hold 0,0,1,1,…) or the ``"left"``
     (0,1,…,0,1,…). A RuleError says which cuts do not fit the rule or do not divide the ranks.
@@ -93,7 +94,7 @@ def strategy_from_cuts(
 def strategy_from_factors(
     bound: BoundRule, pieces: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """The strategy that cuts factors into so many pieces, on a device matrix of an axis for each that is named."""
+    """Build the strategy that splits each factor of ``pieces`` into that number of blocks, by one mesh axis each."""
     members = numbered_ranks(ranks)
     names = [f for f in bound.sizes if f in pieces]
     sizes = [pieces[f] for f in names]
@@ -120,7 +121,7 @@ def _axis_name(factor: str) -> str:
 
 
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
-    """The layout in which each dim is cut into so many pieces, by the axes the result has or still reduces.
+    """Return the layout that splits each dim into a number of blocks, by the axes that the result has or still reduces.
 
     A dim that is cut more finely than it was computed takes the pending axes as minor ones: the all_reduce
     becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather).
@@ -144,13 +145,13 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
 
 
 class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
-    """A mapping of factors to axes that can be hashed."""
+    """A hashable mapping of factors to axes."""
 
     __slots__ = ()
 
 
 def frozen(strategy: Any) -> Any:
-    """A strategy as it is written, as a value that can be hashed."""
+    """Return a strategy as the user wrote it, converted to a hashable value."""
     if isinstance(strategy, dict):
         return FrozenMapping(
             (k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(strategy.items())
@@ -159,7 +160,7 @@ def frozen(strategy: Any) -> Any:
 
 
 def result_layout(wanted: Any, computed: Layout, shape: Sequence[int]) -> Layout:
-    """The layout of a result that was meant: a layout, or cuts of the one computed; else pending reductions are done."""
+    """Return the layout that an ``out_strategy`` asks for; without one, the computed layout without pending reductions."""
     if isinstance(wanted, tuple) and len(wanted) == 1 and isinstance(wanted[0], (tuple, Layout)):
         wanted = wanted[0]
     if wanted is None or isinstance(wanted, Layout):
@@ -169,7 +170,7 @@ def result_layout(wanted: Any, computed: Layout, shape: Sequence[int]) -> Layout
 
 @dataclass(frozen=True, repr=False)
 class ShardedOp(ShortRepr):
-    """An operator with a strategy of its own, and maybe a layout of its result.
+    """An operator with a given strategy, and possibly a given layout of its result.
 
     Attributes:
         op: the operator.
@@ -195,7 +196,7 @@ class ShardedOp(ShortRepr):
         return self.op.apply(tensors, params, self)  # type: ignore[return-value]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
-        """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""
+        """Return the strategy for a bound rule. Raise RuleError if it does not fit the rule, the shapes or the ranks."""
         strategy = self.in_strategy
         if isinstance(strategy, FrozenMapping):
             if mesh is None:
@@ -216,21 +217,21 @@ class ShardedOp(ShortRepr):
         return strategy_from_cuts(bound, strategy, ranks, repeat=self.repeat)
 
     def result_layout(self, computed: Layout, shape: Sequence[int]) -> Layout:
-        """The layout of the result that was meant."""
+        """Return the layout that ``out_strategy`` asks for; without one, ``computed`` without pending reductions."""
         return result_layout(self.out_strategy, computed, shape)
 
     def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
-        """The operator that runs."""
+        """Return the operator that runs with the strategy."""
         return self.op
 
 
 def sharded(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
-    """What ``op.shard`` gives."""
+    """Build the result of ``op.shard``."""
     return ShardedOp(op, frozen(in_strategy), frozen(out_strategy), repeat)
 
 
 def numbered_ranks(ranks: int | Iterable[int]) -> tuple[int, ...]:
-    """Ranks that stand in a list, or the first so many.
+    """Return a tuple of ranks: the given ones, or ``0 ... n-1`` for a number n.
 
     >>> numbered_ranks(3), numbered_ranks([2, 0])
     ((0, 1, 2), (2, 0))

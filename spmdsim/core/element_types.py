@@ -169,7 +169,7 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
 
 
 def widened(value: Any) -> Any:
-    """Return 16-bit float arrays as float32, also inside of lists and tuples; everything else as it is."""
+    """Return float arrays of at most 16 bits as float32, also inside lists and tuples, which become lists."""
     if isinstance(value, (list, tuple)):
         return [widened(item) for item in value]
     if isinstance(value, np.ndarray) and is_half(value.dtype):

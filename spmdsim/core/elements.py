@@ -19,7 +19,7 @@ _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum
 
 
 def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
-    """The numpy function that combines two operands of the reduction (``avg`` adds)."""
+    """Return the NumPy function that combines two operands of a reduction (``avg`` adds)."""
     return _LOGICAL[op] if dtype.kind == "b" else _NUMERIC[op]
 
 
@@ -45,7 +45,7 @@ def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) ->
 
 
 def identity(op: str, dtype: np.dtype) -> object:
-    """The value that changes nothing when reduced: 0, 1, -inf, the smallest integer, True, False, ...
+    """Return the neutral value of a reduction: 0, 1, -inf, the smallest integer, True, False, ...
 
     >>> identity("max", np.dtype("int8")), identity("prod", np.dtype("f4"))
     (np.int8(-128), np.float32(1.0))
@@ -85,5 +85,5 @@ def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
+    """Return the array if it is C-contiguous, else a C-ordered copy; 0-d arrays stay 0-d."""
     return array if array.flags.c_contiguous else array.copy()

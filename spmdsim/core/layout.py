@@ -69,7 +69,7 @@ class Mesh(Immutable):
         return sizes if self.ranks is None else f"{sizes} on ranks {listed(self.ranks, list)}"
 
     def __call__(self, *dims: DimLike, partial: PartialLike = (), **wrong: NoReturn) -> Layout:
-        """A layout on this mesh: per tensor dim an axis, several axes (major first) or None.
+        """Return a layout on this mesh from one entry per tensor dim: an axis, several axes (major first) or None.
 
         ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.
         """
@@ -78,13 +78,13 @@ class Mesh(Immutable):
         return Layout(self, dims, partial)
 
     def axis_index(self, axis: str) -> int:
-        """Position of a named axis; LayoutError if the mesh has no such axis."""
+        """Return the position of a named axis. Raise LayoutError if the mesh has no such axis."""
         if axis not in self.axes:
             raise unknown(f"axis {axis!r} is not found in the mesh", axis, self.axes, LayoutError)
         return self.axes.index(axis)
 
     def axis_size(self, *axes: str) -> int:
-        """Product of the sizes of the given axes (1 for none)."""
+        """Return the product of the sizes of the given axes (1 for none)."""
         return math.prod(self.size_of[axis] if axis in self.axes else self.axis_index(axis) for axis in axes)
 
     @cached_property
@@ -104,14 +104,14 @@ class Mesh(Immutable):
         return 0 <= rank < self.size if self._positions is None else rank in self._positions
 
     def position(self, rank: int) -> int:
-        """Row-major position of a rank in the mesh; LayoutError if it is not there."""
+        """Return the row-major position of a rank. Raise LayoutError if the mesh does not contain the rank."""
         if rank not in self:
             where = f"0..{self.size - 1}" if self.ranks is None else str(list(self.ranks))
             raise LayoutError(f"rank {rank} is not in the mesh {self}, which holds ranks {where}")
         return rank if self._positions is None else self._positions[rank]
 
     def rank_at(self, position: int) -> int:
-        """The rank at a row-major position."""
+        """Return the rank at a row-major position."""
         return position if self.ranks is None else self.ranks[position]
 
     @property
@@ -120,7 +120,7 @@ class Mesh(Immutable):
         return tuple(range(self.size)) if self.ranks is None else self.ranks
 
     def coords(self, rank: int) -> tuple[int, ...]:
-        """The rank's coordinate on every axis.
+        """Return the rank's coordinate on every axis.
 
         >>> Mesh((2, 1, 4), ("a", "b", "c")).coords(5)
         (1, 0, 1)
@@ -129,11 +129,11 @@ class Mesh(Immutable):
         return tuple(position // stride % size for stride, size in zip(self._strides, self.shape))
 
     def rank_of(self, coords: Sequence[int]) -> int:
-        """The rank at a coordinate (inverse of :meth:`coords`)."""
+        """Return the rank at a coordinate (inverse of :meth:`coords`)."""
         return self.rank_at(sum(c * stride for c, stride in zip(coords, self._strides)))
 
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
-        """The ranks that differ from ``rank`` only on the given axes, itself included.
+        """Return the ranks that differ from ``rank`` only on the given axes, including ``rank``.
 
         They are ordered by their coordinates on ``axes``, the first axis given being the major one.
 
@@ -147,7 +147,7 @@ class Mesh(Immutable):
         return tuple(self.rank_at(base + sum(parts)) for parts in itertools.product(*offsets))
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
-        """All groups along the given axes, ordered by their first rank's position.
+        """Return all groups along the given axes, ordered by their first rank's position.
 
         >>> Mesh((2, 2), ("a", "b")).groups("a")
         ((0, 2), (1, 3))
@@ -173,7 +173,7 @@ def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any
 
 
 def block_sizes(size: int, parts: int) -> tuple[int, ...]:
-    """The sizes of all blocks.
+    """Return the sizes of all blocks.
 
     >>> block_sizes(7, 3)
     (3, 2, 2)
@@ -183,7 +183,7 @@ def block_sizes(size: int, parts: int) -> tuple[int, ...]:
 
 
 def largest_block(size: int, parts: int) -> int:
-    """Elements of the largest block, which is the first; nested cuts into as many parts have it too.
+    """Return the number of elements of the largest block, which is the first one; also for nested cuts.
 
     >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
     (3, 2, 2)
@@ -192,7 +192,7 @@ def largest_block(size: int, parts: int) -> int:
 
 
 def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
-    """Starts and sizes of all nested blocks; for few blocks faster than :func:`nested_block_arrays`.
+    """Return starts and sizes of all nested blocks; for few blocks it is faster than :func:`nested_block_arrays`.
 
     >>> nested_blocks(7, (2, 2))
     [(0, 2), (2, 2), (4, 2), (6, 1)]
@@ -204,7 +204,7 @@ def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class Layout(Immutable, LayoutFacts):
-    """Where a tensor lives on a mesh. Immutable and hashable; LayoutError for unknown or repeated axes, mixed reductions.
+    """The distribution of a tensor over a mesh. Immutable and hashable; LayoutError for wrong axes or mixed reductions.
 
     Args:
         mesh: the mesh.
@@ -228,22 +228,22 @@ class Layout(Immutable, LayoutFacts):
 
     @cached_property
     def partial_axes(self) -> tuple[str, ...]:
-        """The axes with pending results, in mesh order."""
+        """The axes with pending reductions, in mesh order."""
         return tuple(axis for axis, _ in self.partial)
 
     @cached_property
     def replicated_axes(self) -> tuple[str, ...]:
-        """The axes along which all ranks hold equal values, in mesh order."""
+        """The axes along which all ranks own equal values, in mesh order."""
         used = {axis for entry in self.dims for axis in entry} | {*self.partial_axes}
         return tuple(axis for axis in self.mesh.axes if axis not in used)
 
     @property
     def reduce_op(self) -> str | None:
-        """The reduction all partial axes wait for, or None."""
+        """The pending reduction of all partial axes, or None."""
         return self.partial[0][1] if self.partial else None
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
-        """``(start, stop)`` per dim of the piece of a tensor of this ``shape`` that ``rank`` holds; outside the mesh empty."""
+        """Return ``(start, stop)`` per dim of the shard that ``rank`` owns of a tensor of this ``shape``; empty outside the mesh."""
         if len(shape) != len(self.dims):
             self.check_shape(shape)
         if rank not in self.mesh:
@@ -258,20 +258,20 @@ class Layout(Immutable, LayoutFacts):
         return tuple(bounds)
 
     def slices(self, shape: Sequence[int], rank: int) -> tuple[slice, ...]:
-        """The bounds as slices, to index a global array with."""
+        """Return the bounds as slices that index a global array."""
         return tuple(slice(start, stop) for start, stop in self.bounds(shape, rank))
 
     def local_shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Shape of the piece that ``rank`` holds; all zero for a rank outside the mesh."""
+        """Return the shape of the shard that ``rank`` owns; all zeros for a rank outside the mesh."""
         return tuple(stop - start for start, stop in self.bounds(shape, rank))
 
     @cached_property
     def reduced(self) -> Layout:
-        """The same splits with nothing pending."""
+        """The layout with equal splits and no pending reduction."""
         return Layout(self.mesh, self.dims) if self.partial else self
 
     def dual(self) -> Layout:
-        """The layout of the gradient: S stays S, R stays R, P becomes R (JAX's cotangent spec)."""
+        """Return the layout of the gradient: S stays S, R stays R, P becomes R (JAX's cotangent spec)."""
         return self.reduced
 
     @cached_property

@@ -28,7 +28,7 @@ def _sizes(box: Bounds) -> tuple[int, ...]:
 
 
 def cutting(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
-    """What cuts a box out of an array that holds another one: the array itself where they are the same."""
+    """Return a function that cuts a box out of an array that contains it; it returns the array itself for equal boxes."""
     if box == outer:
         return contiguous
     if not volume(box):  # what is empty may be longer in some dim than the piece it would be cut from
@@ -61,7 +61,7 @@ def _slices(step: Step, dtype: np.dtype) -> Program:
 
 
 def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
-    """The members by the box that a layout gives them."""
+    """Return the members by the box that a layout assigns to them."""
     boxes: dict[Bounds, list[int]] = {}
     for rank in members:
         boxes.setdefault(layout.bounds(step.shape, rank), []).append(rank)
@@ -69,7 +69,10 @@ def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds
 
 
 def _together(step: Step, members: tuple[int, ...]) -> Program:
-    """Put the group's distinct source boxes together once, or reduce its arrays in order; then cut the target boxes out."""
+    """Return the program of one group: join its source boxes, or reduce its arrays in order; then cut target boxes.
+
+    Source boxes that are equal are joined once.
+    """
     sources, targets = holders(step.src, step, members), holders(step.dst, step, members)
     filled = [box for box in sources if volume(box)]
     union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
@@ -92,7 +95,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
 
 
 def grouped(step: Step, dtype: np.dtype) -> Program:
-    """What each group of a collective does, one after the other."""
+    """Return the program of a collective: what each group does, one group after the other."""
     if step.op is not None:
         check_reduce(step.op, dtype)
     programs = [_together(step, members) for members in step.src.mesh.groups(*step.axes)]
@@ -105,7 +108,7 @@ def grouped(step: Step, dtype: np.dtype) -> Program:
 
 
 class DerivedStep(NamedTuple):
-    """A step derived for all ranks: the shapes of their shards, what ranks outside get, and what computes the rest."""
+    """A step derived for all ranks: shapes of their shards, arrays of ranks outside, and the function that computes the rest."""
 
     shapes: list[tuple[int, ...]]
     outside: Shards
@@ -122,7 +125,7 @@ DERIVATIONS: dict[str, Derivation] = {
 
 
 class LockStepRunner:
-    """Runs the steps of a world that owns all its ranks. Each step is derived once, and kept in the world's cache.
+    """A runner of steps for a world that owns all its ranks. Each step is derived once and kept in the world's cache.
 
     Args:
         world: the world.

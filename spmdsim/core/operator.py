@@ -115,7 +115,7 @@ class Op(Pictured):
     def shard(
         self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
     ) -> ShardedOp:
-        """The operator with a given strategy instead of the cheapest one.
+        """Return the operator with a given strategy instead of the cheapest one.
 
         Args:
             in_strategy: cuts per operand such as ``((2, 4), (4, 1))``, a layout per operand, or a mapping of
@@ -126,7 +126,7 @@ class Op(Pictured):
         return sharded(self, in_strategy, out_strategy, repeat)
 
     def bind(self, shapes: Sequence[Shape], params: Params, dtypes: Dtypes | None = None) -> BoundRule:
-        """The rule for these shapes, and what of it holds for these element types; RuleError if it does not fit."""
+        """Return the rule for these shapes and element types. Raise RuleError if they do not fit."""
         with context(operator=self.name):
             source = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
             rule, sizes = source if isinstance(source, tuple) else (source, {})
@@ -136,14 +136,14 @@ class Op(Pictured):
             return bind(rule, tuple(map(tuple, shapes)), tuple(sorted(sizes.items())))
 
     def result_dtype(self, dtypes: Dtypes, params: Params) -> np.dtype | tuple[np.dtype, ...]:
-        """Element type of the result; of several results that are not alike a tuple of them."""
+        """Return the element type of the result, or a tuple if several results have different types."""
         if self.dtype is None:
             return promoted(*dtypes)
         kind: Any = self.dtype(*dtypes, **params)
         return kind if isinstance(kind, tuple) else np.dtype(kind)
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
-        """The layouts in which the local function leaves the results."""
+        """Return the layouts in which the local function leaves the results."""
         return bound.output_layouts(strategy)
 
     def result_layout(self, computed: Layout) -> Layout:
@@ -151,7 +151,7 @@ class Op(Pictured):
         return computed.reduced if self.finish else computed
 
     def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
-        """The layouts in which gradients of its results are taken."""
+        """Return the layouts in which the gradients of the results are accepted."""
         return tuple(layout.dual() for layout in self.output_layouts(bound, strategy))
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
@@ -159,13 +159,16 @@ class Op(Pictured):
         return None
 
     def functions(self, dtypes: Dtypes) -> tuple[Local, Local | None]:
-        """Return ``forward`` and ``vjp`` for operands and results of these types: they get float32 for 16-bit floats."""
+        """Return ``forward`` and ``vjp``, or None without one; they get float32 for floats of at most 16 bits.
+
+        ``dtypes`` are the types of the operands and results. ``forward`` is unchanged if the operator only moves elements.
+        """
         vjp = None if self.vjp is None else computed_widely(self.vjp, dtypes)
         return self.forward if self.moves else computed_widely(self.forward, dtypes), vjp
 
     @property
     def has_gradient(self) -> bool:
-        """Whether its results have gradients that go on to its operands."""
+        """True if gradients of the results are passed on to the operands."""
         return self.functions(())[1] is not None
 
     def user_functions(self) -> tuple[object, ...]:

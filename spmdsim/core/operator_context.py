@@ -11,7 +11,7 @@ from spmdsim.pictured import ShortRepr
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Context(ShortRepr):
-    """The facts that a contextual local function may ask about its rank's shard; one per recipe and rank.
+    """The facts about its rank's shard that a contextual local function may ask for; one per recipe and rank.
 
     Attributes:
         bound: the operator's rule for the shapes of the call.
@@ -29,11 +29,11 @@ class Context(ShortRepr):
         return dict(zip(self.bound.sizes, layout.bounds(tuple(self.bound.sizes.values()), self.rank)))
 
     def bounds(self, factor: str) -> tuple[int, int]:
-        """``(start, stop)`` of this rank's part of a factor."""
+        """Return ``(start, stop)`` of this rank's part of a factor."""
         return self._bounds[factor]
 
     def size(self, factor: str) -> int:
-        """Global size of a factor."""
+        """Return the global size of a factor."""
         return self.bound.sizes[factor]
 
     @cached_property
@@ -43,5 +43,5 @@ class Context(ShortRepr):
         return [laid_out(term, strategy).slices(shape, self.rank) for term, shape in pairs]
 
     def index(self, operand: int) -> tuple[slice, ...]:
-        """Global slices of an operand's shard; operand -1 is the first result."""
+        """Return the global slices of an operand's shard; operand -1 is the first result."""
         return self._slices[operand]

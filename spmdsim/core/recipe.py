@@ -43,7 +43,7 @@ _tracked = attrgetter("_tracked")
 
 @dataclass
 class Recipe:
-    """What to do when an operator meets operands with these metas in this world.
+    """The derived facts of an operator call with these metas in this world.
 
     Attributes:
         plans: the redistributions of operands, None where there is nothing to move.
@@ -212,13 +212,16 @@ class Recipe:
         return tuple([self.op.typed(array, meta.held) for array, meta in zip(results, self.outputs)])
 
     def outside(self) -> tuple[np.ndarray, ...]:
-        """What a rank outside the mesh holds: arrays without elements."""
+        """Return the arrays of a rank outside the mesh; they have no elements."""
         return tuple(np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs)
 
     def kept(
         self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], wanted: tuple[bool, ...]
     ) -> tuple[list[Arrays], list[Arrays] | None]:
-        """The arrays that the wanted gradients look at; zeros that take no memory in the place of other operands."""
+        """Return the operands' and results' arrays that a backward pass needs.
+
+        Unneeded operands become zeros without memory. The results are None unless the operator saves them.
+        """
         blanks = self.blanks.get(wanted)
         if blanks is None:
             held = [x.held if x.world.has_data else [] for x in operands]
@@ -233,27 +236,27 @@ class Recipe:
 
     @cached_property
     def tracked(self) -> tuple[int, ...]:
-        """The results that gradients come back from; none without those of the first."""
+        """The numbers of the results through which gradients return; none without a ``vjp`` or if the first has none."""
         differentiable = [has_gradient(meta.dtype) for meta in self.outputs]
         whole = self.vjp is not None and differentiable[0]
         return tuple(compress(range(len(differentiable)), differentiable)) if whole else ()
 
     @cached_property
     def duals(self) -> tuple[Layout, ...]:
-        """Layouts in which the results' gradients are taken."""
+        """The layouts in which the gradients of the results are accepted."""
         return self.op.duals(self.bound, self.strategy)
 
     @cached_property
     def gradients(self) -> tuple[Meta, ...]:
-        """Metas of the operands' gradients as the local gradient function leaves them."""
+        """The metas of the operands' gradients as the local gradient function leaves them."""
         layouts = (self.bound.gradient_layout(self.strategy, i) for i in range(len(self.inputs)))
         return tuple(map(Meta.with_layout, self.inputs, layouts))
 
 
 def looks_at(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
-    """Return True for the operands that the gradients of the wanted ones depend on.
+    """Return, for each operand, whether the gradients of the wanted operands depend on it.
 
-    These are the seen operands that are not linear together with each wanted one.
+    A gradient depends on a seen operand if the rule is not linear in both operands together, for some wanted operand.
     """
     linear = rule.linear if "sum" in rule.passes else ()
     return tuple(
@@ -269,6 +272,6 @@ def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
 
 
 def routed(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:
-    """The way of a tensor into a layout; None where it lies so."""
+    """Return the route of a tensor to a layout; None if the tensor is in this layout."""
     same = layout is meta.layout or layout.canonical == meta.layout.canonical
     return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)

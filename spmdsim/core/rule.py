@@ -114,7 +114,7 @@ class Rule(ShortRepr):
         return tuple(f for f in self.factors if any(f not in members(out) for out in self.outputs))
 
     def reduction(self, factor: str) -> str:
-        """The reduction op of a factor; those of the dims of ``...`` are called ``.0``, ``.1``, …"""
+        """Return the reduction of a factor; the dims of ``...`` are called ``.0``, ``.1``, …"""
         return dict(self.reductions).get(ELLIPSIS if factor[0] == "." else factor, "sum")
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Strategy(Pictured):
     def of(
         cls, mesh: Mesh, splits: Mapping[str, str | Iterable[str]], passed: Iterable[Passed] = ()
     ) -> Strategy:
-        """A strategy from a mapping such as ``{"m": "dp", "k": ("tp", "sp")}``."""
+        """Build a strategy from a mapping such as ``{"m": "dp", "k": ("tp", "sp")}``."""
         items = {f: (a,) if isinstance(a, str) else tuple(a) for f, a in splits.items()}
         return cls(mesh, tuple(sorted((f, a) for f, a in items.items() if a)), tuple(sorted(passed, key=str)))
 
@@ -149,11 +149,11 @@ class Strategy(Pictured):
         return dict(self.splits)
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
-        """The axes that split a factor (none for an unsplit one)."""
+        """Return the axes that split a factor (none for an unsplit one)."""
         return self.axes.get(factor, ())
 
     def parts(self, factor: str) -> int:
-        """Into how many pieces a factor is cut."""
+        """Return the number of blocks into which a factor is split."""
         return self.mesh.axis_size(*self.axes_of(factor))
 
     def __str__(self) -> str:
@@ -188,36 +188,36 @@ class BoundRule(ShortRepr):
 
     @cached_property
     def contraction(self) -> bool:
-        """Whether products are summed: linear in each of several operands, and a factor is reduced."""
+        """True if products are summed: linear in each of several operands, and a factor is reduced."""
         each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
         return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced[0])
 
     @cached_property
     def reduced(self) -> tuple[tuple[str, ...], ...]:
-        """Per result the factors of the operands that it lacks, unless they must stay whole."""
+        """The factors of the operands that each result lacks, unless they must stay whole."""
         of_inputs = set().union(*map(members, self.inputs)) - self.rule.whole
         lacking = [of_inputs - members(term) for term in self.outputs]
         return tuple(tuple(f for f in self.sizes if f in some) for some in lacking)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
-        """Factors that an axis may split."""
+        """The factors that an axis may split."""
         return tuple(f for f in self.sizes if f not in self.rule.whole)
 
     @cached_property
     def compound(self) -> frozenset[str]:
-        """Factors that share a dim with another one; they split evenly only."""
+        """The factors that share a dim with another one; they split evenly only."""
         terms = (*self.inputs, *self.outputs)
         return frozenset(f for term in terms for dim in term if len(dim) > 1 for f in dim)
 
     # -- strategy -> layouts ------------------------------------------------------------------------
 
     def refusals(self, strategy: Strategy) -> Iterator[str]:
-        """Why the rule does not allow a strategy, in words."""
+        """Yield the reasons why the rule does not allow a strategy."""
         return rules.of_strategy(self, strategy)
 
     def allows(self, strategy: Strategy) -> bool:
-        """Whether the rule allows a strategy."""
+        """Return True if the rule allows a strategy."""
         return next(self.refusals(strategy), None) is None
 
     def check(self, strategy: Strategy) -> None:
@@ -226,22 +226,22 @@ class BoundRule(ShortRepr):
             raise RuleError(refusal)
 
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """The layout every operand must have."""
+        """Return one layout per operand: the layout that the operand must have."""
         return tuple(
             laid_out(term, strategy, tuple((a, op) for a, operands, op in strategy.passed if i in operands))
             for i, term in enumerate(self.inputs)
         )
 
     def steps(self, strategy: Strategy) -> Sequence[tuple[Any, Any]] | None:
-        """The collectives in the middle of the local function, each with its element type, if it is made for such."""
+        """Return each collective in the middle of the local function with its element type; None if there are none."""
         return None
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """The layout the results come out with, pending reductions included."""
+        """Return the layouts of the results, pending reductions included."""
         return tuple(laid_out(t, strategy, self.partial_of(strategy, i)) for i, t in enumerate(self.outputs))
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
-        """The layout in which the gradient of an operand comes out of the transposed rule.
+        """Return the layout in which the transposed rule leaves the gradient of an operand.
 
         Axes of factors that the operand lacks are partial, as are those along which its co-factor was.
         """
@@ -251,7 +251,7 @@ class BoundRule(ShortRepr):
         return laid_out(self.inputs[operand], strategy, (*lacking, *passed))
 
     def partial_of(self, strategy: Strategy, output: int) -> tuple[tuple[str, str], ...]:
-        """The axes along which a result comes out partial, with what it waits for."""
+        """Return the axes along which a result is partial, with their pending reductions."""
         reduced = [
             (axis, self.rule.reduction(factor))
             for factor in self.reduced[output]
@@ -263,7 +263,7 @@ class BoundRule(ShortRepr):
     # -- layouts -> strategy ------------------------------------------------------------------------
 
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
-        """The strategy under which operands with these layouts are computed as they are; RuleError if none fits."""
+        """Return the strategy that fits operands in these layouts without redistribution. Raise RuleError if there is none."""
         mesh = rules.common_mesh(layouts)
         splits: dict[str, list[tuple[int, Axes]]] = {}  # by factor: the operands that have it, and its axes
         for i, (term, layout) in enumerate(zip(self.inputs, layouts)):
@@ -301,7 +301,7 @@ class BoundRule(ShortRepr):
         return passed
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
-        """Every strategy on a mesh: each axis splits one factor, passes a partial value on, or does nothing.
+        """Yield every strategy on a mesh: each axis splits one factor, passes a partial value on, or does nothing.
 
         ``partial``: also those in which operands arrive partial (sums); ``empty``: also those in which some rank gets
         an empty block.

@@ -38,7 +38,7 @@ REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def overlap(a: Bounds, b: Bounds) -> Bounds | None:
-    """The common box of two boxes, or None if they share no element.
+    """Return the common box of two boxes, or None if they share no element.
 
     >>> overlap(((0, 4), (0, 4)), ((2, 6), (1, 3)))
     ((2, 4), (1, 3))
@@ -48,7 +48,7 @@ def overlap(a: Bounds, b: Bounds) -> Bounds | None:
 
 
 def within(box: Bounds, outer: Bounds) -> Index:
-    """The box as slices relative to the start of ``outer``."""
+    """Return the box as slices relative to the start of ``outer``."""
     return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
 
 
@@ -58,9 +58,10 @@ def volume(box: Bounds) -> int:
 
 
 def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
-    """Elements that a rank receives in a reduction of so many members, as the bandwidth-optimal algorithm moves blocks.
+    """Return the number of elements that a rank receives in a bandwidth-optimal reduction of ``members`` ranks.
 
-    After it the rank, number ``messages`` of its group, has ``held`` elements (a number, or an array); the first is the busiest.
+    After it the rank has ``held`` elements (a number, or an array). ``place`` is the position of the rank in its group; the
+    rank at position 0, the default, is the busiest.
 
     >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
     (30, 16)
@@ -105,11 +106,11 @@ class Step(ShortRepr):
         return self.shape if self.to_shape is None else self.to_shape
 
     def group(self, rank: int) -> tuple[int, ...]:
-        """The ranks that take part together with ``rank``, major axis first, itself included."""
+        """Return the ranks of ``rank``'s group, major axis first, including ``rank``."""
         return self.src.mesh.group(rank, *self.axes)
 
     def place(self, rank: int) -> int:
-        """The number of ``rank`` among the ranks of its group in ascending order: that of its block in an all_reduce."""
+        """Return the position of ``rank`` among the sorted ranks of its group, which is the number of its block in an all_reduce."""
         mesh = self.src.mesh
         if mesh.ranks is not None:
             return sorted(self.group(rank)).index(rank)
@@ -149,23 +150,23 @@ Price = Callable[[Step, int], float]
 
 
 class Route(Protocol):
-    """What a world is asked for: steps from one layout to another."""
+    """The interface of plans: steps from one layout to another."""
 
     @property
     def dst(self) -> Layout:
-        """The layout at its end."""
+        """The layout at the end."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The collectives, in order."""
+        """The collectives in order."""
 
     @property
     def shape_after(self) -> Shape:
-        """Global shape at its end."""
+        """The global shape at the end."""
 
 
 class ShortestRoute(NamedTuple):
-    """Such steps."""
+    """The result of :func:`shortest_route`: its end, its steps and the shape at its end."""
 
     dst: Layout
     steps: tuple[Step, ...]
@@ -173,7 +174,7 @@ class ShortestRoute(NamedTuple):
 
 
 def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price: Price) -> ShortestRoute:
-    """The cheapest path of steps, and of those the one with the fewest (Dijkstra); PlanError if none is on one mesh.
+    """Return the cheapest path of steps, with the fewest steps among equal costs (Dijkstra). Raise PlanError if there is none.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -198,7 +199,7 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
 
 
 def _moves(here: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
-    """The steps that make sense: reduce what must be, put axes where the target has them, give up those it has not."""
+    """Yield the steps that may be useful: reduce pending axes, split by the target's axes, gather all others."""
 
     def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = here.partial) -> Step:
         op = here.reduce_op if collective in REDUCING else None

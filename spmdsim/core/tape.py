@@ -37,7 +37,7 @@ _tracked = attrgetter("_tracked")
 
 
 class Node(ABC):
-    """Something that computed tensors from operands. Of these it keeps those that are leaves, and the first one's meta."""
+    """The record of a calculation: its operands that are leaves, and the meta of its first result."""
 
     __slots__ = ("meta", "number", "sources", "wanted", "world")
 
@@ -56,24 +56,24 @@ class Node(ABC):
 
     @abstractmethod
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """From the gradients of each result, those of each operand."""
+        """Return the gradients of each operand from the gradients of each result."""
 
     def spend(self) -> None:  # noqa: B027 - most keep nothing
         """Drop what only the first backward pass needs."""
 
 
 class MoveNode(Node):
-    """A redistribution: the identity on the global tensor."""
+    """The record of a redistribution, which is the identity on the global tensor."""
 
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Hand the gradients on, whatever their layout."""
+        """Pass the gradients on in any layout."""
         return gradients
 
 
 class OpNode(Node):
-    """An operator call, with what its local gradient function looks at."""
+    """The record of an operator call with the arrays that its local gradient function reads."""
 
     __slots__ = ("origin", "params", "recipe", "results", "saved", "spent", "values")
 
@@ -122,7 +122,7 @@ class OpNode(Node):
         return arrived
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """The operands' gradients, of those that are wanted: arrays on every owned rank, or a tensor."""
+        """Return the wanted gradients of operands: arrays on every owned rank, or a tensor."""
         recipe, world = self.recipe, self.world
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.gradients]
@@ -132,7 +132,7 @@ class OpNode(Node):
 
 
 def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
-    """What a rank's local gradient function gives, from the results' gradients that arrived, the operands, what was saved."""
+    """Call a rank's local gradient function with the results' gradients, the operands and the saved results."""
     rest = iter(arrays)
     dys = [next(rest) if there else None for there in arrived]
     operands = [next(rest) for _ in recipe.inputs]
@@ -150,7 +150,7 @@ def local_gradients(
     wanted: Sequence[bool],
     *lists: Any,
 ) -> list[list[Any] | None]:
-    """The operands' gradients on every owned rank, from what :func:`pulled` takes; None where there are none."""
+    """Return the operands' gradients on every owned rank, computed by :func:`pulled`; None where there is none."""
     kinds = [meta.held if asked else None for asked, meta in zip(wanted, recipe.gradients)]
     # Ranks outside the mesh cannot know what has no gradient: zeros.
     nothing = np.zeros_like if recipe.strategy.mesh.size < world.size else lambda _: None
@@ -169,7 +169,7 @@ def local_gradients(
 
 
 def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
-    """A local gradient, or a function that gives it, in the type of its operand; that of a real operand is the real part."""
+    """Convert a local gradient, or a function that computes it, to its operand's type; take the real part for real operands."""
     gradient = np.asarray(gradient() if callable(gradient) else gradient)
     if gradient.dtype.kind == "c" and dtype.kind != "c":
         gradient = gradient.real
@@ -192,7 +192,7 @@ def reduce_gradients(gradients: list[T], layout: Layout) -> T:
 
 
 def added(gradients: Sequence[T], *, more_to_come: bool = False) -> T:
-    """The sum of gradients that lie alike, to which maybe more is added later."""
+    """Return the sum of gradients in equal layouts; more gradients may be added to it later."""
     first, *others = gradients
     return first._plus(others, more_to_come) if others and first.world.has_data else first
 
@@ -216,7 +216,7 @@ def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bo
 def pull_back(
     result: PlainTensor, gradient: PlainTensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
-    """The leaves ``result`` depends on, as soon as no more gradients come, with these, not yet added: the only references to them."""
+    """Yield the leaves on which ``result`` depends with their gradients, each as soon as all of its gradients arrived."""
     if not result.requires_grad:
         raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
     waiting: dict[tuple[Node, int], Gradients] = {}
@@ -265,7 +265,7 @@ def _first(result: PlainTensor, gradient: PlainTensor | None) -> PlainTensor:
 
 
 def history(root: Node | None) -> list[Node]:
-    """All nodes that ``root`` depends on, each after the nodes that use it."""
+    """Return all nodes on which ``root`` depends, each after the nodes that use it."""
     nodes: dict[int, Node] = {}
     waiting = [root]
     for node in waiting:

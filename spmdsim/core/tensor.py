@@ -38,7 +38,7 @@ _ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
 
 
 class Meta:
-    """Layout, global shape and dtype of a tensor; ``held`` is the type of its arrays, mostly ``dtype``.
+    """The layout, global shape and element type of a tensor; ``held`` is the type of its arrays, mostly ``dtype``.
 
     Equal values are one object: operators look their recipe up by identity, which costs nothing.
     """
@@ -51,11 +51,11 @@ class Meta:
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
-        """The one Meta with these values; LayoutError if the layout is for another number of dims."""
+        """Return the only Meta with these values. Raise LayoutError if the layout has another number of dims."""
         return interned(layout, tuple(shape), np.dtype(dtype))
 
     def with_layout(self, layout: Layout) -> Meta:
-        """The same tensor laid out differently."""
+        """Return the Meta of this tensor in another layout."""
         return Meta.of(layout, self.shape, self.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,7 +68,7 @@ class Meta:
 
 @lru_cache(maxsize=4096)
 def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
-    """The one Meta with these values; the latest are found at once."""
+    """Return the only Meta with these values; recent ones are found first."""
     shape = tuple([int(n) for n in shape])  # numpy's integers are equal to Python's, and would stay
     meta = _ALIVE.get((layout, shape, dtype))
     if meta is None:
@@ -127,9 +127,10 @@ class PlainTensor(Pictured):
     def from_array(
         cls: type[T], source: ArrayLike, layout: Layout, world: AbstractWorld, *, requires_grad: bool = False
     ) -> T:
-        """A tensor of which each rank takes its own piece of an array.
+        """Create a tensor of which each rank copies its shard of an array.
 
-        Along a partial axis the first rank takes the values and the others the reduction's identity.
+        Along a partial axis the first rank takes the values and the others the reduction's identity. If the reduction is
+        ``avg``, all ranks take the values.
         """
         world.check_mesh(layout.mesh)
         array = np.asarray(source)
@@ -138,7 +139,7 @@ class PlainTensor(Pictured):
 
     @property
     def shards(self) -> list[np.ndarray]:
-        """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
+        """The arrays of the owned ranks in the order of ``world.ranks``, of type ``dtype``. Raises WorldError if calls differ."""
         self.world.verify_calls()
         if self.meta.held is not self.meta.dtype:
             return in_type(self.held, self.meta.dtype)
@@ -155,7 +156,7 @@ class PlainTensor(Pictured):
 
     @property
     def layout(self) -> Layout:
-        """Where the pieces are."""
+        """The layout of the tensor."""
         return self.meta.layout
 
     @property
@@ -173,7 +174,7 @@ class PlainTensor(Pictured):
         return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"
 
     def to(self: T, layout: Layout) -> T:
-        """The same tensor in another layout, by the cheapest redistribution."""
+        """Return the tensor in another layout, by the cheapest redistribution."""
         if layout == self.meta.layout:
             return self
         self.world.check_mesh(layout.mesh)
@@ -181,7 +182,7 @@ class PlainTensor(Pictured):
         return follow(self, route)
 
     def full(self) -> np.ndarray:
-        """The whole tensor as one array of the caller's own, on every process; all ranks must call it, in a world with data."""
+        """Return the whole tensor as a new array on every process. All ranks must call it; the world must have data."""
         if not self.world.has_data:
             raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
         mesh, size = self.layout.mesh, self.world.size
@@ -193,13 +194,18 @@ class PlainTensor(Pictured):
         return whole if own else whole.copy()
 
     def detach(self: T) -> T:
-        """The same data without a gradient history."""
+        """Return the data of the tensor without a gradient history."""
         if self.node is None and not self.requires_grad:
             return self
         return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
 
     def beside(self, name: str, values: Sequence[object]) -> Sequence[PlainTensor]:
-        """Return the operands of an operator that this tensor is one of, as tensors of one world; UsageTypeError if some are not."""
+        """Return the operands of the operator ``name``, all of them tensors of this tensor's world.
+
+        Raises:
+            UsageTypeError: If an operand is not a tensor.
+            WorldError: If a tensor lives in another world.
+        """
         tensors = [x for x in values if isinstance(x, PlainTensor)]
         if len(tensors) < len(values):
             kinds = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
@@ -251,7 +257,7 @@ class PlainTensor(Pictured):
 
 
 class OwnPieces(list[Any]):
-    """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
+    """The shards of a tensor whose ranks are all in this process, for programs that read or write one of them.
 
     Real ranks share no array: nor does a rank with equal pieces as soon as somebody asks for its own.
     """
@@ -273,7 +279,7 @@ class OwnPieces(list[Any]):
 
 
 def pieces(world: AbstractWorld, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndarray]) -> list[Any]:
-    """What each owned rank holds of values that are taken by an index; ranks with equal pieces share one."""
+    """Return the shards of the owned ranks, read by a function of an index; ranks with equal shards share one array."""
     layout, mesh, op = meta.layout, meta.layout.mesh, str(meta.layout.reduce_op)
     shards, shared = [], dict[Any, np.ndarray]()
     for rank in world.ranks:

@@ -68,7 +68,7 @@ class Observers:
 
 
 class ProvenanceNumbers(Protocol):
-    """Numbers that identify how tensors were computed, equal on all ranks of a correct program; 0 where no ranks compare."""
+    """The interface of numbers that identify how tensors were computed: equal on all ranks; 0 if ranks compare nothing."""
 
     def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
         """Return the number of an operator's result ``k``."""
@@ -81,14 +81,14 @@ class ProvenanceNumbers(Protocol):
 
 
 class ComparesCalls(Protocol):
-    """Compares the calls of this process with those of the others."""
+    """The interface of objects that compare the calls of this process with those of the others."""
 
     def compare(self) -> None:
-        """Compare all calls so far; WorldError if ranks disagree."""
+        """Compare all calls so far. Raise WorldError if ranks disagree."""
 
 
 class AbstractWorld(Pictured, ABC):
-    """Base of all worlds.
+    """The base of all worlds.
 
     Args:
         size: number of ranks.
@@ -131,7 +131,7 @@ class AbstractWorld(Pictured, ABC):
         return f"{type(self).__name__}({self.size})"
 
     def __deepcopy__(self, _memo: object) -> AbstractWorld:
-        """A world is a place: copies of what lives in it live there, too."""
+        """Return the world itself, because copies of its tensors live in it, too."""
         return self
 
     def __reduce__(self) -> str:
@@ -150,7 +150,7 @@ class AbstractWorld(Pictured, ABC):
         """
 
     def walk(self, steps: Sequence[Step], tensor: PlainTensor, held: np.dtype) -> Shards:
-        """Return the shards of a tensor after some steps; ``held`` is the type in which they are stored then."""
+        """Run steps on a tensor and return its final shards; convert them to the type ``held`` before a "fill"."""
         shards = tensor.held
         try:
             for step in steps:
@@ -201,11 +201,11 @@ class AbstractWorld(Pictured, ABC):
                 )
 
     def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
-        """Return the cheapest steps from one layout to another."""
+        """Return the cheapest steps from one layout to another; PlanError if there are none."""
         return self.planner.plan(src, dst, shape, dtype)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the cheapest strategy for operands in these layouts, if they fit no strategy."""
+        """Return the cheapest strategy for operands whose layouts fit no strategy without redistribution."""
         return self.planner.choose(bound, layouts, dtypes)
 
     def verify_calls(self) -> None:

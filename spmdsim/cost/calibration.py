@@ -110,7 +110,7 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
 
 
 def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
-    """Remove disturbed samples: no size may take longer than a larger size.
+    """Return one time per size, lowered to the least time of a larger size; of several times take the median first.
 
     Other work on the machine only ever adds time, so a time above that of a larger size is not the size's own.
 
@@ -163,7 +163,7 @@ def _best_cut(data: list[Sample], most: int) -> list[tuple[int, int]]:
 
     def criterion(k: int) -> float:
         # Errors below half a percent are no evidence: clocks are not better than that.
-        """Return the criterion of a range of indices."""
+        """Return the Bayesian information criterion of the best division into ``k`` ranges."""
         mean = max(table[k][count][0] / count, 0.005**2)
         # Each range has three numbers of its own, and the best of many cuts fits noise better than any given one.
         return count * log(mean) + 6 * k * log(count)

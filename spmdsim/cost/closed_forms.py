@@ -85,7 +85,7 @@ class Rate(Pictured):
 
 
 def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
-    """Return the range of sizes that has this size; ``otherwise`` beyond the last range."""
+    """Return alpha and beta of the first range that includes this size; ``otherwise`` beyond the last range."""
     for one in pieces:
         if nbytes <= one.limit:
             return Link(one.alpha, one.beta)

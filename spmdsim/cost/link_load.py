@@ -85,7 +85,10 @@ def symmetry_of(schedule: Schedule) -> str:
 
 
 def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
-    """Return all rounds of a schedule in order; equal rounds in a row are one entry.
+    """Yield the rounds of a schedule in order.
+
+    With a symmetry and more than 32 ranks, the rounds follow from rank 0 and equal rounds in a row are one entry. Otherwise
+    all ranks are generated and each round is an entry.
 
     Raises:
         InputError: when an algorithm without symmetry would have to be generated for too many ranks.
@@ -214,7 +217,7 @@ def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) ->
 
 
 def _everyone(n: int, kind: str, peers: list[int], sizes: list[float]) -> tuple[Ints, Ints, Floats]:
-    """Extend what rank 0 sends to all ranks."""
+    """Return senders, receivers and sizes in bytes of all ranks' messages, derived from those of rank 0."""
     ranks = np.arange(n, dtype=np.int64)
     targets = [ranks ^ peer if kind == "xor" else _shifted(ranks, peer) for peer in peers]
     if len(peers) == 1:
@@ -309,7 +312,7 @@ class Hotspot:
 
 
 def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int = 1) -> tuple[Hotspot, ...]:
-    """Return the busiest link of each round; equal rounds are one entry, rounds without messages are left out.
+    """Return the busiest link of each entry of :func:`link_loads`; entries without messages are left out.
 
     >>> from spmdsim.collectives import schedule_of
     >>> from spmdsim.cost.topologies import Torus

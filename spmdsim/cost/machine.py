@@ -144,7 +144,7 @@ class Machine(ShortRepr):
 
     @property
     def certainty(self) -> str:
-        """Return a sentence that says how far measured times may be from predicted ones."""
+        """A sentence about how far measured times may be from predicted times."""
         if self.interval is None:
             return (
                 f"{self.name} is a model whose times were not compared with measurements: no error interval"

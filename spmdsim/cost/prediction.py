@@ -133,7 +133,7 @@ def predict(
         events: parameters, in seconds, to simulate events in the LogGOPS model instead of synchronous rounds.
 
     Raises:
-        InputError: nothing to predict.
+        InputError: If ``ranks`` or ``sizes`` is empty or has impossible numbers, or an algorithm is unknown.
 
     >>> prediction = predict("all_reduce", Machine.laptop(), [8], [8, 2**20], ["ring", "recursive_doubling"])
     >>> [point.best for point in prediction.points]
@@ -226,7 +226,10 @@ def _affordable(schedule: Schedule, machine: Machine, network: bool, events: boo
 
 
 def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
-    """Return the times of the library's own call, if the machine has measured it."""
+    """Return a function from message size in bytes to the measured seconds of the library's own call.
+
+    Its name is ``"native"``. The result is empty if the machine has no measurement on ``n`` ranks.
+    """
     keys = {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
     if (collective, "native", n) not in keys:
         return {}

@@ -80,8 +80,8 @@ def price(
         nbytes: message size as the collective counts it (``schedule.collective.size_means``).
         topology: links to share; the machine's own levels if not given.
         itemsize: bytes that are never cut.
-        rounds: True to go through the rounds, False for the closed form; by default the closed form where it
-            exists, the machine is flat and the schedule is large.
+        rounds: True to go through the rounds; False for the closed form if there is one, the machine is flat and the
+            algorithm has one port; by default the schedule must also have more than 50,000 rounds times ranks.
 
     >>> from spmdsim.collectives import schedule_of
     >>> cost = price(schedule_of("all_reduce", "ring", 4), Machine("toy", 1e-6, 1e-9), 1000)
@@ -217,7 +217,8 @@ _LOOKED_AT = 32
 def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize: int) -> float:
     """Return the seconds of a schedule as this package executes it: its rounds and the copies of its buffers.
 
-    It runs on ``count`` elements, as the collective counts them, from separate input to output arrays.
+    It runs on ``count`` elements, as the collective counts them, from separate input to output arrays. ``call_seconds``
+    of the machine is added. Messages of unchanged input take ``still_seconds`` where the machine has ``still_pieces``.
 
     >>> from spmdsim.collectives import schedule_of
     >>> machine = Machine("m", 1e-6, 1e-9, beta_memory=1e-9)

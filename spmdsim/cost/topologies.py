@@ -211,7 +211,7 @@ class FatTree(Topology):
         return side, level, *divmod(switch, self.copies[level]), port
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return the switch and the parent that a link connects."""
+        """Return the ends of a link: a rank or switch and its parent, in the link's direction."""
         side, level, subtree, copy, port = self._link(link)
         child = TopologyPlace(level, subtree * self.copies[level] + copy)
         above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
@@ -325,7 +325,7 @@ class Options(dict[str, str]):
         return super().__contains__(key)
 
     def take(self, key: str) -> str | None:
-        """Return the value of a name as text, and mark the name as supported; None if the text lacks it."""
+        """Remove a name and return its value as text, or None if the name is missing; mark the name as supported."""
         return self.pop(key) if key in self else None
 
 
@@ -335,7 +335,8 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     Args:
         text: see the table above.
         ranks: number of ranks; the shape has to agree.
-        machine: its beta is the time per byte of every link, its alpha the time per message.
+        machine: its beta is the time per byte of every link, its alpha the time per message; inside nodes, the numbers of
+            its ``intra`` link, if it has one.
 
     Raises:
         InputError: unknown name or option, or a shape that does not have this many ranks.

@@ -274,7 +274,7 @@ def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]
 
 
 def _spans(story: History, count: int) -> list[tuple[int, int]]:
-    """Return the first and last element of each chunk."""
+    """Return ``(start, stop)`` of each chunk's elements."""
     ends = np.cumsum([0, *story.schedule.chunk_elements(count)]).tolist()
     return list(pairwise(ends))
 

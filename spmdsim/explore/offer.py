@@ -87,8 +87,10 @@ class Offer(Pictured):
 
 
 def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-    """The sources and targets of which a page has all plans: all layouts, or, where these are too many pairs, those with
-    axes in the mesh's order, or, where these are, none.
+    """Return the sources and targets of which a page has all plans.
+
+    They are all layouts; if these make more than 7,000 pairs, the layouts with axes in the mesh's order; if these still
+    make more, none.
 
     >>> [len(ends) for ends in ends_of(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
     [103, 64]

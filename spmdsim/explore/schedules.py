@@ -48,7 +48,7 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as the page steps through it.
 
     ``rounds``: per round the messages ``[from, to, chunks, reduced]``; ``states``: before the first round and after
-    each, per rank ``{chunk: [value, new]}``; ``values``: what the values are called, and the share of the ranks
+    each, per rank ``[chunk, value, new]`` of each chunk; ``values``: what the values are called, and the share of the ranks
     that is in them; ``findings``: what is wrong, with round, rank and chunk; ``moves``: where sends and
     receives do not meet, what every rank wants to do in each of its rounds; ``facts``: counts beside their bounds.
     """

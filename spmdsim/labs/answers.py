@@ -62,13 +62,13 @@ class Answer:
 
     @cached_property
     def rounds(self) -> Callable[..., Iterator[Any]]:
-        """Return the function as a generator function of rank and size for a collective."""
+        """The student's function as a generator function of rank and size, for a collective."""
         return foreign(self._ask)
 
 
 @contextmanager
 def answer_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
-    """Run a student's program in a process of its own, and call one of its functions there.
+    """Run a student's program in processes of its own; yield a callable that runs one of its functions there.
 
     Args:
         program: gives the program's names.
@@ -106,7 +106,7 @@ def _forget_checkers() -> None:
 
 
 def _serve(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
-    """Return what answers questions about a function in its process."""
+    """Return the function that answers questions about a student's function in its process."""
     rounds = Rounds(function)
 
     def serve(question: list[Any]) -> Any:

@@ -47,7 +47,7 @@ def compiled(path: Path) -> list[CodeType]:
 
 
 def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
-    """Run a program as a module that is imported: what stands under ``if __name__ == "__main__"`` does not run."""
+    """Run a program as an imported module and return its names; ``if __name__ == "__main__"`` blocks do not run."""
     names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     for code in codes:
         exec(code, names)
@@ -100,7 +100,9 @@ class Score:
 
 
 def score(of: Lab, task: LabTask, program: Program) -> Score:
-    """Run a checker on a student's function, which lives in a process of its own; on ranks, what all of them say together.
+    """Run a checker on a student's function and return the score.
+
+    The function runs in a process of its own; on launched ranks, or without ``os.fork``, it runs in this process.
 
     Args:
         of: the lab.
@@ -169,7 +171,7 @@ def _prepare_simulations() -> None:
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
-    """Write the report for a student: a line per task and the sum."""
+    """Return the lines of a student's report: the lab's title, a line per task, and the sum."""
     scores = list(scores)
     earned, most = sum(each.points for each in scores), sum(each.most for each in scores)
     lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]

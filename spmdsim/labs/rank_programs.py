@@ -158,7 +158,7 @@ class _JudgeObjects:
         return ["return", value, False, self._changed()]
 
     def _plain(self, value: Any) -> Any:
-        """Encode the result of a call; objects that are neither plain data nor handles stay with the judge."""
+        """Encode the result of a call; raise AttributeError if it is neither plain data nor a handle."""
         data = encode(value, special=self.encode)
         if isinstance(data, list) and data[0] == "other":
             raise AttributeError(f"{type(value).__name__} is not available here")
@@ -185,7 +185,7 @@ class _JudgeObjects:
 
 
 def _look_up(name: str) -> Any:
-    """Return a name of the simulated MPI that ranks may have: a handle, a class of handles, or a function."""
+    """Return the number, handle, class of handles or function of MPI that has this name, if ranks may use it."""
     value = getattr(sys.modules["mpi4py.MPI"], name)
     if (
         isinstance(value, HANDLES)
@@ -202,7 +202,7 @@ def _look_up(name: str) -> Any:
 
 
 def play_rank(load: Callable[[], Callable[..., Any]]) -> Callable[[list[Any]], Any]:
-    """Return what answers the judge's questions in the process of a rank.
+    """Return the function that answers the judge's questions in the process of a rank.
 
     Args:
         load: runs the student's program, which finds the stand-in for mpi4py, and returns the function.

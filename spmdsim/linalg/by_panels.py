@@ -229,7 +229,7 @@ def _split(a: Tensor) -> bool:
 
 
 def lu_solve(a: Tensor, b: Tensor) -> Tensor:
-    """``x`` of ``a x = b`` for a matrix that is split, whose rows are then, and right sides ``[n, k]``, which follow."""
+    """Solve ``a x = b`` for a split matrix, redistributed by rows, and right sides ``[n, k]``, split like the rows."""
     mesh, rows = a.layout.mesh, a.layout.reduced.canonical.split_axes
     columns = b.layout.dims[1] if b.layout.mesh == mesh else ()
     return _solve_op(a.to(mesh(rows, None)), b.to(mesh(rows, [axis for axis in columns if axis not in rows])))
@@ -238,8 +238,6 @@ def lu_solve(a: Tensor, b: Tensor) -> Tensor:
 @of_tensors
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """Solve ``a x = b`` for ``a`` of shape ``[..., n, n]`` and ``b`` of ``[n]`` or ``[..., n, k]``.
-
-    Nothing is gathered.
 
     Where a single matrix is split, its rows are, and as many panels of columns as there are pieces are gathered and
     factored one after the other, with partial pivoting; ``x`` is split like the rows. Else each rank solves for the

@@ -217,7 +217,7 @@ def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
 
 
 class LeastSquares(NamedTuple):
-    """What :func:`lstsq` gives."""
+    """The result of :func:`lstsq`."""
 
     x: Tensor
     residuals: Tensor

@@ -121,14 +121,14 @@ def _by_rows(x: Tensor) -> Tensor:
 
 
 class Triangular(NamedTuple):
-    """What :func:`qr` gives."""
+    """The result of :func:`qr`."""
 
     Q: Tensor
     R: Tensor
 
 
 class Singular(NamedTuple):
-    """What :func:`svd` gives."""
+    """The result of :func:`svd`."""
 
     U: Tensor
     S: Tensor
@@ -184,7 +184,7 @@ def _split_and_tall(x: Tensor) -> bool:
 
 
 def reduced_svd(x: Tensor) -> Singular:
-    """The factors of :func:`svd` without what any columns would do for."""
+    """Compute the factors of :func:`svd` without the columns that only complete square matrices."""
     if not _split_and_tall(x):
         if x.ndim == 2 and x.shape[0] < x.shape[1] and x.layout.canonical.split_axes:
             v, s, uh = reduced_svd(adjoint(x))

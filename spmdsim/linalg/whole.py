@@ -32,7 +32,7 @@ def square(name: str, x: Tensor) -> Tensor:
 
 
 def _lower(name: str, x: Tensor, triangle: str) -> Tensor:
-    """Return the Hermitian matrices whose lower triangle is given."""
+    """Return square matrices whose lower triangle is the one to be read; ``"U"`` transposes and conjugates them."""
     if triangle not in ("L", "U"):
         raise RuleError(f"{name} reads the triangle 'L' or 'U', but got {triangle!r}")
     matrices = square(name, x)
@@ -189,14 +189,14 @@ def det(x: Tensor) -> Tensor:
 
 
 class SignAndLogarithm(NamedTuple):
-    """What :func:`slogdet` gives."""
+    """The result of :func:`slogdet`."""
 
     sign: Tensor
     logabsdet: Tensor
 
 
 class Eigen(NamedTuple):
-    """What :func:`eigh` gives."""
+    """The result of :func:`eigh` and :func:`eig`."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor

@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _collective(function: F) -> F:
-    """A function of this rank's array, or of each in a tuple, list or dict, that all ranks call."""
+    """Make a collective accept a tuple, list or dict of arrays, too, and explain wrong calls."""
     return explained(of_trees(explained(function)))
 
 
@@ -306,7 +306,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
 
 
 def _numbers(what: str, x: ArrayLike) -> np.ndarray:
-    """An array as ranks exchange it: numbers in this machine's byte order, whoever made them."""
+    """Return an array as ranks exchange it: numbers in this machine's byte order. Raise an error for others."""
     array = np.asarray(x)
     return array.astype(number_type(array.dtype, f"{what} is for numbers, but got"), copy=False)
 
@@ -332,7 +332,7 @@ def _run(
 
 
 def abstract(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Zeros that take no memory, for worlds without data."""
+    """Return zeros that take no memory, for worlds without data."""
     return np.broadcast_to(np.zeros((), dtype), tuple(shape))
 
 
@@ -346,7 +346,10 @@ def _step(
     after: int | None = None,
     op: str = "sum",
 ) -> Step:
-    """A collective on a tensor of which ``axes`` split dim ``before``, and then ``after``; None: nothing, or pending."""
+    """Return the step of a collective on a tensor whose dim ``before``, and then ``after``, ``axes`` split.
+
+    None as dim: the axes split nothing; the sum over them is pending before a reduction.
+    """
 
     def layout(dim: int | None, partial: bool) -> Layout:
         entries = [axes if d == dim else None for d in range(len(shape))]
@@ -361,7 +364,7 @@ def _step(
 def _permutation(
     mesh: Mesh, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...], shape: tuple[int, ...]
 ) -> Step:
-    """An exchange from the ranks that send to those that receive, in the same order."""
+    """Return the exchange from the sending ranks of all pairs to the receiving ranks, in equal order."""
     groups = mesh.groups(*axes)
     ends = [
         Mesh((len(pairs) * len(groups),), ("pair",), [group[pair[k]] for group in groups for pair in pairs])

@@ -71,7 +71,11 @@ def axis_size(name: Axes) -> int:
 
 
 def place_on(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
-    """Where the function runs, and the axes that it names; the axis of the groups, if ranks are in such."""
+    """Return the running function's place, and the named axes; with groups, the axis along a group.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis; groups that are not all ranks, each once.
+    """
     place = current(what)
     axes = (name,) if isinstance(name, str) else tuple(name)
     for axis in axes:

@@ -49,7 +49,7 @@ Partials = str | Iterable[str] | Mapping[str, str]
 
 
 def _to_read(arrays: Any) -> Any:
-    """An array, or a list of them, into which a function of the user's cannot write."""
+    """Return read-only views of an array, or of each array in a list, for a function of the user's."""
     return [*map(read_only, arrays)] if isinstance(arrays, (list, tuple)) else read_only(arrays)
 
 
@@ -147,7 +147,7 @@ class LocalFunction(Pictured):
     def _pieces(
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
     ) -> tuple[np.ndarray, ...]:
-        """What the function makes of a rank's arrays, which it may read only."""
+        """Return the function's results, flat, for a rank's arrays, which the function may only read."""
         with failures_of(self.name, rank, arrays):
             args, options = rebuilt(structure, map(read_only, arrays))
             returned = self._function(*args, **options)
@@ -204,7 +204,10 @@ class LocalFunction(Pictured):
     def _learn(
         self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...], structure: Structure
     ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
-        """Shapes and types of the results, by running the function and asking all ranks what came out; and that."""
+        """Run the function; return shapes and types of the results, which all ranks compare, and the results.
+
+        The results are by rank; None in a world without data. With ``shape`` the function does not run there.
+        """
         wanted = self._wanted(moved, leaves)
         if world.has_data:
             held = [x.held for x in moved]
@@ -317,7 +320,7 @@ class LocalFunction(Pictured):
 
 
 def _own(part: Any) -> np.ndarray:
-    """Return a result as an array that shares no memory with others."""
+    """Return a result as a C-ordered array; copy a read-only one, which may be a view of an operand."""
     array = np.asarray(part)
     if not array.flags.writeable and array.size and 0 not in array.strides:
         array = array.copy()
@@ -325,7 +328,7 @@ def _own(part: Any) -> np.ndarray:
 
 
 def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
-    """Two numbers by which copies of a piece are told apart; of what nobody else has zeros."""
+    """Return a checksum of a piece and the sum of its magnitudes; zeros if no other rank has a copy."""
     if all(
         leaf.mesh.axis_size(axis) == 1
         for axis in leaf.mesh.axes
@@ -338,7 +341,7 @@ def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
 
 
 def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
-    """The global shape to which rank 0's piece belongs: an operand's dim that is split alike, else even pieces."""
+    """Guess a global shape from rank 0's piece: the dim of an operand with equal axes and length, else even pieces."""
     sizes = {
         (entry, own): size
         for x in moved

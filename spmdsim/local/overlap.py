@@ -106,7 +106,7 @@ def map_overlap(
 
 @lru_cache(maxsize=1024, typed=True)
 def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
-    """Per dim how much is added before and after, and how; kept for depths and boundaries that are single values."""
+    """Return per dim the added elements before and after, and the mode; cached for single values."""
     sides = tuple(_sides(one) for one in _per_dim("depth", depth, len(shape), 0))
     modes = tuple(_mode(one, constant) for one in _per_dim("boundary", boundary, len(shape), "none"))
     for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
@@ -116,7 +116,7 @@ def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple
 
 
 def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
-    """One value per dim."""
+    """Return one value per dim; ``otherwise`` for dims that a mapping does not name."""
     if isinstance(setting, Mapping):
         for d in setting:
             if not isinstance(d, (int, np.integer)) or not -ndim <= d < ndim:
@@ -144,7 +144,7 @@ def _sides(depth: Any) -> tuple[int, int]:
 
 
 def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
-    """How numpy.pad calls it, and the number."""
+    """Return numpy.pad's mode for a boundary (None for ``"none"``), and the number to fill in."""
     if isinstance(boundary, (int, float, np.number)) and not isinstance(boundary, bool):
         return "constant", float(boundary)
     if boundary not in MODES:
@@ -172,7 +172,7 @@ def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
-    """The operator of a function: equal calls find their recipes again."""
+    """Return the operator of a function; cached, so that equal calls find their recipes again."""
 
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
         frame = _frame(context, sides, modes)
@@ -226,9 +226,11 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
 
 
 class Frame(NamedTuple):
-    """What stands around a rank's block, whose shape is ``own``: per dim how many elements are ``added`` before and after, how many
-    of them are ``beyond`` the tensor and get a value, and that value, if it is a number in all dims. ``mirrored`` elements
-    before and after were read only because elements beyond the tensor mirror them; the function does not see them.
+    """The surroundings of a rank's block, whose shape is ``own``.
+
+    Per dim: how many elements are ``added`` before and after, how many of them are ``beyond`` the tensor and get a value,
+    and that value, if it is a number in all dims. ``mirrored`` elements before and after were read only because elements
+    beyond the tensor mirror them; the function does not see them.
     """
 
     own: Shape
@@ -240,7 +242,7 @@ class Frame(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
-    """The frame of a rank's block."""
+    """Return the frame of a rank's block."""
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
     reach = margins(context)
     filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(reach, modes)]
@@ -275,7 +277,7 @@ def _mirrored(context: Context, bounds: Sequence[tuple[int, int]], sides: Sides,
 
 
 def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
-    """A block with what stands beyond the ends of the tensor, dim by dim as numpy.pad does it."""
+    """Return a block with the elements beyond the ends of the tensor added, dim by dim as numpy.pad does it."""
     if frame.values is not None:
         return surrounded(block, frame.beyond, frame.values)
     for d, (pair, (mode, value)) in enumerate(zip(frame.beyond, modes)):
@@ -289,7 +291,7 @@ def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
 
 
 def _folded(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
-    """The way back: what was added beyond the ends adds to the elements that it is a copy of."""
+    """Add the gradients of elements beyond the ends to those of the elements that they copy; return the sums."""
     if any(map(any, frame.mirrored)):
         gradient = np.pad(gradient, frame.mirrored)
     for d, (pair, (mode, _)) in reversed(list(enumerate(zip(beyond, modes)))):

@@ -26,13 +26,13 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _holds(value: Any) -> bool:
-    """Whether tensors or arrays are in it: other lists and tuples are arrays of numbers."""
+    """Return True if a value has tensors or arrays in it; other lists and tuples are arrays of numbers."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
     return _is_leaf(value) or any(map(_holds, parts))
 
 
 def structure_of(value: Any) -> tuple[list[Any], Structure]:
-    """What stands in a value, and how."""
+    """Return the leaves of a value and its structure."""
     if isinstance(value, dict) or (isinstance(value, (tuple, list)) and _holds(value)):
         return joined(value)
     static = value is None or isinstance(value, str) or (callable(value) and not _is_leaf(value))
@@ -40,7 +40,7 @@ def structure_of(value: Any) -> tuple[list[Any], Structure]:
 
 
 def joined(values: Any) -> tuple[list[Any], Structure]:
-    """Return the leaves of several values and their structures."""
+    """Return the leaves of several values and the structure of all of them."""
     named = isinstance(values, dict)
     parts = [structure_of(one) for one in (values.values() if named else values)]
     leaves = [leaf for leaves, _ in parts for leaf in leaves]
@@ -61,7 +61,7 @@ def rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def spread(what: str, layouts: Any, structure: Structure) -> list[Layout | None]:
-    """The layout of each leaf, from a layout for all in a part, or one structured as the part."""
+    """Return the layout of each leaf, from one layout for all leaves of a part or layouts structured as the part."""
     kind, names, parts = structure
     if kind == "static":
         return []
@@ -80,7 +80,7 @@ def spread(what: str, layouts: Any, structure: Structure) -> list[Layout | None]
 
 
 def leaves_like(values: Any, layouts: Any) -> list[Any] | None:
-    """The results in a value that stand as their layouts do; None where they stand otherwise."""
+    """Return the results in a value that is structured as the layouts; None if it is structured otherwise."""
     if layouts is None or isinstance(layouts, Layout):
         one = values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
         return None if isinstance(one, (tuple, dict)) or (isinstance(one, list) and _holds(one)) else [one]
@@ -97,7 +97,7 @@ def leaves_like(values: Any, layouts: Any) -> list[Any] | None:
 
 
 def of_trees(function: F) -> F:
-    """A collective of an array, of each array in a tuple, list or dict, too, one after the other."""
+    """Make a collective of an array run for each array in a tuple, list or dict, too, one after the other."""
 
     @wraps(function)
     def called(x: Any, *args: Any, **options: Any) -> Any:
@@ -110,7 +110,7 @@ def of_trees(function: F) -> F:
 
 
 def outcome_of(layouts: Layouts) -> Structure:
-    """How results stand whose layouts stand so."""
+    """Return the structure of results whose layouts have this structure."""
     if layouts is None or isinstance(layouts, Layout):
         return LEAF
     if isinstance(layouts, Mapping):

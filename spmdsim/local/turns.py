@@ -80,7 +80,7 @@ here: ContextVar[TurnPlace | None] = ContextVar("here", default=None)
 
 @lru_cache(maxsize=1024)
 def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """The mesh of some groups along axes, major first."""
+    """Return the mesh of some groups along axes, major first."""
     sizes = [mesh.size_of[axis] for axis in axes]
     if len(groups) == 1:
         return Mesh(sizes, axes, groups[0])
@@ -89,7 +89,7 @@ def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=1024)
 def in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """The same ranks with the members of a group along an axis, whose name says which groups these are."""
+    """Return a mesh of all ranks whose second axis is along the members of a group; its name lists the groups."""
     ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
     size = len(groups[0])
     name = f"{','.join(axes)} in {[list(group) for group in groups]}"
@@ -97,7 +97,7 @@ def in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], 
 
 
 def nothing(like: Any) -> Any:
-    """What a world is given of a rank that has no part in a step."""
+    """Return an empty array, which stands for a rank that has no part in a step."""
     return np.zeros((0,) * like.ndim, like.dtype)
 
 
@@ -134,7 +134,7 @@ class Turns:
         return self._results
 
     def meet(self, rank: int, call: TurnCall) -> Any:
-        """Wait until all ranks have called, then return this rank's shard of the result."""
+        """Wait until the ranks of the group have called, then return this rank's shard of the result."""
         self._calls[rank] = call
         self._pass_on(rank)
         self._gates[rank].acquire()
@@ -226,7 +226,7 @@ class Turns:
 
 @contextmanager
 def _as_one() -> Iterator[None]:
-    """Steps that are run inside are one collective to who records, as each rank has called one."""
+    """Record the steps that run inside as one collective per kind and axes, as each rank has called one."""
     outside, inside = list(recorder.open_traces), recorder.Trace()
     recorder.open_traces[:] = [inside] if outside else []
     try:
@@ -277,7 +277,10 @@ def current(what: str) -> TurnPlace:
 
 @contextmanager
 def failures_of(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
-    """While a function of the user's runs: what it raises is told in one line, with the rank and what it was given."""
+    """Convert an error of the user's function to a RuleError with the rank and the shapes of its pieces.
+
+    The library's own errors are raised again with the function's name.
+    """
     try:
         yield
     except SpmdError as error:
@@ -299,31 +302,31 @@ class LocalBound(BoundRule):
     given_flops: Any = None
 
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
-        """Its strategy, wherever the operands are."""
+        """Return the only strategy, wherever the operands are."""
         terms = zip((*self.inputs, *self.outputs), (*self.places, *self.leaves))
         splits = {factor: axes for term, layout in terms for (factor,), axes in zip(term, layout.dims)}
         return Strategy.of(self.leaves[0].mesh, splits)
 
     def refusals(self, strategy: Strategy) -> Iterator[str]:
-        """None: there is only one."""
+        """Yield nothing: the only strategy is never refused."""
         yield from ()
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
-        """Its strategy."""
+        """Yield the only strategy."""
         yield self.infer(())
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """The layouts that were given for the results."""
+        """Return the layouts that were given for the results."""
         return self.leaves
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
-        """Gradients are added up along every axis on which ranks do different work and the operand is whole."""
+        """Return the layout of an operand's gradient: sums pending along used axes that do not split the operand."""
         own = self.places[operand]
         used = {a for one in (*self.places, *self.leaves) for a in (*one.split_axes, *one.partial_axes)}
         return own.with_partial([(axis, "sum") for axis in own.mesh.axes if axis in used - {*own.split_axes}])
 
     def flops_of(self, sizes: Mapping[str, int]) -> int:
-        """As they were given: a number for each rank, or a function of the operands' shapes."""
+        """Return the operations as given, a number or a function of the operands' shapes; else one per element."""
         shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
         if self.given_flops is None:
             return sum(int(np.prod(shape)) for shape in shapes)
@@ -353,7 +356,7 @@ class LocalOp(Op):
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """The rule: every dim of every operand and result is a factor of its own."""
+        """Return the rule: every dim of every operand and result is a factor of its own."""
         result_shapes = [shape for shape, _ in params["results"]]
         inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
         outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(result_shapes))
@@ -369,5 +372,5 @@ class LocalOp(Op):
         )
 
     def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> Any:
-        """One type per result."""
+        """Return one element type per result."""
         return tuple(dtype for _, dtype in params["results"])

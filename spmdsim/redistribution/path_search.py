@@ -118,7 +118,7 @@ class Target:
         return steps + self._spreads(state)
 
     def _spreads(self, state: State) -> list[StateStep]:
-        """Return the steps that reduce all pending axes into the smallest shards: replicated axes split, too.
+        """Return reduce_scatter steps that reduce all pending axes and split the result over replicated axes, too.
 
         The target's next axes come first. The other axes follow in one dimension and are gathered later.
         """

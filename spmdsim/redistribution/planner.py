@@ -392,7 +392,7 @@ def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
 
 
 def _windowed(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
-    """Return the plans between the base layouts of windows, with the steps that add windows up before and build them after."""
+    """Return the plans between layouts with windows: reduce windows to blocks, redistribute, build windows; sorted by price."""
     src, dst, shape = task[:3]
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
     after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]

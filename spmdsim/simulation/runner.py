@@ -65,8 +65,10 @@ def simulate(
         What was found, the results and output per rank, traffic and modelled time.
 
     Raises:
+        InputError: ``n`` is not 1 to 65,536, ``ranks_per_node`` is below 1, or the script cannot be read or compiled.
         SimulationError: something is wrong and ``check`` is set; its ``report`` has everything.
-        WorldError: greenlet is not installed.
+        UsageTypeError: ``program`` is neither a function nor a path.
+        WorldError: greenlet is not installed, or a simulation runs already.
 
     >>> simulate(lambda comm: comm.allreduce(comm.rank), 4).results
     (6, 6, 6, 6)
@@ -121,7 +123,7 @@ def simulate(
 def _body(
     program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
-    """Return the function that each rank runs."""
+    """Return the function that each rank runs, and the isolation of the ranks."""
     if callable(program):
         with_comm = _takes_comm(program, len(args))
         real = sys.modules.get("mpi4py.MPI")

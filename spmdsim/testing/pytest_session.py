@@ -54,7 +54,7 @@ class Agreement:
         self.deadline, self.deadline_failed = deadline, min(deadline, deadline_failed)
 
     def meet(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
-        """Exchange outcomes with all ranks."""
+        """Exchange outcomes with all ranks and return them by rank; end the job if a rank is late or elsewhere."""
         mine = array("q", [zlib.crc32(what.encode()), PHASES.index(phase), outcome])
         every = array("q", bytes(8 * 3 * self.size))
         request = self.comm.Iallgather(mine, every)
@@ -295,7 +295,7 @@ class RankSession:
         self.agreement.abort()
 
     def _expired(self, name: str) -> None:
-        """Report the place of every rank when a test exceeds its deadline.
+        """Report this rank's place when a test exceeds its deadline, and end the job.
 
         A thread does: it works while the main one sits inside an MPI call, which signals do not.
         """

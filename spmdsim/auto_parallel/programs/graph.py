@@ -219,7 +219,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
-        """Per operator the factors that come from dim 0 of an input.
+        """The factors of each operator that come from dim 0 of an input.
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors

@@ -215,7 +215,10 @@ def linear(rank: int, size: int) -> Rounds:
 
 
 def bit_tree_parent(rank: int, size: int) -> int | None:
-    """Parent in the tree where a rank with lowest set bit b hangs under the next rank with lowest set bit 2b.
+    """Return the parent of a rank in NCCL's binary tree; None for rank 0, the root.
+
+    A rank has the lowest set bit ``b``. Its parent is ``rank - b`` or ``rank + b``, whichever has the lowest set bit
+    ``2 * b``. If that rank does not exist, the parent is ``rank - b``.
 
     >>> [bit_tree_parent(r, 6) for r in range(6)]
     [None, 2, 4, 2, 0, 4]
@@ -261,7 +264,7 @@ def double_binary_tree(rank: int, size: int) -> Rounds:
 
 
 def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterator[Instruction]:
-    """Messages between depth ``level`` and the depth above it, in one tree."""
+    """Yield a rank's messages between depth ``level`` and the depth above it, in one tree; to the root if ``up``."""
     place = _moved(rank, size, tree, -1)
     depth = bit_tree_depth(place, size)
     if depth == level:

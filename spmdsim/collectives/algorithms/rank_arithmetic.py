@@ -56,7 +56,10 @@ class Fold(NamedTuple):
         return 2 * new + self.survivor if new < self.extra else new + self.extra
 
     def pair_round(self, rank: int, survivor: list[Instruction], dropped: list[Instruction]) -> Rounds:
-        """Yield the round of pairs, if any: one instruction for the rank that survives, one for the other."""
+        """Yield the round of pairs, if there are pairs: ``survivor`` on the rank that survives, else ``dropped``.
+
+        The round of a rank without a partner is empty.
+        """
         if self.extra:
             yield [] if not self.paired(rank) else survivor if self.survives(rank) else dropped
 

@@ -104,7 +104,7 @@ def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
 
 
 def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
-    """Messages from the middles of depth level + 1 to those of depth ``level``, left or right children."""
+    """Return a rank's messages between depth ``level`` and its left (or right) children at depth ``level + 1``."""
     *above, (start, middle, stop) = _runs_around(rank, size)
     if len(above) == level:
         low, high = (start, middle) if left else (middle + 1, stop)

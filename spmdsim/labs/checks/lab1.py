@@ -32,7 +32,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def block(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's blocks against every element's block."""
+    """Check the bounds of every block against the library's; yield once per group of sizes."""
     for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
         for size, parts in cases:
             whole = Mesh((parts,), ("x",))("x")
@@ -53,7 +53,7 @@ def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
 
 
 def owners(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the owners of every element of a few tensors."""
+    """Check the owners of elements of a few tensors; yield once per mesh."""
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
             pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]

@@ -26,7 +26,7 @@ from spmdsim.ops import matmul
 
 
 def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
-    """Verify an algorithm on some rank counts, and count."""
+    """Verify an algorithm on some rank counts; return the facts by rank count."""
     facts = {}
     for size in sizes:
         try:
@@ -82,7 +82,7 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the collectives that run."""
+    """Check the value and layout, then the collectives that run."""
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 24), numbers(24, 8, seed=2)
     y = matmul(tensor(a, mesh(None, "r")), tensor(b, mesh("r", None)))

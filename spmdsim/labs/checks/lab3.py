@@ -26,7 +26,7 @@ from spmdsim.ops import matmul
 
 
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layouts by running the product, then the shards of each rank."""
+    """Check that the product does not communicate, that no rank repeats work, and the size of the shards."""
     mesh = Mesh((2, 4), ("dp", "tp"))
     layouts = answer(mesh)
     expect_several(layouts, 2, "two layouts", Layout)

@@ -30,7 +30,7 @@ MESH = Mesh((RANKS,), ("dp",))
 
 
 def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
-    """Compute the gradient of the weights of ``x W`` in these layouts, and return it with its trace."""
+    """Compute the gradient of the weights of ``x W`` in these layouts; return it, its trace and the layouts."""
     expect_several(layouts, 2, "two layouts", Layout)
     x, w = tensor(numbers(32, 16), layouts[0]), tensor(numbers(16, 8, seed=2), layouts[1])
     w.requires_grad = True
@@ -46,7 +46,7 @@ def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
 
 
 def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layouts by the rows of each rank, then the collectives of a step."""
+    """Check the layout of ``x``, then the layout of ``W`` and the all_reduce of a step."""
     _, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     yield
@@ -56,7 +56,7 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the layouts, then the layout of the gradient."""
+    """Check the layouts, then the layout of the gradient and the collectives of a step."""
     gradient, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     expect_layout(layouts[1], MESH("dp", None), (16, 8), "W")
@@ -69,7 +69,7 @@ def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _trained(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
-    """Return two layers after two updates, and the collectives of the second update with its gradients."""
+    """Train two layers for two updates; return the optimiser, the second update's trace and the parameters."""
     layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
     for layer in layers:
         layer.materialise(world(RANKS))

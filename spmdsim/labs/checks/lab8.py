@@ -103,7 +103,7 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
-    """Run a forward and a backward pass in these layouts."""
+    """Run a forward and a backward pass in these layouts and return the trace."""
     arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
     x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, layouts))
     w1.requires_grad = w2.requires_grad = True
@@ -117,7 +117,7 @@ def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check a training step in the layouts, and in layouts that are known to be good."""
+    """Check the work of each rank in a training step, then its bytes against layouts that are known to be good."""
     whole = MESH(None, None)
     candidates = [(MESH("r", None), whole, whole), (whole, MESH(None, "r"), MESH("r", None))]
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))

@@ -41,7 +41,7 @@ def _run(body: Body, size: int, seed: int | None = None) -> Report:
 
 
 def _on_ranks(body: Body) -> list[Any] | None:
-    """Return the results of a correct program on real ranks, if there are any; all ranks wait for one another."""
+    """Run a correct program on real ranks; return a list of this rank's result, or None if nothing was launched."""
     from spmdsim.launcher import launched  # what this file has at its top belongs to no virtual rank
     from spmdsim.worlds import world
 
@@ -95,7 +95,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
 
 @per_rank
 def halo(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check inner cells, then outer cells, on several numbers of ranks."""
+    """Check all cells on two ranks, then on three and more, then on one."""
 
     def body(comm: Any) -> Any:
         return answer(comm, np.array([-1.0, *(10.0 * comm.rank + np.arange(3)), -2.0]))
@@ -111,7 +111,7 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
 def _each(
     body: Body, groups: Iterable[Iterable[int]], wanted: Callable[[int, int], Any], name: str
 ) -> Iterator[None]:
-    """Yield the expected results of each rank, for each group of rank counts and for real ranks."""
+    """Check the results of each rank: yield once per group of rank counts, then check real ranks, if any."""
     for sizes in groups:
         for size in sizes:
             _expect_results(_run(body, size).results, [wanted(rank, size) for rank in range(size)], name)
@@ -166,7 +166,10 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _expect_busy(answer: Callable[..., Any]) -> None:
-    """Check that other workers continue: the first task ends only after all others, or when no worker is busy."""
+    """Check that other workers do all other tasks while one worker is at the first task.
+
+    The first task ends after all others, or after 600 probes (50 per task), which let the other ranks run.
+    """
     tasks, others, missing = list(range(12)), set(range(1, 12)), []
 
     def body(comm: Any) -> Any:

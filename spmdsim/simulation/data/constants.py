@@ -117,7 +117,7 @@ class _InPlace(int):
     name: str
 
     def __new__(cls, number: int, name: str) -> _InPlace:
-        """Return the only value of that name."""
+        """Create a value with this number and name."""
         value = super().__new__(cls, number)
         value.name = name
         return value

@@ -189,7 +189,10 @@ class Datatype(Handle):
         return derived._bounded([(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else [])
 
     def _bounded(self, parts: Sequence[tuple[int, Datatype]]) -> Datatype:
-        """Return this type with the bounds of the given types at their positions: bounds set by hand, or all, rounded up."""
+        """Set the bounds from types at given starts, and return this type.
+
+        If a type was resized, resized types alone count; else the extent is rounded up to the alignment.
+        """
         size = self.dtype.itemsize
         self.resized = any(part.resized for _, part in parts)
         self.alignment = max((part.alignment for _, part in parts), default=1)
@@ -343,7 +346,7 @@ BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED.split
 
 
 def of_dtype(dtype: Any) -> Datatype:
-    """Return the datatype of a NumPy dtype; create one for a structured dtype."""
+    """Return the datatype of a NumPy dtype; create one if MPI has none."""
     datatype = BY_DTYPE.get(dtype)
     if datatype is None:
         datatype = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)

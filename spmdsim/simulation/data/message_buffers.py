@@ -75,8 +75,10 @@ def simple(spec: Any) -> MessageBuffer:
     """Return the buffer of a message to or from one rank.
 
     Raises:
-        MPIError: counts that the memory does not hold, or a datatype that is not committed.
-        TypeError: something that is no buffer.
+        BufferError: If the memory is not contiguous.
+        MPIError: If the memory does not hold the counts, or the datatype is not committed.
+        TypeError: If ``spec`` is no buffer.
+        ValueError: If ``spec`` has too many items, or no count and a size that is no multiple of the extent.
     """
     if type(spec) is np.ndarray:
         flags = spec.flags
@@ -230,7 +232,7 @@ def _unpack_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]
 
 
 def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
-    """Return the memory as 1-D elements of the datatype's basic dtype in memory order, and this order."""
+    """Return the memory as 1-D elements of the basic dtype in memory order, the datatype and the order."""
     if memory is None or memory is IN_PLACE:
         return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
     array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
@@ -266,7 +268,7 @@ def _as_array(memory: Any) -> Any:
 
 
 def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
-    """Return ``count`` values of a datatype from element ``start`` on."""
+    """Return the buffer of ``count`` values of a datatype from element ``start`` on."""
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count is {count}")
     if datatype.offsets is None and datatype.stride == 1:

@@ -16,7 +16,7 @@ OTHERWISE = "lLgG"
 
 
 def external(datatype: Datatype, datarep: str) -> Datatype:
-    """Return the type if MPI defines its values in a representation of data; raise an MPI error otherwise."""
+    """Return the type if its values can be packed as ``external32``; raise an MPI error otherwise."""
     dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
     parts = [dtype] if dtype.fields is None else [part[0] for part in dtype.fields.values()]
     if datarep != "external32":
@@ -62,7 +62,7 @@ def _big_endian(values: np.ndarray) -> np.ndarray:
 
 
 def _values(datatype: Datatype, memory: Any) -> MessageBuffer:
-    """Return the number of extents of the type that fit in a buffer."""
+    """Return the buffer of all complete values of the type that fit in the memory."""
     nbytes = simple([memory, BYTE]).nbytes
     return simple([memory, nbytes // datatype.extent if datatype.extent else 0, datatype])
 

@@ -45,7 +45,7 @@ class Status:
         self.tag = tag
 
     def Get_error(self) -> int:
-        """Return the error class, which is always SUCCESS here."""
+        """Return the error class: SUCCESS unless ``Set_error`` changed it."""
         return self.error
 
     def Set_error(self, error: int) -> None:

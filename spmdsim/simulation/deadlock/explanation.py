@@ -150,7 +150,9 @@ DETAILS = 64
 
 
 def on_stall(scheduler: Scheduler, attention: str) -> bool:
-    """Resolve a stall by buffering a message, or end the run with an explanation.
+    """Resolve a stall by completing sends or collectives early, or end the run with an explanation.
+
+    With the attention ``relief`` the run does not end.
 
     Args:
         scheduler: the simulation.

@@ -154,7 +154,7 @@ class WaitGraph:
         return ()
 
     def find_cycle(self) -> tuple[int, ...]:
-        """Return a shortest cycle through the lowest rank that is on a cycle."""
+        """Return a shortest cycle through the lowest rank that is on a cycle; empty if there is none."""
         on_cycle = self.components()
         return self.cycle_from(min(on_cycle)) if on_cycle else ()
 

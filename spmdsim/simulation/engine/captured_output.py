@@ -63,7 +63,7 @@ class RankOutput:
         return True
 
     def fileno(self) -> int:
-        """Return the process's own stream, for programs that ask."""
+        """Return the file descriptor of the process's own stream."""
         return self._real.fileno()
 
 
@@ -109,7 +109,7 @@ def virtual_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
 
 
 def own_end(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Replace ``os._exit``: it ends one rank instead of the process that simulates all ranks."""
+    """Replace ``os._exit``: a rank's call ends the simulation with a finding, but not the simulating process."""
     real, process = os._exit, os.getpid()
 
     def leave(status: int) -> NoReturn:

@@ -19,7 +19,7 @@ HISTORY = 200  # meetings kept in which not all ranks stood at the same line
 
 
 def _no_answer() -> None:
-    """Its code object stands for calls that have no site yet."""
+    """Do nothing; the code object stands for calls that have no site yet."""
 
 
 _no_site: Site = (_no_answer.__code__, 0)
@@ -74,7 +74,7 @@ class CollectiveCall:
     end: float = 0.0
 
     def nbytes(self) -> int:
-        """The bytes that this rank sends or receives, whichever is more."""
+        """Return the bytes that this rank sends or receives, whichever is more."""
         brought = sum(part.nbytes for part in self.send)
         wanted = sum(part.nbytes for part in self.receive or ())
         number: int = max(brought, wanted)
@@ -118,7 +118,7 @@ class Meeting:
         self.missing = size
 
     def present(self) -> list[CollectiveCall]:
-        """The calls of the ranks that have arrived, in rank order."""
+        """Return the calls of the ranks that have arrived, in rank order."""
         return [call for call in self.calls if call is not None]
 
     def complete(self, scheduler: Any, shared: Any) -> None:
@@ -199,7 +199,7 @@ def _private(part: Any) -> Any:
 
 
 def _nothing(calls: list[CollectiveCall]) -> None:
-    """Return no result for any rank."""
+    """Leave the results of all ranks empty."""
 
 
 def _broadcast(calls: list[CollectiveCall]) -> None:
@@ -286,7 +286,7 @@ def _exscan(calls: list[CollectiveCall]) -> None:
 
 
 def _neighbours(calls: list[CollectiveCall]) -> None:
-    """Return the blocks of each rank's sources; ``value`` lists them as (rank, number of its block)."""
+    """Set each rank's blocks: those of its sources, which ``value`` lists as (rank, block number); else None."""
     kept = [[_kept(part) for part in call.send] for call in calls]
     for call in calls:
         call.blocks = [kept[rank][part] if rank >= 0 else None for rank, part in call.value]

@@ -212,7 +212,7 @@ class Isolation:
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Mark a module as one that every rank has for itself."""
+        """Return the spec of a module that every rank loads for itself; None if ranks share the module."""
         if self._searching:
             return None
         self._searching = True
@@ -238,7 +238,7 @@ class Isolation:
         return spec
 
     def _hand_shared_children_over(self, spec: Any) -> None:
-        """Extension modules of a package are loaded once, but are attributes of every rank's package."""
+        """Make a package's submodules that are loaded only once attributes of every rank's package."""
         prefix = spec.name + "."
         shared = {
             name.removeprefix(prefix): module
@@ -286,7 +286,7 @@ class Isolation:
         return name == self._home or name in self._names
 
     def _take_out(self) -> dict[str, Any]:
-        """Make room for every rank's own copy of modules that are already loaded.
+        """Remove loaded modules of which every rank gets its own copy; return the removed ones by name.
 
         A script finds nothing of the user's loaded. A function may hold what was: it shares that, but for what can
         reach MPI.

@@ -77,7 +77,7 @@ def find(name: str, path: Any, but: Any) -> ModuleSpec | None:
 
 
 class Ownership:
-    """Decides which modules every rank has for itself and which ones are shared; remembers it for one simulation.
+    """A record for one simulation of the modules that every rank has for itself and those that ranks share.
 
     Args:
         finder: the finder that asks, which is not asked itself.
@@ -120,7 +120,7 @@ class Ownership:
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Return True if a package, or anything that it imports, names mpi4py."""
+        """Return True if a package or one of its imports names mpi4py, or if it imports a module of the user's."""
         seen, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
@@ -197,7 +197,7 @@ def _scan(places: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
 
 
 def _facts(place: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """Return the facts about the Python files of a package or module, in folders and archives."""
+    """Yield for each Python file, in folders and archives, if it names mpi4py, and its top-level imports."""
     if os.path.isdir(place):
         for folder, _, files in os.walk(place):
             if not folder.endswith("__pycache__"):  # says again what the sources beside it say
@@ -234,7 +234,7 @@ def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:
 
 
 def _archived(place: str) -> Iterator[bytes]:
-    """Return the facts about a package or module inside a zip archive."""
+    """Yield the contents of a package's or module's Python files inside a zip archive."""
     archive = os.path.dirname(place)
     while not os.path.isfile(archive):
         archive, last = os.path.split(archive)
@@ -359,7 +359,7 @@ class Variables:
         return None
 
     def _of_module(self, value: Any) -> Any:
-        """Return this rank's own copy of a module, or of a function or class of such a module."""
+        """Return this rank's copy of a module, or of a function or class of a module; None if ranks share it."""
         if isinstance(value, types.ModuleType):
             name: str = value.__name__
             return import_module(name) if value is self.replaced.get(name) else None

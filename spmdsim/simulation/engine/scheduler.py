@@ -200,8 +200,9 @@ class Scheduler:
                 return
 
     def _decide_way(self) -> None:
-        """Through the hub where it draws who is next, and as long as it starts ranks: one started by another would
-        inherit its recursion depth.
+        """Set whether ranks switch through the hub: with a seed, and until all ranks have started.
+
+        A rank that another rank starts would inherit the recursion depth of that rank.
         """
         self.through_hub = self.random is not None or self.unstarted > 0
 

@@ -122,7 +122,7 @@ class Timeline:
         self._arrow("message", name, message, message.start, receive)
 
     def meeting(self, shared: Any, calls: list[Any]) -> None:
-        """Record a collective: an arrow from the last rank that arrived to every other rank."""
+        """Record a collective that waits for all ranks: an arrow from the last rank to every other rank."""
         last = max(calls, key=lambda call: call.entered)
         for call in calls:
             if call is not last and calls[0].rule.flow == "all":

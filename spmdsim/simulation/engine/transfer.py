@@ -63,7 +63,7 @@ def start_send(
 
 
 def depart(here: Endpoint, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
-    """Count a message, and say when it begins and ends to leave: a port sends one after the other."""
+    """Count a message; return the modelled seconds at which it starts and ends to leave the rank's port."""
     link = here.scheduler.plain or here.scheduler.link((task.rank, here.shared.ranks[dest]), nbytes)
     start = max(task.clock, task.port_out)
     task.port_out = end = start + link.alpha + link.beta * nbytes
@@ -208,7 +208,7 @@ def received(receive: Receive, status: Status | None) -> Any:
 
 
 def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
-    """Return True for PROC_NULL, to which a send completes at once; raise an MPI error for ranks outside the communicator."""
+    """Return a completed message for PROC_NULL; raise an MPI error for other ranks outside the communicator."""
     if dest != PROC_NULL:
         raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
     clock = task.clock

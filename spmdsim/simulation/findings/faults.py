@@ -44,7 +44,7 @@ def _error(kind: str, text: str, *places: ProgramPlace) -> Problem:
 
 
 def truncated(message: Message, receive: Receive) -> Problem:
-    """Report a message that is longer than the receive buffer."""
+    """Return the finding on a message that is longer than the receive buffer."""
     sent, received = send_place(message), receive_place(receive)
     text = (
         f"rank {sent.rank} sends {contents(message.payload)} to rank {received.rank} in {sent}, "
@@ -54,7 +54,7 @@ def truncated(message: Message, receive: Receive) -> Problem:
 
 
 def wrong_type(message: Message, receive: Receive) -> Problem:
-    """Report a message whose two ends name different types."""
+    """Return the finding on a message whose two ends name different types."""
     sent, received = send_place(message), receive_place(receive)
     wanted = receive.target
     as_what = "a pickled object" if wanted.dtype == "object" else str(wanted.dtype)
@@ -66,7 +66,7 @@ def wrong_type(message: Message, receive: Receive) -> Problem:
 
 
 def not_ready(message: Message) -> Problem:
-    """Report a ready-mode send without its receive."""
+    """Return the finding on a ready-mode send whose receive is not posted."""
     sent, dest = send_place(message), message.comm.ranks[message.dest]
     text = (
         f"rank {sent.rank} sends to rank {dest} in {sent}, but {sent.call} is allowed only when the "
@@ -159,7 +159,7 @@ _PHRASES = {
 
 
 def compare(shared: Any, meeting: Meeting) -> Problem | None:
-    """Return the first difference between the calls that arrived, or None if they fit together."""
+    """Return the finding on the first difference between the calls that arrived; None if they fit together."""
     calls = meeting.present()
     first = calls[0]
     if all(call.name == first.name and call.facts == first.facts for call in calls):
@@ -175,7 +175,7 @@ def compare(shared: Any, meeting: Meeting) -> Problem | None:
 
 
 def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
-    """Describe how the smaller groups of ranks differ from the largest one."""
+    """Return the finding on how the smaller groups of ranks differ from the largest one."""
     groups: dict[Any, list[int]] = {}
     for rank, value in values.items():
         groups.setdefault(str(value), []).append(rank)
@@ -232,7 +232,7 @@ def _differs(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> 
 
 
 def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
-    """Return the first block whose sender and receiver disagree on its size or type."""
+    """Return the finding on the first block whose two ends disagree on its size or type, or None."""
     for sender, receiver, part, room in _pairs(calls):
         if part.nbytes == room.nbytes == 0:
             continue

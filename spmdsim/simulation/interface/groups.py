@@ -22,7 +22,7 @@ class Group:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Return the group's ranks of the whole program. Raise an MPI error if the group is null or was freed."""
+        """The members as ranks of the whole program. Raises an MPI error if the group is null or was freed."""
         if self._null:
             raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
         return self._members
@@ -53,7 +53,10 @@ class Group:
     rank = property(Get_rank)
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
-        """Return the positions of these members in another group (by default in the caller's world order)."""
+        """Return the positions of these members in another group; without a group, their ranks in COMM_WORLD.
+
+        A member that the other group lacks gets UNDEFINED; PROC_NULL stays PROC_NULL.
+        """
         places = range(self.size) if ranks is None else ranks
         members = [place if place == PROC_NULL else self.members[place] for place in places]
         if group is None:

@@ -125,7 +125,7 @@ class Matched:
     iprobe = Iprobe
 
     def _put_back(self) -> tuple[int, int]:
-        """Let the ordinary receive find the message first."""
+        """Put the message back as the first of its source; return the source and tag for its receive."""
         message = self._message
         if not self.lasting:
             self._message = None

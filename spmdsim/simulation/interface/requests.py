@@ -137,12 +137,15 @@ class Request(Handle):
 
     @classmethod
     def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
-        """Block until one operation is complete; return its position in the list."""
+        """Block until one operation is complete; return its position, or UNDEFINED if all requests are null."""
         return cls.waitany(requests, status)[0]
 
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
-        """Block until one operation is complete; return its position and the received object."""
+        """Block until one operation is complete; return its position and the received object.
+
+        The position is UNDEFINED if all requests are null.
+        """
         operations = [one.operation for one in requests if one.operation is not None]
         if not operations:
             return UNDEFINED, _nothing(status)
@@ -152,14 +155,20 @@ class Request(Handle):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Block until at least one operation is complete; return the positions of all complete ones."""
+        """Block until at least one operation is complete; return the positions of all complete ones.
+
+        Returns None if all requests are null.
+        """
         return cls.waitsome(requests, statuses)[0]
 
     @classmethod
     def waitsome(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Block until at least one operation is complete; return positions and objects of all complete ones."""
+        """Block until at least one operation is complete; return positions and objects of all complete ones.
+
+        Returns ``(None, None)`` if all requests are null.
+        """
         operations = [one.operation for one in requests if one.operation is not None]
         if not operations:
             return None, None
@@ -175,19 +184,23 @@ class Request(Handle):
     def testall(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
-        """Return whether all operations are complete, and the received objects."""
+        """Return whether all operations are complete, and the received objects, or None if they are not."""
         if not _look(requests, every=True):
             return False, None
         return True, cls.waitall(requests, statuses)
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """Return the position of a complete request, and whether there is one."""
+        """Return the position of a complete request or UNDEFINED, and True if one is complete or all are null."""
         return cls.testany(requests, status)[:2]
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
-        """Return the position of a complete request, whether there is one, and the received object."""
+        """Return the position of a complete request, whether there is one, and the received object.
+
+        If none is complete, the position is UNDEFINED and the object None. If all requests are null, the second value
+        is True.
+        """
         if all(one.operation is None for one in requests):
             return UNDEFINED, True, _nothing(status)
         if not _look(requests, every=False):
@@ -197,14 +210,17 @@ class Request(Handle):
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
-        """Return the positions of all complete requests, possibly none."""
+        """Return the positions of all complete requests; an empty list if none is, None if all are null."""
         return cls.testsome(requests, statuses)[0]
 
     @classmethod
     def testsome(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Return the positions and objects of all complete requests, possibly none."""
+        """Return the positions and objects of all complete requests; empty lists if none is complete.
+
+        Returns ``(None, None)`` if all requests are null.
+        """
         if all(one.operation is None for one in requests):
             return None, None
         if not _look(requests, every=False):

@@ -235,7 +235,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return self._copy("Clone", _frame(1))
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
-        """Start to duplicate; the new communicator is usable at once."""
+        """Duplicate like ``Dup``; return the new communicator and a null request, as nothing is left to wait for."""
         return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
@@ -362,7 +362,10 @@ COMM_NULL: Any = Unusable.__new__(Unusable)
 
 
 def _partition(calls: list[CollectiveCall]) -> None:
-    """Return the groups of a split: by color, ordered by key, then by old rank."""
+    """Set each call's value to (state, new rank) of its color; None for UNDEFINED.
+
+    Ranks of one color are ordered by key, then by old rank.
+    """
     shared = calls[0].comm
     colors: dict[int, list[tuple[int, int]]] = {}
     for call in calls:

@@ -256,7 +256,7 @@ class Info(dict[str, str]):
 
     @classmethod
     def Create(cls, items: Any = None) -> Info:
-        """Create an empty set of hints."""
+        """Create a set of hints from ``items``; empty if there are none."""
         return cls(items or {})
 
     def Set(self, key: str, value: str) -> None:

@@ -131,7 +131,7 @@ class BeginsEarly(World):
 def posting(
     step: Step, group: ReduceGroup, implementation: Implementation, target: tuple[int, ...]
 ) -> Post | None:
-    """How a step is begun by this rank and its group; None if it is to run at once. ``implementation`` runs it otherwise."""
+    """Return a function that starts a step without waiting; None if the step must run at once."""
     if implementation.name == "same" or math.prod(step.shape) > MAX_COUNT:
         return None
     if step.collective == "all_gather":
