@@ -51,15 +51,6 @@ def test_importing_the_package_is_light_and_needs_no_mpi():
     assert (process.stdout.split("\n")[:2], process.stderr) == (["[]", "4"], "")
 
 
-def test_no_file_is_crowded():
-    crowded = {
-        p.relative_to(ROOT).as_posix(): n
-        for p in ROOT.rglob("*.py")
-        if (n := len(p.read_text().splitlines())) > 450
-    }
-    assert not crowded
-
-
 def test_no_test_measures_time():
     """What takes how long is different on every machine: benches measure it, tests count (``counted.py``)."""
     clocks = ("perf" + "_counter", "process" + "_time", "thread" + "_time", "mono" + "tonic", "time" + "it")

@@ -36,8 +36,8 @@ SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
 WALL, MOST_WAITING = 2, 8
 #: Seconds of processor time for what a command itself needs until the user's code begins.
 LOADING = 5
-#: Seconds for a process that is over its time to say where it is.
-LAST_WORDS = 1.0
+#: Seconds for a process that is over its time to say where it is: by the clock, and of its processor time.
+LAST_WORDS, LAST_SECONDS = 5.0, 2
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 leave = os._exit  # simulations have another one
 OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
@@ -270,7 +270,7 @@ def _limit_time(seconds: float) -> None:
 
     if current.seconds:
         soft = math.ceil(time.process_time() + seconds)
-        _lower(resource.RLIMIT_CPU, soft, soft + 1)
+        _lower(resource.RLIMIT_CPU, soft, soft + LAST_SECONDS)
 
 
 def _lower(kind: int, soft: int, hard: int) -> None:
