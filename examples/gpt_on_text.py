@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from spmdsim import LockStep, Mesh, Tensor, check, nn, record, world
+from spmdsim.arrays.files import open_tokens
+from spmdsim.arrays.rounding import FACTOR, Measured
 from spmdsim.cases.inputs import project_text
 from spmdsim.launch import launched
-from spmdsim.tensor.files import open_tokens
-from spmdsim.tensor.rounding import FACTOR, Measured
 
 
 def train(here, mesh, args, *, sequence_parallel=False, zero=False, rows="all", dtype=np.float32):

@@ -339,7 +339,7 @@ def shared(world: Any, rng: random.Random) -> None:
 
 def checkpoint(world: Any, rng: random.Random) -> None:
     """Written and read again."""
-    from spmdsim.tensor.checkpoint import load, save
+    from spmdsim.arrays.checkpoint import load, save
 
     mesh = _mesh(world, rng, whole=True)
     x = _tensor(world, rng, mesh, dtype="f4")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from mutants import Mutant
 
-ROOMS = ("core", "layout", "redistribution", "collectives", "tensor", "nn", "compiled")
+ROOMS = ("core", "layout", "redistribution", "collectives", "arrays", "nn")
 
 
 def fork(body: Callable[[], int]) -> int:

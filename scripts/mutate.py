@@ -28,7 +28,7 @@ from mutants import Mutant, equivalent_mutants, mutants_of, sample
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose tests start processes, read sources, or look at pictures, and files that run most of the package.
-ELSEWHERE = ("draw", "ending", "explore", "labs", "launch", "simulation", "testing")
+ELSEWHERE = ("figures", "shutdown", "labs", "launch", "simulation", "testing")
 BESIDE = ("test_caches.py", "test_fft.py", "test_fuzz_files.py", "test_fuzz_programs.py")
 
 

@@ -33,7 +33,7 @@ from fuzzing.program import Program, ranks_of  # noqa: E402 - found on the path 
 from spmdsim import LockStep, Mesh, Tensor, ops  # noqa: E402
 from spmdsim.errors import SpmdError  # noqa: E402
 from spmdsim.launch import launched  # noqa: E402
-from spmdsim.trace import record  # noqa: E402
+from spmdsim.worlds.trace import record  # noqa: E402
 
 #: Programs of the folder ``examples`` that end by themselves within seconds, with their arguments.
 EXAMPLES = {

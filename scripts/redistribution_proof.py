@@ -49,8 +49,8 @@ from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.price import largest_shard
-from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
+from spmdsim.worlds.trace import record
 
 Shape = tuple[int, ...]
 

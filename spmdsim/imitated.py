@@ -57,5 +57,5 @@ def imitation(kind: str, system: str, error: type[SpmdError] = InputError) -> An
     if system not in systems:
         raise unknown(f"no {kind} is made in the style of {system!r}", system, systems, error)
     module, name = systems[system]
-    loaded = import_module(f"spmdsim.imitations.{module}")
+    loaded = import_module(f"spmdsim.dialects.imitations.{module}")
     return getattr(loaded, name) if name else loaded

@@ -78,7 +78,7 @@ def _plain(value: Any) -> str:
 
 def _drawn(value: Any, how: str) -> str | None:
     try:
-        draw = import_module("spmdsim.draw.figures")
+        draw = import_module("spmdsim.figures.figures")
     except ImportError:
         return None
     text: str = getattr(draw.figure(value), how)

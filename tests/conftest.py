@@ -66,7 +66,7 @@ SAMPLED = {
     "ops/test_without_dims.py": 20,
     "redistribution/test_memory.py": 3,
     "redistribution/test_oneflow.py": 2,
-    "tensor/test_half.py": 3,
+    "arrays/test_half.py": 3,
     "worlds/test_communicator.py": 3,
     "worlds/test_reductions.py": 12,
     "worlds/test_rows.py": 8,
@@ -80,9 +80,9 @@ COUNTS = (1, 3, 8)
 QUICK = (
     "core", "layout", "test_architecture.py", "test_metadata.py", "test_reading.py", "test_wrong_calls.py",
     "auto_parallel/test_dialect.py", "cases/test_digits.py", "cli/test_words.py", "collectives/test_vectors.py",
-    "cost/test_machine.py", "dialects/test_layout_oneflow.py", "draw/test_step.py", "local/test_map_overlap.py",
+    "cost/test_machine.py", "dialects/test_layout_oneflow.py", "figures/test_step.py", "local/test_map_overlap.py",
     "nn/test_collectives_published.py", "ops/test_einsum.py", "ops/test_reductions.py", "redistribution/test_reshape.py",
-    "simulation/test_buggy.py", "tensor/test_creation.py", "tensor/test_element_types.py", "trace/test_events.py",
+    "simulation/test_buggy.py", "arrays/test_creation.py", "arrays/test_element_types.py", "trace/test_events.py",
     "worlds/test_steps.py",
 )  # fmt: skip
 #: Text of every file with tests of a world. Ranks import no other file.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spmdsim.draw.canvas import FONT, LETTER
+from spmdsim.figures.canvas import FONT, LETTER
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.notation.rules import members
 from spmdsim.errors import InputError
-from spmdsim.notation.rules import members
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.cuts import strategy_from_cuts
+from spmdsim.dialects.imitations.cost_models import MindSporeModel
+from spmdsim.dialects.imitations.mindspore.double_recursion import CutCosts
 from spmdsim.errors import InputError, RuleError
-from spmdsim.imitations.cost_models import MindSporeModel
-from spmdsim.imitations.mindspore.double_recursion import CutCosts
 
 Shape = tuple[int, ...]
 Cuts = tuple[tuple[int, ...], ...]

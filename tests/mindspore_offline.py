@@ -13,15 +13,22 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import AnyLayout, MapLayout, Shape, Sizes, Written, as_numbers
-from spmdsim.imitations.mindspore.map_operators import (
+from spmdsim.dialects.imitations.mindspore.map_layouts import (
+    AnyLayout,
+    MapLayout,
+    Shape,
+    Sizes,
+    Written,
+    as_numbers,
+)
+from spmdsim.dialects.imitations.mindspore.map_operators import (
     MapOperator,
     after_operator,
     operators,
     reshaped,
     sliced,
 )
+from spmdsim.errors import PlanError
 
 Ops = list[MapOperator]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spmdsim.dialects.imitations.mindspore.map_layouts import MapLayout, Shape, Sizes, expand_tuples
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import MapLayout, Shape, Sizes, expand_tuples
 
 Entry = int | Sizes
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from spmdsim.imitations.mindspore.map_operators import MapOperator
+from spmdsim.dialects.imitations.mindspore.map_operators import MapOperator
 
 
 def apply(

@@ -3,7 +3,7 @@
 from itertools import product
 
 from spmdsim.core import Partial, Replicate
-from spmdsim.imitations.oneflow.boxing_rules import broadcast_only, completed, reshape_pairs
+from spmdsim.dialects.imitations.oneflow.boxing_rules import broadcast_only, completed, reshape_pairs
 
 
 def reshape_signatures(in_shape, out_shape, mesh):

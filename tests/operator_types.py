@@ -12,7 +12,7 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor
-from spmdsim.tensor.random import uniform_block
+from spmdsim.arrays.random import uniform_block
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = [

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
-from spmdsim.numpy_names.arrangement import _slid_op
-from spmdsim.numpy_names.element_functions import _frexp_op, _ldexp_op
-from spmdsim.ops.along import _replace_op
-from spmdsim.ops.assign import _put_op
-from spmdsim.ops.scans import _extreme_op
-from spmdsim.tensor.random import uniform_block
+from spmdsim.arrays.numpy_names.arrangement import _slid_op
+from spmdsim.arrays.numpy_names.element_functions import _frexp_op, _ldexp_op
+from spmdsim.arrays.ops.along import _replace_op
+from spmdsim.arrays.ops.assign import _put_op
+from spmdsim.arrays.ops.scans import _extreme_op
+from spmdsim.arrays.random import uniform_block
 
 
 @dataclass(frozen=True)

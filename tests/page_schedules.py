@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule
-from spmdsim.explore import Offer
-from spmdsim.explore.schedules import mistakes
+from spmdsim.figures.explore import Offer
+from spmdsim.figures.explore.schedules import mistakes
 
 
 def every_schedule(offer: Offer) -> Iterator[Schedule]:

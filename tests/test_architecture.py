@@ -24,7 +24,9 @@ def test_only_one_file_loads_imitations():
     """Imports by name are not visible to import-linter."""
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
     loaders = {
-        name for name, text in texts.items() if "import_module" in text and "spmdsim.imitations" in text
+        name
+        for name, text in texts.items()
+        if "import_module" in text and "spmdsim.dialects.imitations" in text
     }
     assert loaders == {"imitated.py"}
 

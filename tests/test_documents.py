@@ -169,9 +169,9 @@ def plain(line: str) -> str:
 
 def test_an_operator_is_added_as_the_document_says() -> None:
     from spmdsim import LockStep, Mesh, Tensor, check
+    from spmdsim.arrays import Op
+    from spmdsim.arrays.ops.declare import unary
     from spmdsim.core import Rule
-    from spmdsim.ops.declare import unary
-    from spmdsim.tensor import Op
 
     names = {"unary": unary, "_relu": lambda x: np.maximum(x, 0), "Op": Op, "Rule": Rule, "np": np}
     exec(program(ROOT / "CONTRIBUTING.md", "relu = unary"), names)

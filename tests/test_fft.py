@@ -9,8 +9,8 @@ from every_layout import some_layouts
 from spmdsim import Mesh, Tensor, fft, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 from tests.ops.test_strategies import MESHES
 

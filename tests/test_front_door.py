@@ -218,7 +218,7 @@ def test_operators_are_objects_of_one_class():
 
 def test_tensors_have_their_operators_without_any_import_of_them():
     code = (
-        "import sys, numpy as np; from spmdsim.tensor import Tensor; from spmdsim import Mesh, LockStep; m = Mesh((2,), ('a',));"
+        "import sys, numpy as np; from spmdsim.arrays import Tensor; from spmdsim import Mesh, LockStep; m = Mesh((2,), ('a',));"
         "x = Tensor.from_global(np.ones(4), m('a'), LockStep(2)); a = 'spmdsim.ops' in sys.modules; print(a, (x + 1).sum())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from fuzzing.files import READERS, damaged, fuzz, whole
 
+from spmdsim.arrays import files
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.tensor import files
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

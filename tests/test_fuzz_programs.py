@@ -18,7 +18,7 @@ from fuzzing.program import UNITS, Program, WrongError, ranks_of
 from fuzzing.training import Training
 
 from spmdsim import LockStep, Mesh, ops
-from spmdsim.tensor import symbols
+from spmdsim.arrays import symbols
 from spmdsim.worlds import MPIWorld
 
 TORCH = torch_backend()

@@ -21,8 +21,8 @@ INSIDE = ("dis", "getrefcount", "_getframe", "get_referents", "get_referrers")
 #: Reason -> name -> the files that may use the name for this reason.
 ALLOWED: dict[str, dict[str, str]] = {
     "messages, logs and traces quote the line of the user's call": {
-        "_getframe": "trace/source_lines.py worlds/provenance.py agreement/call_log.py agreement/read_log.py "
-        "registry.py local/axis_collectives.py labs/rank_programs.py",
+        "_getframe": "worlds/trace/source_lines.py worlds/provenance.py worlds/agreement/call_log.py worlds/agreement/read_log.py "
+        "registry.py arrays/local/axis_collectives.py labs/rank_programs.py",
     },
     "the simulator runs programs of users and reports lines of their calls": {
         "exec": "simulation/runner.py",
@@ -38,8 +38,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "compile": "auto_parallel/programs/record_program.py"
     },
     "shutdown finds out how Python ends, and where a file was opened": {
-        "_getframe": "ending/hooks.py ending/mpi_files.py",
-        "get_referents": "ending/hooks.py",
+        "_getframe": "shutdown/hooks.py shutdown/mpi_files.py",
+        "get_referents": "shutdown/hooks.py",
     },
 }
 

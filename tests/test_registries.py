@@ -15,6 +15,7 @@ import pytest
 
 import spmdsim
 from spmdsim import ops
+from spmdsim.arrays import Op
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program
 from spmdsim.cli.main import COMMANDS
 from spmdsim.collectives import algorithm, algorithms, declare
@@ -27,7 +28,6 @@ from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
 from spmdsim.nn import Module
 from spmdsim.registry import Registry
-from spmdsim.tensor import Op
 
 PACKAGE = Path(spmdsim.__file__).parent
 HERE = Path(__file__).name
@@ -54,7 +54,7 @@ def modules() -> list[str]:
         "spmdsim.worlds.mpi",
         "spmdsim.testing",
         "spmdsim.launch.",
-        "spmdsim.ending",
+        "spmdsim.shutdown",
         "spmdsim.__main__",
     )
     return sorted(name.removesuffix(".__init__") for name in names if not name.startswith(left_out))

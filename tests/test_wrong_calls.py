@@ -32,9 +32,9 @@ from spmdsim import (
     simulate,
     world,
 )
+from spmdsim.arrays import checkpoint
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError
-from spmdsim.tensor import checkpoint
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 A = np.ones((8, 8))

@@ -13,13 +13,19 @@ import spmdsim
 from building.rst import directive, escaped, page, title
 
 #: Rooms whose public names are for those who build on the inside of this package or of another's words.
-INSIDE = ("imitations", "dialects", "explore", "launch", "cli")
+INSIDE = ("arrays", "cli", "dialects", "launch", "tensor")
 
 #: Public modules inside of rooms.
 MODULES = (
+    "spmdsim.arrays.checkpoint",
+    "spmdsim.arrays.files",
+    "spmdsim.arrays.random",
     "spmdsim.errors",
     "spmdsim.fft",
-    "spmdsim.tensor.checkpoint",
+    "spmdsim.linalg",
+    "spmdsim.local",
+    "spmdsim.ops",
+    "spmdsim.worlds.trace",
     "spmdsim.auto_parallel.search",
     "spmdsim.collectives.algorithms",
 )
@@ -32,7 +38,7 @@ def modules() -> list[str]:
         path.parent.name for path in sorted(root.glob("*/__init__.py")) if path.parent.name not in INSIDE
     ]
     public = [f"spmdsim.{room}" for room in rooms if hasattr(import_module(f"spmdsim.{room}"), "__all__")]
-    return ["spmdsim", *public, *(name for name in MODULES if _own(import_module(name)))]
+    return ["spmdsim", *public, *(name for name in MODULES if names(name))]
 
 
 def names(module: str) -> list[str]:

@@ -19,9 +19,9 @@ from mpi4py import MPI
 from paired import PART, QUICK, paired, row
 
 from spmdsim import Mesh, MPIWorld, Tensor
-from spmdsim.agreement.call import Call
-from spmdsim.agreement.call_log import CallLog
-from spmdsim.agreement.shared_board import AREA, SharedBoard
+from spmdsim.worlds.agreement.call import Call
+from spmdsim.worlds.agreement.call_log import CallLog
+from spmdsim.worlds.agreement.shared_board import AREA, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 #: Repeated calls per measurement.

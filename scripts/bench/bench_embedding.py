@@ -21,7 +21,7 @@ from paired import QUICK, Times, paired, row
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, Tensor
-from spmdsim.ops.lookup import add_rows
+from spmdsim.arrays.ops.lookup import add_rows
 
 Ways = dict[str, Callable[[], object]]
 

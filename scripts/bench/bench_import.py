@@ -24,7 +24,7 @@ print(time.process_time() - begin)
 CASES = {
     "import spmdsim": "import spmdsim",
     "its worlds and layouts": "from spmdsim.core import Mesh; from spmdsim.worlds import LockStep",
-    "its tensors and MPIWorld": "from spmdsim.tensor import Tensor; from spmdsim.worlds import MPIWorld",
+    "its tensors and MPIWorld": "from spmdsim.arrays import Tensor; from spmdsim.worlds import MPIWorld",
     "nothing": "pass",
 }
 

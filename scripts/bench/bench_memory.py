@@ -11,8 +11,8 @@ import sys
 import numpy as np
 from paired import row
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 
 MIB = 1 << 20

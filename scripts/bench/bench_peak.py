@@ -14,10 +14,10 @@ import sys
 import numpy as np
 from paired import Estimate, row
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.redistribution import plan
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 from spmdsim.worlds.pool import pool
 

@@ -27,6 +27,7 @@ from paired import QUICK, Neighbours, row
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, world
+from spmdsim.arrays.watch import watching
 from spmdsim.auto_parallel.baselines import complete
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, arguments, place
@@ -35,7 +36,6 @@ from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.cli.collective.calibrate import measured_machine
 from spmdsim.cost import Machine, load_machine
 from spmdsim.nn.gradients import backward
-from spmdsim.tensor.watch import watching
 
 #: Strategies that are drawn before some are taken that spread over the predicted times.
 DRAWN = 300

@@ -14,8 +14,8 @@ import numpy as np
 from mpi4py import MPI
 from paired import QUICK, beside_hand, paired
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 
 

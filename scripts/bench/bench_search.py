@@ -19,6 +19,7 @@ from functools import partial
 from paired import row
 
 from spmdsim import ops
+from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.networks import gpt
@@ -26,8 +27,7 @@ from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
-from spmdsim.imitations.mindspore.double_recursion import double_recursion
-from spmdsim.tensor import Tensor
+from spmdsim.dialects.imitations.mindspore.double_recursion import double_recursion
 
 
 def best(work: Callable[[], object], repeats: int = 3) -> float:

@@ -25,8 +25,8 @@ import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, MPIWorld, Tensor, nn, world
 from spmdsim.cases.network import WIDTHS, Network, Reference
-from spmdsim.trace import record
 from spmdsim.worlds.base import World
+from spmdsim.worlds.trace import record
 
 Ways = dict[str, Callable[[], object]]
 

@@ -1,6 +1,6 @@
 """The array API standard's namespace (2024.12) over global tensors: ``x.__array_namespace__()``.
 
-A table of names: what is computed stands in :mod:`spmdsim.ops`, what is made in :mod:`spmdsim.tensor.creation`. Creation
+A table of names: what is computed stands in :mod:`spmdsim.ops`, what is made in :mod:`spmdsim.arrays.creation`. Creation
 takes ``layout=`` and ``world=`` besides.
 
 >>> import spmdsim.array_api as xp
@@ -50,9 +50,9 @@ _CREATION = "arange empty empty_like eye full full_like linspace ones ones_like 
 _OWN = "astype can_cast finfo iinfo isdtype permute_dims result_type __array_namespace_info__"
 
 _HOMES = {
-    ".ops": " ".join(f"{name}={SPELLED.get(name, name)}" for name in _SAME.split()),
-    ".tensor.creation": _CREATION,
-    ".tensor.conversion": "asarray from_dlpack",
+    ".arrays.ops": " ".join(f"{name}={SPELLED.get(name, name)}" for name in _SAME.split()),
+    ".arrays.creation": _CREATION,
+    ".arrays.conversion": "asarray from_dlpack",
     "functions": _OWN,
     ".": "linalg fft",  # the standard's extensions
 }

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim import ops
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.conversion import asarray
+from spmdsim.arrays.creation import DEVICE, check_device
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import element_type, is_float, promoted
 from spmdsim.pictured import Pictured
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.conversion import asarray
-from spmdsim.tensor.creation import DEVICE, check_device
 
 NAMES = (
     "bool",

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.arrays import Op, ShardedOp, Tensor
+from spmdsim.arrays.check import check
+from spmdsim.arrays.rounding import Measured, operand, shared, unit_roundoff
+from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured, record_call, shape_and_dtype
@@ -21,17 +25,13 @@ from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.group_steps import PartsStep
 from spmdsim.tables import Table
-from spmdsim.tensor import Op, ShardedOp, Tensor
-from spmdsim.tensor.check import check
-from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
-from spmdsim.tensor.watch import Watcher, watching
-from spmdsim.trace import record
-from spmdsim.trace.event_table import nbytes_text
+from spmdsim.worlds.trace import record
+from spmdsim.worlds.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Graph
-    from spmdsim.trace import Trace
     from spmdsim.worlds.base import World
+    from spmdsim.worlds.trace import Trace
 
 #: One global array, or anything a tensor is made from, per input and parameter.
 Arrays = Mapping[str, Any]

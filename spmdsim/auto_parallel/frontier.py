@@ -18,7 +18,7 @@ from spmdsim.core import Mesh
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.plan_table import seconds_text
 from spmdsim.tables import Table
-from spmdsim.trace.event_table import nbytes_text
+from spmdsim.worlds.trace.event_table import nbytes_text
 
 Either = TypeVar("Either", "TradeOff", Solution)
 

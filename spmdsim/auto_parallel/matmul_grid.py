@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Layout, Mesh, Strategy
+from spmdsim.core.notation.layouts import check_world_size
 from spmdsim.errors import InputError, many
-from spmdsim.notation.layouts import check_world_size
 from spmdsim.pictured import Pictured
 
 
@@ -193,7 +193,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
 
 def run_product(a: Any, b: Any, product: GridProduct) -> Any:
     """The product of two global tensors on the grid: operands moved to their even pieces, result scattered."""
-    from spmdsim.ops import matmul
+    from spmdsim.arrays.ops import matmul
 
     first, second, result = product.layouts()
     return matmul.op.shard(product.strategy, result)(a.to(first), b.to(second))

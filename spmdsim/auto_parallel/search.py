@@ -24,9 +24,9 @@ from spmdsim.auto_parallel.strategy_choice import (
     searched_axes,
 )
 from spmdsim.core import Mesh, Strategy
+from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, many, unknown
-from spmdsim.notation.layouts import MOST_RANKS
 from spmdsim.wrong_calls import explained
 
 #: Names of the searches; the second names are MindSpore's.

@@ -13,7 +13,7 @@ from spmdsim.auto_parallel.strategy_choice import has_uneven_pieces
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import many
 from spmdsim.tables import Table, join_text
-from spmdsim.trace.event_table import nbytes_text
+from spmdsim.worlds.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.evaluate import Move

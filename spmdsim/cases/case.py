@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.check import check
+from spmdsim.arrays.rounding import Verdict
 from spmdsim.cases.injection import Injection, Runner, find
 from spmdsim.cases.inputs import ExactInputs, Inputs, exact_block, parse_dtype
 from spmdsim.core import Layout, Mesh
 from spmdsim.layout.pieces import misplaced
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.check import check
-from spmdsim.tensor.rounding import Verdict
-from spmdsim.trace import record
-from spmdsim.trace.events import CollectiveEvent
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.base import World
+from spmdsim.worlds.trace import record
+from spmdsim.worlds.trace.events import CollectiveEvent
 
 Block = Callable[[tuple[slice, ...]], Any]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.ops import embedding, linear, matmul, padded_embedding, relu
 from spmdsim.cases.case import Case, PreparedCase
 from spmdsim.cases.inputs import Inputs, Source
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.layout import largest_block
 from spmdsim.errors import InputError
-from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
-from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import World
 
 # ---------------------------------------------------------------- matmul: each mesh axis splits m, k or n, or repeats the work

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.rounding import is_rounded
 from spmdsim.cases.inputs import ExactInputs
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import unknown
 from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.rounding import is_rounded
-from spmdsim.trace.events import group_size
 from spmdsim.worlds.base import V, World
 from spmdsim.worlds.local_steps import Arrived
+from spmdsim.worlds.trace.events import group_size
 
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, PreparedCase

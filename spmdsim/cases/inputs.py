@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays.file_arrays import FileArray, Index
+from spmdsim.arrays.files import open_array, open_tokens
+from spmdsim.arrays.random import normal_block
 from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import element_type
-from spmdsim.tensor.file_arrays import FileArray, Index
-from spmdsim.tensor.files import open_array, open_tokens
-from spmdsim.tensor.random import normal_block
 
 #: Rows of hidden features that stand for a weight where the user gives none.
 DEFAULT_COLUMNS = 40

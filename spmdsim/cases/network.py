@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.files import open_array
+from spmdsim.arrays.rounding import Measured, mine, operand, together, wider
 from spmdsim.cases.inputs import Source, digit_records, digits
 from spmdsim.core import Layout, Mesh, bind
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.errors import InputError, many
 from spmdsim.nn import Module, Normal, Parameter
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.files import open_array
-from spmdsim.tensor.rounding import Measured, mine, operand, together, wider
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -269,7 +268,7 @@ class Beside:
     and more kinks are met. So each step begins with the weights that the ranks have, is taken in float64 and again and
     again in the network's own type, and the changes of all steps are added up. What the ranks' weights have changed by may
     differ from the sum in float64 by a small factor times what those of one process do. A step that is wrong, once or by a
-    hundredth of its gradient, stays in the sum. The world's processes share these runs (:mod:`spmdsim.tensor.rounding`).
+    hundredth of its gradient, stays in the sum. The world's processes share these runs (:mod:`spmdsim.arrays.rounding`).
     """
 
     def __init__(self, world: World, weights: list[np.ndarray], rate: float) -> None:

@@ -26,9 +26,9 @@ The first call that ranks made differently is marked with ">".
 )
 def main(args: argparse.Namespace) -> int:
     """Print the table."""
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.figures import Figure
     from spmdsim.tables import Table
-    from spmdsim.trace.last_calls import groups, read, table, title
+    from spmdsim.worlds.trace.last_calls import groups, read, table, title
 
     documents = [read(path) for path in args.files]
     parts, notes = [], []

@@ -29,7 +29,7 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
 )
 def main(args: argparse.Namespace) -> int:
     """Examine, and print what was found."""
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 
     cleaned = [clean()] if args.clean else []

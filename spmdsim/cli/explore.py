@@ -11,7 +11,7 @@ from spmdsim.cli.output import LIMITS, only_with, remark, require_writable, writ
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
-    from spmdsim.explore import Offer
+    from spmdsim.figures.explore import Offer
 
 EXAMPLES = """\
 examples:
@@ -49,7 +49,7 @@ SECONDS = 120
 )
 def main(args: argparse.Namespace) -> int:
     """Write the page, or serve it."""
-    from spmdsim.explore import page
+    from spmdsim.figures.explore import page
 
     if args.serve is not None and args.algorithm:
         raise InputError(
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
 
 def offer_from(args: argparse.Namespace) -> Offer:
     """What the page is to offer."""
-    from spmdsim.explore import Offer
+    from spmdsim.figures.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh
 
     layouts = tuple(written_layout(text) for text in args.layout)

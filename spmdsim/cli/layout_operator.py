@@ -186,7 +186,7 @@ def _misfit(function: Any, count: int, params: Mapping[str, Any], error: TypeErr
 
 
 def _operator(name: str) -> Any:
-    import spmdsim.ops as ops
+    from spmdsim.arrays import ops
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
     wanted = name.lower().replace("_", "")

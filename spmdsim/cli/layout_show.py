@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.output import console, emit_json, say, wants_pictures, write_pictures
 from spmdsim.core import Layout
-from spmdsim.draw.grid_figures import layout_figure, layout_words
-from spmdsim.draw.layout_picture import box_text
 from spmdsim.errors import InputError, many
+from spmdsim.figures.grid_figures import layout_figure, layout_words
+from spmdsim.figures.layout_picture import box_text
 from spmdsim.layout.addends import PartialReduction, ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
 from spmdsim.tables import Table

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spmdsim.cli.command_parser import Parser
 from spmdsim.cli.output import print_anywhere, printing, remark, saying_unwritten, writable
-from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import Launched, detect, has_log, is_root
 from spmdsim.reading import one_line
 from spmdsim.registry import Registry
+from spmdsim.shutdown.stop import stop
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout, Mesh

@@ -19,9 +19,9 @@ from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ENAMETOOLONG, ENOENT, ENOS
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.ending.stop import READER_LEFT, describe, leave
 from spmdsim.errors import InputError, working_folder
 from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
+from spmdsim.shutdown.stop import READER_LEFT, describe, leave
 from spmdsim.tables import Table, strip_lines
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
     """
     if not wants_pictures(args) or not is_root():
         return wants_pictures(args)
-    from spmdsim.draw.figures import figure, page, stacked
+    from spmdsim.figures.figures import figure, page, stacked
 
     figures = [figure(value) for value in values]
     title = title or figures[0].title

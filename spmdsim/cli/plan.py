@@ -133,7 +133,7 @@ def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
 
 
 def _draw(plan: Plan) -> None:
-    from spmdsim.draw.plan_figures import moving_words, transfers_list, transfers_picture
+    from spmdsim.figures.plan_figures import moving_words, transfers_list, transfers_picture
 
     if plan.src.partial != plan.dst.partial or plan.to_shape is not None:
         remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
@@ -147,7 +147,7 @@ def _draw(plan: Plan) -> None:
 
 
 def _list(plan: Plan, rank: int) -> None:
-    from spmdsim.draw.plan_figures import transfers_list
+    from spmdsim.figures.plan_figures import transfers_list
 
     least = (
         "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
     from spmdsim.cases.inputs import Inputs
     from spmdsim.core import Mesh
-    from spmdsim.trace import CollectiveEvent
     from spmdsim.worlds.base import World
     from spmdsim.worlds.mpi.mpi_world import MPIWorld
+    from spmdsim.worlds.trace import CollectiveEvent
 
 Fit = TypeVar("Fit")
 
@@ -309,7 +309,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
 
 
 def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.figures import Figure
 
     rows = [_row(outcome) for outcome in outcomes]
     table = Table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
@@ -387,7 +387,7 @@ def _collective(event: CollectiveEvent) -> str:
 
 
 def _show_slices(outcome: Outcome) -> None:
-    from spmdsim.draw.layout_picture import box_text
+    from spmdsim.figures.layout_picture import box_text
 
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]
     rows = [[rank, *map(box_text, boxes)] for rank, boxes in enumerate(outcome.slices)]

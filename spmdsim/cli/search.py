@@ -209,7 +209,7 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
 def _print(
     args: argparse.Namespace, result: SearchResult, answers: list[WhyNot], proof: Proof | None
 ) -> None:
-    from spmdsim.draw.figures import figure
+    from spmdsim.figures.figures import figure
 
     if args.json:
         emit_json(_facts(result, answers, proof))
@@ -383,11 +383,11 @@ def _run_matmul(best: GridProduct) -> dict[str, Any]:
     """Multiply random matrices on the grid, on real ranks under an MPI launcher, else in lock step."""
     import numpy as np
 
+    from spmdsim.arrays import Tensor
     from spmdsim.auto_parallel.matmul_grid import run_product
     from spmdsim.core import Layout, Mesh
-    from spmdsim.tensor import Tensor
-    from spmdsim.trace import record
     from spmdsim.worlds import LockStep, world
+    from spmdsim.worlds.trace import record
 
     here = world()
     if isinstance(here, LockStep):

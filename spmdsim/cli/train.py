@@ -27,8 +27,8 @@ from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cases.network import Beside, Images, Network
-    from spmdsim.trace import Trace
     from spmdsim.worlds.base import World
+    from spmdsim.worlds.trace import Trace
 
 #: What tells what is true, by the type that is trained in.
 WIDER = {"float32": "float64", "float64": "longdouble"}
@@ -117,7 +117,7 @@ def _run(args: argparse.Namespace, here: World, images: Images, network: Network
 
 
 def _introduce(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
-    from spmdsim.draw.layout_picture import box_text
+    from spmdsim.figures.layout_picture import box_text
 
     output.say(
         f"{images.name}: {many(images.count, 'image')}; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
@@ -144,7 +144,7 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     import numpy as np
 
     from spmdsim.cases.network import Beside
-    from spmdsim.trace import Trace, record
+    from spmdsim.worlds.trace import Trace, record
 
     dtype = np.dtype(args.dtype)
     beside = (
@@ -187,14 +187,14 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
     from spmdsim.cost import load_machine
 
     if args.perfetto is not None:
-        from spmdsim.draw.timelines import step_timeline
+        from spmdsim.figures.timelines import step_timeline
 
         machine = load_machine(args.machine)
         traces = world.gather_objects([trace]) if len(world.ranks) == 1 else [trace]
         if output.write_file(args.perfetto, json.dumps(step_timeline(traces, machine, repr(world)))):
             output.remark(f"wrote {args.perfetto}")
     if output.wants_pictures(args):
-        from spmdsim.draw.timeline_figures import losses_figure
+        from spmdsim.figures.timeline_figures import losses_figure
 
         title = f"step {len(losses) - 1} of the training on {many(world.size, 'rank')}"
         output.write_pictures(args, losses_figure(losses), trace, title=title)
@@ -203,10 +203,9 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
 def _step(
     args: argparse.Namespace, world: World, images: Images, network: Network, rows: slice, dtype: Any
 ) -> float:
-    import spmdsim.ops as ops
     from spmdsim import nn
+    from spmdsim.arrays import Tensor, ops
     from spmdsim.core import Mesh
-    from spmdsim.tensor import Tensor
 
     def pixels(index: tuple[slice, ...]) -> Any:
         return images.pixels.read((slice(rows.start + index[0].start, rows.start + index[0].stop), index[1]))
@@ -229,9 +228,9 @@ def _compare(
 ) -> dict[str, Any]:
     import numpy as np
 
+    from spmdsim.arrays import Tensor
+    from spmdsim.arrays.check import check
     from spmdsim.core import Mesh
-    from spmdsim.tensor import Tensor
-    from spmdsim.tensor.check import check
 
     true_losses, weights = beside.measured()
     told = Tensor.from_global(np.array(losses), Mesh((beside.world.size,), ("dp",))(None), beside.world)

@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from spmdsim.core.layout import Layout
+from spmdsim.core.notation.rules import Shape
 from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.step import Route, Step, shortest_route
-from spmdsim.notation.rules import Shape
 
 
 class Planner(Protocol):

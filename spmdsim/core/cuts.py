@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.errors import LayoutError, RuleError, many
-from spmdsim.notation.layouts import MOST_RANKS
 from spmdsim.pictured import ShortRepr
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core.notation.layouts import REDUCE_OPS
 from spmdsim.core.rule import Rule
 from spmdsim.errors import WorldError, unknown
-from spmdsim.notation.layouts import REDUCE_OPS
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout

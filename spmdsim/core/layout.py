@@ -4,7 +4,7 @@ MindSpore calls the mesh the device matrix with alias names, OneFlow the hierarc
 mesh. Coordinates are row-major: the last axis varies fastest.
 
 A layout says per tensor dim the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along
-which values are still partial. Bounds follow here from these two facts, all else in :mod:`spmdsim.notation.layouts`.
+which values are still partial. Bounds follow here from these two facts, all else in :mod:`spmdsim.core.notation.layouts`.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -20,8 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
-from spmdsim.errors import LayoutError, unknown
-from spmdsim.notation.layouts import (
+from spmdsim.core.notation.layouts import (
     Immutable,
     LayoutFacts,
     PartialLike,
@@ -29,6 +28,7 @@ from spmdsim.notation.layouts import (
     listed,
     mesh_arguments,
 )
+from spmdsim.errors import LayoutError, unknown
 from spmdsim.wrong_calls import explained, refuse_arguments
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from spmdsim.core.element_types import check_reduce
 from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Bounds, Layout
+from spmdsim.core.notation.rules import check_shards
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import AbstractWorld, Shards
-from spmdsim.notation.rules import check_shards
 
 Program = Callable[[Shards, Shards], None]
 

@@ -24,13 +24,13 @@ from numpy.typing import DTypeLike
 from spmdsim.core.cuts import ShardedOp, StrategyLike, sharded
 from spmdsim.core.element_types import computed_widely, promoted, typed_rule
 from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.notation.rules import Shape
 from spmdsim.core.recipe import Arrays, Job, Local, Recipe
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.errors import NoTensorError, RuleError, context
-from spmdsim.notation.rules import Shape
 from spmdsim.pictured import Pictured
 from spmdsim.wrong_calls import explained
 

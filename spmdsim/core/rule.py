@@ -20,9 +20,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.notation import rules
+from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fitted, members
 from spmdsim.errors import RuleError
-from spmdsim.notation import rules
-from spmdsim.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fitted, members
 from spmdsim.pictured import Pictured, ShortRepr
 
 #: An axis along which some operands are partial, those operands and the reduction that they wait for.

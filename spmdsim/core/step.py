@@ -22,8 +22,8 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from spmdsim.core.layout import Bounds, Layout, split_block
+from spmdsim.core.notation.rules import Shape
 from spmdsim.errors import PlanError
-from spmdsim.notation.rules import Shape
 from spmdsim.pictured import ShortRepr
 
 Index = tuple[slice, ...]

@@ -1,7 +1,7 @@
 """The global tensor: one value, laid out over the ranks of a world; and what is known of it without its data, interned.
 
 A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns. What else a
-user's tensors can do (operators as symbols, files, pieces of any origin) is in :mod:`spmdsim.tensor`.
+user's tensors can do (operators as symbols, files, pieces of any origin) is in :mod:`spmdsim.arrays`.
 
 Next: :mod:`spmdsim.core.tape`, the gradients.
 """
@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike
 from spmdsim.core.element_types import accumulator, has_gradient, held_type
 from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.notation.layouts import short_dtype
 from spmdsim.core.world import Shards
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
-from spmdsim.notation.layouts import short_dtype
 from spmdsim.pictured import Pictured
 from spmdsim.wrong_calls import explained
 

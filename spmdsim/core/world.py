@@ -23,10 +23,10 @@ import numpy as np
 from spmdsim.core.bytes_planner import BytesPlanner, Planner
 from spmdsim.core.elements import convert, each
 from spmdsim.core.layout import Mesh
+from spmdsim.core.notation.layouts import check_world_size
+from spmdsim.core.notation.rules import check_ranks
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, PLACING, REDUCING, Route, Step
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.notation.layouts import check_world_size
-from spmdsim.notation.rules import check_ranks
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.layout import largest_block
+from spmdsim.core.notation.rules import ELEMENTS, FUNCTIONS, PASSES, Term, members
 from spmdsim.cost.machine import CostModel, Machine, Restricted
-from spmdsim.notation.rules import ELEMENTS, FUNCTIONS, PASSES, Term, members
 from spmdsim.pictured import Pictured
 
 #: The classes of operators.

@@ -16,16 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import spmdsim.linalg as linalg
-import spmdsim.ops as core
 from spmdsim import nn
+from spmdsim.arrays import Tensor, linalg
+from spmdsim.arrays import ops as core
+from spmdsim.arrays.ops.declare import unary
+from spmdsim.arrays.ops.dim_reductions import as_type, normal_dims, wide, with_slope
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.table import Row, rows, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient, promoted
-from spmdsim.ops.declare import unary
-from spmdsim.ops.dim_reductions import as_type, normal_dims, wide, with_slope
-from spmdsim.tensor import Tensor
 
 
 class FunctionError(InputError, RuntimeError):

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays import Tensor as CoreTensor
+from spmdsim.arrays.ops import cast
 from spmdsim.dialects.missing import refuse
 from spmdsim.errors import InputError, UsageTypeError, unknown
-from spmdsim.ops import cast
-from spmdsim.tensor import Tensor
-from spmdsim.tensor import Tensor as CoreTensor
-from spmdsim.trace.recorder import unseen
+from spmdsim.worlds.trace.recorder import unseen
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World

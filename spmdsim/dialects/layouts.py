@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.ops import add
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
 from spmdsim.errors import many
-from spmdsim.ops import add
-from spmdsim.tensor import Tensor
 
 
 @dataclass(frozen=True)

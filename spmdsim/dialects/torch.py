@@ -22,8 +22,8 @@ _NEAREST = {
     "DeviceMesh init_device_mesh": "spmdsim.core.Mesh",
     "distribute_tensor": "spmdsim.Tensor.from_global, with a layout",
     **{name: f"spmdsim.Tensor.{name}, with a layout" for name in ("empty", "full", "ones", "zeros")},
-    "rand": "spmdsim.tensor.random.uniform",
-    "randn": "spmdsim.tensor.random.normal",
+    "rand": "spmdsim.arrays.random.uniform",
+    "randn": "spmdsim.arrays.random.normal",
     "distribute_module parallel parallelize_module nn ColwiseParallel RowwiseParallel SequenceParallel PrepareModuleInput "
     "PrepareModuleOutput ParallelStyle loss_parallel": "spmdsim.nn, whose layers are given layouts",
     "distributed": "the same word of torch.distributed.tensor",

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.draw.layout_picture import box_text
+from spmdsim.figures.layout_picture import box_text
 from spmdsim.launch.limits import mistake
 from spmdsim.layout.pieces import Pieces
-from spmdsim.tensor import Tensor
-from spmdsim.trace import Trace, record
+from spmdsim.arrays import Tensor
+from spmdsim.worlds.trace import Trace, record
 from spmdsim.worlds import world
 
 Checker: TypeAlias = Callable[[Callable[..., Any]], Iterator[None]]

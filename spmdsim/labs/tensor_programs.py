@@ -20,15 +20,15 @@ from spmdsim.errors import NoAnswer
 from spmdsim.labs.judging import RANKS
 from spmdsim.labs.plain_data import decode, encode
 from spmdsim.nn import Adam, Parameter
-from spmdsim.tensor import Op, ShardedOp, Tensor
-from spmdsim.tensor.sources import move
-from spmdsim.tensor.watch import Watcher, watching
+from spmdsim.arrays import Op, ShardedOp, Tensor
+from spmdsim.arrays.sources import move
+from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.worlds import world
 
 #: Operators and redistributions of a call.
 MOST_STEPS = 10_000
 #: Where the operators are declared that a record may name.
-ROOMS = ("spmdsim.ops", "spmdsim.linalg", "spmdsim.tensor")
+ROOMS = ("spmdsim.ops", "spmdsim.linalg", "spmdsim.arrays")
 
 
 @cache

@@ -3,7 +3,7 @@
 ``launched()`` says whether this process already is a rank of an MPI job; ``start(n, argv)`` makes such a job
 out of any command; ``prepare()`` sets what must be set before numpy and MPI are loaded. Nothing here is
 imported by the library itself: only the command line, the tests and scripts use it. How a failure ends the job, however
-it was started, is said in ``spmdsim/ending``.
+it was started, is said in ``spmdsim/shutdown``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def end_job_on_error(name: str = "program") -> None:
     Importing the package does so in every process that a launcher started: this is for programs that set hooks of
     their own before, or that want another name in error lines.
     """
-    from spmdsim.ending.hooks import protect
+    from spmdsim.shutdown.hooks import protect
 
     protect(name)
 

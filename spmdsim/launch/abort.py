@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.ending.hooks import hook_threads
-from spmdsim.ending.notes import note_left
-from spmdsim.ending.starting import beside, end_the_other, over, start_mpi
-from spmdsim.ending.stop import active_world, leave, stop
 from spmdsim.errors import SpmdError, WorldError, many
 from spmdsim.launcher import Launched, detect
+from spmdsim.shutdown.hooks import hook_threads
+from spmdsim.shutdown.notes import note_left
+from spmdsim.shutdown.starting import beside, end_the_other, over, start_mpi
+from spmdsim.shutdown.stop import active_world, leave, stop
 
 if TYPE_CHECKING:
     from mpi4py import MPI

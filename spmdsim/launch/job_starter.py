@@ -17,16 +17,6 @@ from glob import escape
 from pathlib import Path
 from types import FrameType
 
-from spmdsim.ending.notes import (
-    ASKED,
-    ENDING,
-    Failure,
-    began,
-    failures,
-    find_unfinished_ranks,
-    note_begin,
-)
-from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError, many, working_folder
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep, sweep_session
@@ -35,6 +25,16 @@ from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.supervisor import cause_of, code_of, dies_with_parent
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
+from spmdsim.shutdown.notes import (
+    ASKED,
+    ENDING,
+    Failure,
+    began,
+    failures,
+    find_unfinished_ranks,
+    note_begin,
+)
+from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
 
 #: How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs.

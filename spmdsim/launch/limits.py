@@ -26,7 +26,7 @@ from weakref import WeakSet
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import launched
 from spmdsim.reading import one_line
-from spmdsim.trace.source_lines import in_words
+from spmdsim.worlds.trace.source_lines import in_words
 
 MIB = 1 << 20
 #: The limits if nothing else is asked for.

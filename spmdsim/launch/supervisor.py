@@ -18,11 +18,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.ending import notes
-from spmdsim.ending.starting import CODE, awaiting
-from spmdsim.ending.stop import exit_now, left_while
 from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER, STARTER, Launched, give_job_facts, read_job_facts
+from spmdsim.shutdown import notes
+from spmdsim.shutdown.starting import CODE, awaiting
+from spmdsim.shutdown.stop import exit_now, left_while
 
 #: Signals that launchers pass on to their ranks.
 FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")

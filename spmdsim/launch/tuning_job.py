@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.errors import many
 from spmdsim.redistribution.implementations.trial import MANY_TRIES
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import World, world
 
 #: Calls in which three implementations of a step are tried.

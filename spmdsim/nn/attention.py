@@ -8,14 +8,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import DTypeLike
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.sources import Described
 from spmdsim.core import Layout
 from spmdsim.errors import LayoutError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.layers import Linear, without
 from spmdsim.nn.module import Module
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.sources import Described
 
 __all__ = ["Attention", "RotaryEmbedding"]
 

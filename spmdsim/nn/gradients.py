@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.program_tensor import origin_of
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.core.tape import added, keep, pull_back, reduce_gradients
@@ -17,11 +19,9 @@ from spmdsim.core.tensor import Meta
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.program_tensor import origin_of
-from spmdsim.trace import recorder
-from spmdsim.trace.recorder import programs
 from spmdsim.worlds.programs import Posted
+from spmdsim.worlds.trace import recorder
+from spmdsim.worlds.trace.recorder import programs
 
 __all__ = ["backward", "clip", "global_norm"]
 
@@ -315,8 +315,8 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
 
 def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The sum of squares of each gradient, whole on every rank, and reduced together."""
-    import spmdsim.ops as ops
-    from spmdsim.ops.dim_reductions import wide
+    from spmdsim.arrays import ops
+    from spmdsim.arrays.ops.dim_reductions import wide
 
     slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
     squares = [ops.sum(squared_modulus(slope)) for slope in slopes]
@@ -326,7 +326,7 @@ def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def squared_modulus(x: Tensor) -> Tensor:
     """Return the square of each element, of a complex one the square of its absolute value."""
-    import spmdsim.ops as ops
+    from spmdsim.arrays import ops
 
     return ops.real(ops.multiply(x, ops.conjugate(x))) if x.dtype.kind == "c" else ops.multiply(x, x)
 
@@ -343,8 +343,8 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     >>> nn.clip([weight], 5.0), weight.grad.full().round(3).tolist()
     (10.0, [3.0, 4.0])
     """
-    import spmdsim.ops as ops
-    from spmdsim.ops.dim_reductions import as_type, wide
+    from spmdsim.arrays import ops
+    from spmdsim.arrays.ops.dim_reductions import as_type, wide
 
     trained = [parameter.value for parameter in parameters_of(parameters)]
     squares = _squares(trained)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zeros
-from spmdsim.tensor import Tensor
 
 __all__ = ["MLP", "Embedding", "LayerNorm", "Linear", "RMSNorm", "SwiGLU"]
 

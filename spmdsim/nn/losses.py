@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.operands import Operand, operands
+from spmdsim.arrays.ops.declare import binary
+from spmdsim.arrays.ops.dim_reductions import normal_dims
+from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.errors import InputError
-from spmdsim.ops.declare import binary
-from spmdsim.ops.dim_reductions import normal_dims
-from spmdsim.ops.operators import of_tensors
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.operands import Operand, operands
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss", "mse_loss",

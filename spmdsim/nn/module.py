@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.in_place import become
+from spmdsim.arrays.random import Index, normal_block, uniform_block
+from spmdsim.arrays.sources import Described, check_layout
 from spmdsim.core import Layout
+from spmdsim.core.notation.layouts import integers
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient, number_type
-from spmdsim.notation.layouts import integers
 from spmdsim.pictured import Pictured
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.in_place import become
-from spmdsim.tensor.random import Index, normal_block, uniform_block
-from spmdsim.tensor.sources import Described, check_layout
-from spmdsim.trace.recorder import programs, unseen
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
+from spmdsim.worlds.trace.recorder import programs, unseen
 from spmdsim.wrong_calls import explained
 
 P = ParamSpec("P")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout
 from spmdsim.core.elements import in_type
 from spmdsim.core.tensor import Meta
@@ -22,7 +23,6 @@ from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.saved_state import SavedState, StateLayout
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
-from spmdsim.tensor import Tensor
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.provenance import computed_origin
 from spmdsim.wrong_calls import explained

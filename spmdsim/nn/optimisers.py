@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
 from spmdsim.errors import InputError
 from spmdsim.nn.module import Module, Parameter
 from spmdsim.nn.optimiser_base import Optimiser, sharded_over
 from spmdsim.nn.saved_state import StateLayout
-from spmdsim.tensor import Tensor
 
 __all__ = ["SGD", "Adam", "Optimiser", "sharded_over"]
 

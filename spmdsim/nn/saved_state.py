@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.elements import in_type
 from spmdsim.core.tensor import Meta, pieces
 from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
 from spmdsim.layout.element_type import accumulator, is_float
 from spmdsim.nn.module import Parameter
-from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS, World
 
 #: From a parameter to the layout of its optimiser state.
@@ -55,7 +55,7 @@ class SavedState:
         the layouts that loading uses. Frozen parameters that were never updated are left out.
 
         Returns:
-            Tensors for :func:`spmdsim.tensor.checkpoint.save`; empty if no parameter has state. Moments are in the layout of the
+            Tensors for :func:`spmdsim.arrays.checkpoint.save`; empty if no parameter has state. Moments are in the layout of the
             state, in float32 for parameters of 16-bit floats. Numbers have shape ().
 
         Raises:

@@ -7,12 +7,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import DTypeLike
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.nn.attention import Attention
 from spmdsim.nn.layers import MLP, Embedding, LayerNorm, Linear, without
 from spmdsim.nn.module import Module, Normal, Parameter
-from spmdsim.tensor import Tensor
 
 __all__ = ["GPT", "TransformerBlock"]
 

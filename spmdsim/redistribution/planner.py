@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.notation.layouts import integers
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError, many
 from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type, number_type
 from spmdsim.layout.windowed_layout import Windowed
-from spmdsim.notation.layouts import integers
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.group_steps import LISTED, sent_nbytes

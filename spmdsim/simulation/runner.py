@@ -23,7 +23,7 @@ from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
-from spmdsim.trace.source_lines import cell
+from spmdsim.worlds.trace.source_lines import cell
 from spmdsim.wrong_calls import explained
 
 Emit = Callable[[int, str], None]

@@ -1,11 +1,5 @@
-"""What a global tensor does beyond core: made from anything, checked, saved, filled with random numbers.
+"""Names of :mod:`spmdsim.arrays` before 0.2; they go in 0.3."""
 
-Its operators accept operands that are no tensors, and strategies as users write them.
-"""
-
-from spmdsim.core.cuts import ShardedOp
-from spmdsim.core.operator import Op
-from spmdsim.core.operator_context import Context
-from spmdsim.tensor.program_tensor import Tensor
+from spmdsim.arrays import Context, Op, ShardedOp, Tensor
 
 __all__ = ["Context", "Op", "ShardedOp", "Tensor"]

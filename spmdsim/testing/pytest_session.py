@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from spmdsim.ending.stop import FORWARD_SECONDS, agree
+from spmdsim.shutdown.stop import FORWARD_SECONDS, agree
 from spmdsim.sides import name_ranks, sides
 from spmdsim.testing.plugin import FAILED as FAILED_SOMEWHERE
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.sides import number_of
-from spmdsim.trace.source_lines import PACKAGE, in_words
+from spmdsim.worlds.trace.source_lines import PACKAGE, in_words
 
 #: Functions held by functions that are looked at, one by the other.
 DEEPEST = 8

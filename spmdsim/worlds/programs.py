@@ -12,8 +12,8 @@ import numpy as np
 from spmdsim import settings
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.trace import recorder, source_lines
-from spmdsim.trace.events import Asked, received_counts
+from spmdsim.worlds.trace import recorder, source_lines
+from spmdsim.worlds.trace.events import Asked, received_counts
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout

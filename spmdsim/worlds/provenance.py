@@ -18,8 +18,8 @@ import numpy as np
 from spmdsim.bounded import MOST
 from spmdsim.core.operator import derived_from
 from spmdsim.sides import number_of as text_number
-from spmdsim.trace.source_lines import in_words, user_frame
 from spmdsim.worlds.function_facts import facts_of
+from spmdsim.worlds.trace.source_lines import in_words, user_frame
 
 if TYPE_CHECKING:
     from spmdsim.core.recipe import Recipe

@@ -11,7 +11,7 @@ from spmdsim.dialects.mindspore.common.initializer import initializer
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 
 class Network(nn.Cell):

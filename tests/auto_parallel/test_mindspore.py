@@ -14,9 +14,9 @@ from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, chain, mlp
 from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.core.cuts import strategy_from_cuts
+from spmdsim.dialects.imitations.cost_models import MindSporeModel
+from spmdsim.dialects.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.errors import InputError
-from spmdsim.imitations.cost_models import MindSporeModel
-from spmdsim.imitations.mindspore.double_recursion import double_recursion
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_mindspore.json").read_text())
 FACTORS = {".0": "i", "k": "k", "n": "j", None: None}

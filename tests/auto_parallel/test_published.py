@@ -24,8 +24,8 @@ from spmdsim.auto_parallel.storage_layouts import split_further
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Rule, Strategy
 from spmdsim.cost import Machine
+from spmdsim.dialects.imitations.cost_models import AlpaModel, alpa_settings
 from spmdsim.errors import InputError
-from spmdsim.imitations.cost_models import AlpaModel, alpa_settings
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers.json").read_text())
 ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}

@@ -29,9 +29,9 @@ from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
 from spmdsim.auto_parallel.strategy_choice import binary_mesh, device_matrices, mesh_strategies
 from spmdsim.core import Mesh
 from spmdsim.cost import CostModel, Machine
+from spmdsim.dialects.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
+from spmdsim.dialects.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.errors import InputError, RuleError
-from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
-from spmdsim.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.even_moves import even_move
 

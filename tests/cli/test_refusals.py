@@ -132,7 +132,7 @@ def test_what_cannot_be_is_refused_before_anything_is_printed(
 def test_a_plan_that_cannot_be_drawn_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spmdsim.draw.figures.MOST_BYTES", 10)
+    monkeypatch.setattr("spmdsim.figures.figures.MOST_BYTES", 10)
     for words in (PLAN, SEARCH):
         assert main([*words, "--svg", str(tmp_path / "x.svg")]) == 2
         out, said = capfd.readouterr()
@@ -177,7 +177,7 @@ def test_a_page_is_not_computed_for_a_folder_that_may_not_be_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.access", lambda place, mode: False)
-    monkeypatch.setattr("spmdsim.explore.page", lambda *_: pytest.fail("works first"))
+    monkeypatch.setattr("spmdsim.figures.explore.page", lambda *_: pytest.fail("works first"))
     assert main(["explore"]) == 2
     assert (
         capfd.readouterr().err == "spmdsim explore: error: cannot write 'explore.html': Permission denied\n"

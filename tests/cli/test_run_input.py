@@ -12,9 +12,9 @@ from run_files import LOCKSTEP, W, X, run_json
 
 import spmdsim.cases.inputs
 from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.arrays.files import open_array
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.tensor.files import open_array
 
 
 def test_nan_and_inf_are_values(tmp_path, capsys):

@@ -12,7 +12,8 @@ import pytest
 from processes import run_python
 
 import spmdsim.cases.network
-from spmdsim import LockStep, Tensor, nn, ops
+from spmdsim import LockStep, Tensor, nn
+from spmdsim.arrays import ops
 from spmdsim.cases.network import Network, load
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
@@ -123,8 +124,8 @@ def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch, capsys)
 
 
 def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
+    from spmdsim.arrays import Tensor
     from spmdsim.cases.network import mnist as open_mnist
-    from spmdsim.tensor import Tensor
 
     mnist(tmp_path)
     asked = []

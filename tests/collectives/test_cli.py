@@ -20,7 +20,7 @@ from spmdsim.cli.main import main
 from spmdsim.cli.output import to_encoding
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.history import unroll
-from spmdsim.draw.schedule_figures import grid, history_figure, state_table
+from spmdsim.figures.schedule_figures import grid, history_figure, state_table
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
 

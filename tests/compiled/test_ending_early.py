@@ -13,9 +13,9 @@ from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.redistribution import plan
-from spmdsim.trace import record, recorder
-from spmdsim.trace.recorder import programs
 from spmdsim.worlds.provenance import Provenance
+from spmdsim.worlds.trace import record, recorder
+from spmdsim.worlds.trace.recorder import programs
 
 SGD = nn.SGD, {"rate": 0.1}
 MOMENTUM = nn.SGD, {"rate": 0.1, "momentum": 0.9}

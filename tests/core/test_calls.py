@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim.arrays import Op
 from spmdsim.core import Rule, bind
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.elements import fold, identity
@@ -19,7 +20,6 @@ from spmdsim.core.tape import added
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import Observers
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
-from spmdsim.tensor import Op
 
 MESH = Mesh((2, 2), ("a", "b"))
 

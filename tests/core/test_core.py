@@ -198,19 +198,19 @@ def test_core_computes_in_every_element_type_alone_as_with_the_whole_package():
         "the average of int8 is not an integer",
         "elements of type datetime64[s] cannot be reduced",
     ]
-    assert printed(TYPES, "import spmdsim.tensor, spmdsim.ops, spmdsim.nn\n") == lines
+    assert printed(TYPES, "import spmdsim.arrays, spmdsim.ops, spmdsim.nn\n") == lines
 
 
 def test_what_core_blocks_is_blocked():
     assert printed("""
-for name in "spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py":
+for name in "spmdsim.layout", "spmdsim.arrays", "spmdsim.worlds", "mpi4py":
     try:
         importlib.import_module(name)
     except ImportError as error:
         print(error)
 """) == [
         f"{name} is no part of core"
-        for name in ("spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py")
+        for name in ("spmdsim.layout", "spmdsim.arrays", "spmdsim.worlds", "mpi4py")
     ]
 
 

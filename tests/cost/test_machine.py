@@ -19,8 +19,8 @@ from spmdsim.cost.closed_forms import COLLECTIVES, bus_factor, message_bytes, re
 from spmdsim.cost.machine import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
 from spmdsim.cost.roofline import Work, forward_work, gradient_work, kind_of, ridge
+from spmdsim.dialects.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.errors import InputError, RuleError
-from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.redistribution import plan
 
 TOY = Machine("toy", alpha=1.0, beta=0.01, gamma=0.001, flops=1e9, beta_memory=0.5)

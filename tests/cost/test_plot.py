@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from spmdsim.draw.canvas import svg
-from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas, save_png, terminal_plot
 from spmdsim.errors import InputError
+from spmdsim.figures.canvas import svg
+from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas, save_png, terminal_plot
 
 PLOT = Plot(
     "a < b & c",

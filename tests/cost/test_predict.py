@@ -18,10 +18,10 @@ from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.machine_file import load_machine
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
-from spmdsim.draw.cost_figures import prediction_plot
-from spmdsim.draw.figures import figure
-from spmdsim.draw.plot import terminal_plot
 from spmdsim.errors import InputError
+from spmdsim.figures.cost_figures import prediction_plot
+from spmdsim.figures.figures import figure
+from spmdsim.figures.plot import terminal_plot
 from spmdsim.redistribution import plan
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)

@@ -15,8 +15,8 @@ from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
 from spmdsim.collectives.facts import count
 from spmdsim.cost import LogGOPS, Machine, parse_topology, price, program_of, simulate_program
-from spmdsim.draw.timelines import predicted_timeline
 from spmdsim.errors import InputError
+from spmdsim.figures.timelines import predicted_timeline
 
 MACHINE = Machine("toy", 1e-6, 1e-9, 1e-10)
 EVENTS = LogGOPS.from_machine(MACHINE, eager_bytes=100)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.dialects import mindspore as ms
 from spmdsim.dialects.mindspore import Layout, shard
 from spmdsim.dialects.mindspore.layout import device_layout, device_mesh
 from spmdsim.dialects.session import use_world
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
 VIRTUAL = "interleaved_parallel"

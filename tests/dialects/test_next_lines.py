@@ -90,7 +90,7 @@ def test_words_that_are_not_there_name_what_is_near(world):
                 wrong()
             assert "is not covered" in str(said.value) and f"nearest: {nearest}" in str(said.value).replace(
                 "to_tensor of ", ""
-            ).replace("spmdsim.tensor.", "")
+            ).replace("spmdsim.arrays.", "")
         with pytest.raises(TypeError, match="parameters is a list or tuple of parameters, not a Linear"):
             paddle.optimizer.Adam(0.1, parameters=layer)
 

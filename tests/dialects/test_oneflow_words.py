@@ -10,10 +10,10 @@ import pytest
 import spmdsim.dialects.oneflow as flow
 import spmdsim.dialects.oneflow.nn as nn
 from spmdsim import LockStep, record
+from spmdsim.arrays import Tensor
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import current_world, use_world
 from spmdsim.errors import InputError
-from spmdsim.tensor import Tensor
 
 RNG = np.random.default_rng(0)
 X, Y, W = RNG.normal(size=(8, 4)), RNG.normal(size=(8, 4)), RNG.normal(size=(4, 6))

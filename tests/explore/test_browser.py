@@ -19,10 +19,10 @@ from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search import search
 from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.history import unroll
-from spmdsim.draw.schedule_figures import value_words
-from spmdsim.explore import Offer, page
-from spmdsim.explore.moves import W, X, layout_key, sent_boxes
-from spmdsim.explore.offer import ends_of, layouts_of
+from spmdsim.figures.explore import Offer, page
+from spmdsim.figures.explore.moves import W, X, layout_key, sent_boxes
+from spmdsim.figures.explore.offer import ends_of, layouts_of
+from spmdsim.figures.schedule_figures import value_words
 from spmdsim.worlds import LockStep
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: scripts/browser_tests.sh")

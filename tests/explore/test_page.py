@@ -28,12 +28,12 @@ from spmdsim.collectives import make_schedule
 from spmdsim.collectives.history import unroll
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.explore import Offer, page
-from spmdsim.explore.moves import W, X, product, sent_boxes
-from spmdsim.explore.offer import layouts_of
-from spmdsim.explore.page import page_data
-from spmdsim.explore.schedules import mistakes, schedule_facts
-from spmdsim.explore.searches import search_facts
+from spmdsim.figures.explore import Offer, page
+from spmdsim.figures.explore.moves import W, X, product, sent_boxes
+from spmdsim.figures.explore.offer import layouts_of
+from spmdsim.figures.explore.page import page_data
+from spmdsim.figures.explore.schedules import mistakes, schedule_facts
+from spmdsim.figures.explore.searches import search_facts
 from spmdsim.worlds import LockStep
 
 MESHES = (Mesh((2, 3), ("dp", "tp")), Mesh((4,), ("x",)), Mesh((2, 2, 2), ("a", "b", "c")))

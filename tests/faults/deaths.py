@@ -111,7 +111,7 @@ CASES += [
         "raises in an operator of the user's", "death",
         """
         from spmdsim.core import Rule
-        from spmdsim.tensor import Op
+        from spmdsim.arrays import Op
         def forward(v):
             if bad: raise RuntimeError("operator failed")  # @here
             return v * 2
@@ -174,7 +174,7 @@ CASES += [
     Case(
         "raises while others are in save()", "death",
         """
-        from spmdsim.tensor.checkpoint import save
+        from spmdsim.arrays.checkpoint import save
         step(3)
         begins()
         if bad: raise ValueError("not saved")  # @here
@@ -276,7 +276,7 @@ CASES += [
 ]  # fmt: skip
 
 #: What a rank does before it starts MPI, with the others waiting there: some of them, and nobody else, can say so.
-START = "import spmdsim, spmdsim.ending.starting as starting\nstarting.DEADLINE, starting.SIGNS = 8.0, 1.0\nbegins()\n"
+START = "import spmdsim, spmdsim.shutdown.starting as starting\nstarting.DEADLINE, starting.SIGNS = 8.0, 1.0\nbegins()\n"
 CASES += [
     Case(
         f"{what} before MPI starts", "death", "", (WHO, says), top=f"{START}if bad: {how}\nspmdsim.world()\n", seconds=LATE + 5,

@@ -6,7 +6,7 @@ from faults.case import DEADLINE, LAUNCH, SECONDS, WHO, Case
 
 LATE = SECONDS + DEADLINE
 SAVED = """
-from spmdsim.tensor.checkpoint import load, save
+from spmdsim.arrays.checkpoint import load, save
 def there(name): return os.path.join(FOLDER, name)
 save(there("c"), {"x": x, "y": Tensor.from_global(a + 1, ROWS, w)})
 """
@@ -15,7 +15,7 @@ INTACT = """
 import sys
 import numpy as np
 from spmdsim import LockStep, Mesh
-from spmdsim.tensor.checkpoint import load
+from spmdsim.arrays.checkpoint import load
 m = Mesh((3,), ("q",))
 try:
     tensors = load(sys.argv[1] + "/c", LockStep(3), lambda name, shape: m("q", None))
@@ -31,7 +31,7 @@ CLEANED = (
     + """
 import os
 from spmdsim import Tensor
-from spmdsim.tensor.checkpoint import save
+from spmdsim.arrays.checkpoint import save
 save(sys.argv[1] + "/c", tensors)
 folders = [name for name in os.listdir(sys.argv[1] + "/c") if os.path.isdir(sys.argv[1] + "/c/" + name)]
 if len(folders) > 1:
@@ -74,7 +74,7 @@ CASES = [
 KILLED = """
 def all_of(k): return {"x": Tensor.from_global(a + k, BOTH, w), "y": Tensor.from_global(a + k + 1, ROWS, w)}
 if bad:
-    from spmdsim.tensor import checkpoint, files
+    from spmdsim.arrays import checkpoint, files
     def dying(*_, **__): begins(); os.kill(os.getpid(), 9)
     if HOW == "timer":
         threading.Timer(0.05, dying).start()

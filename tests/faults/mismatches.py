@@ -79,7 +79,7 @@ ALONE = {
     "shares results": ("w.use(replicated='shared')  # @here", (), SECONDS),
     "speaks to MPI itself": ("from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)  # @here", ("{step}",), LATE),
     "barrier alone": ("w.barrier()  # @here", ("{step}",), LATE),
-    "saves alone": ("from spmdsim.tensor.checkpoint import save; save(os.path.join(FOLDER, 'c'), {'x': x})  # @here", ("{here}", "{step}"), LATE),
+    "saves alone": ("from spmdsim.arrays.checkpoint import save; save(os.path.join(FOLDER, 'c'), {'x': x})  # @here", ("{here}", "{step}"), LATE),
     "another mesh": ("M = Mesh((4,), ('q',)); Tensor.from_global(a, M('q', None), w).to(M(None, None))  # @here", ("{here}",), SECONDS),
     "a mesh of two of the ranks": ("M = Mesh((2,), ('q',), (1, 2)); Tensor.from_global(a, M('q', None), w).to(M(None, None))  # @here", ("{here}",), LATE),
     "is late": ("time.sleep(60)", ("{step}",), LATE),
@@ -355,7 +355,7 @@ for _name, _each in NODES.items():
         ),
         (
             "saves alone",
-            "step(90)\nbegins()\nfrom spmdsim.tensor.checkpoint import save\nif bad: save(os.path.join(FOLDER, 'c'), {'x': x})  # @here\n",
+            "step(90)\nbegins()\nfrom spmdsim.arrays.checkpoint import save\nif bad: save(os.path.join(FOLDER, 'c'), {'x': x})  # @here\n",
             ("{here}", "{step}"),
             LATE,
         ),

@@ -62,8 +62,8 @@ CASES = [
     value("a function of the index, copied", "begins()\nt = Tensor.from_global(lambda i: a[i] + bad, R, w, shape=a.shape, dtype=a.dtype)  # @here\nt.to(ROWS).full()\n", "{here}"),
     value("other type of an array", "begins()\nt = Tensor.from_global(a.astype('f8' if bad else 'f4'), R, w)  # @here\nt.to(ROWS).full()\n", "{here}", "float32", "float64"),
     value("other shape of an array", "begins()\nt = Tensor.from_global(a[: 32 if bad else 64], R, w)  # @here\nt.to(ROWS).full()\n", "{here}", "32", "64"),
-    value("another seed", "from spmdsim.tensor.random import normal\nbegins()\nt = normal((64, 32), R, w, seed=5 if bad else 4)  # @here\nt.to(ROWS).full()\n", "{here}", "seed", r"\b4\b", r"\b5\b"),
-    value("another seed, split", "from spmdsim.tensor.random import normal\nbegins()\nt = normal((64, 32), BOTH, w, seed=5 if bad else 4)  # @here\nt.full()\n", "{here}", "seed"),
+    value("another seed", "from spmdsim.arrays.random import normal\nbegins()\nt = normal((64, 32), R, w, seed=5 if bad else 4)  # @here\nt.to(ROWS).full()\n", "{here}", "seed", r"\b4\b", r"\b5\b"),
+    value("another seed, split", "from spmdsim.arrays.random import normal\nbegins()\nt = normal((64, 32), BOTH, w, seed=5 if bad else 4)  # @here\nt.full()\n", "{here}", "seed"),
     value("another seed of a network", "from spmdsim import nn\nm = nn.Linear(32, 16, mesh(None, None))\nbegins()\nm.materialise(w, seed=5 if bad else 4)  # @here\nfor p in m.parameters(): p.value.to(R if len(p.value.shape) == 2 else mesh(None)).full()\nm(x.to(ROWS)).full()\n", "{here}"),
     value("a replica is written, and asked for", "from spmdsim import check_replicas\nt = Tensor.from_global(a, R, w)\nbegins()\nif bad: t.shards[0][0, 0] += 100\ncheck_replicas(t)  # @here\n", "{here}", FIRST),
     value("a replica is written, late, and asked for", "from spmdsim import check_replicas\nstep(300)\nt = Tensor.from_global(a, R, w)\nbegins()\nif bad: t.shards[0][63, 31] += 100\ncheck_replicas(t)  # @here\n", "{here}", r"[\[(]63, 31[\])]"),
@@ -91,16 +91,16 @@ OTHERWISE = {
     "an argument of a local function": ("from functools import partial\nfrom spmdsim import local_map\nf = partial(lambda v, k: v * k, k=3 if bad else 2)\nbegins()\nlocal_map(f)(x).full()  # @here\n", ("{here}", "k=3", "k=2")),
     "a number that a local function closes over": ("from spmdsim import local_map\ndef scaled(k): return local_map(lambda v: v * k)\nbegins()\nscaled(3.0 if bad else 2.0)(x).full()  # @here\n", ("{here}", r"k=3\.0", r"k=2\.0")),
     "one element of a large array": ("b = np.zeros(70_000, np.float32)\nb[69_998] += bad\nbegins()\nt = Tensor.from_global(b, line('all'), w)  # @here\nt.full()\n", ("{here}", r"69998")),
-    "another file": ("from spmdsim.tensor.files import open_array\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), a + bad)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
+    "another file": ("from spmdsim.arrays.files import open_array\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), a + bad)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
     "a number read of a replica": ("t = Tensor.from_global(a, R, w)\nbegins()\nloss = (t * (3.0 if bad else 2.0)).sum()  # @here\nprint(loss.item())  # @read\nstep()\n", ("{here}", "{read}", r"number 3\.0", r"number 2\.0")),
     "a rate read of a replica, no collective": ("t = Tensor.from_global(a, R, w)\nbegins()\nloss = t.mean() if bad else t.max()  # @here\nfor _ in range(5): t = t - float(loss) * t  # @read\nsys.exit(0)\n", ("{here}", "{read}", "computed by mean", "computed by max")),
     "a gradient read of a replica": ("p = Tensor.from_global(np.ones(16), mesh(None), w, requires_grad=True)\nbegins()\n(p * (3.0 if bad else 2.0)).sum().backward()  # @here\nprint(p.grad.full()[0])  # @read\nstep()\n", ("{here}", "{read}", r"number 3\.0", r"number 2\.0")),
-    "one row of a file": ("from spmdsim.tensor.files import open_array\nb = np.zeros((5000, 100))\nb[1234] = bad\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), b)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
+    "one row of a file": ("from spmdsim.arrays.files import open_array\nb = np.zeros((5000, 100))\nb[1234] = bad\nnp.save(os.path.join(FOLDER, f'{rank}.npy'), b)\nw.barrier()\nfile = open_array(os.path.join(FOLDER, f'{rank}.npy'))\nbegins()\nt = Tensor.from_global(file, BOTH, w)  # @here\nt.full()\n", ("{here}", "a file of")),
 }  # fmt: skip
 CASES += [value(name, body, *says, ways=(LAUNCH,)) for name, (body, says) in OTHERWISE.items()]
 
 LOADS = """
-from spmdsim.tensor.checkpoint import load, save
+from spmdsim.arrays.checkpoint import load, save
 for k in (0, 1):
     save(os.path.join(FOLDER, f"c{k}"), {"a": Tensor.from_global(a * (1 - 2 * k), BOTH, w)})
 begins()

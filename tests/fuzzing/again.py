@@ -14,9 +14,9 @@ from fuzzing.placement import place
 from fuzzing.program import Leaf, Program, WrongError, _real
 from spmdsim import compile as compiled
 from spmdsim import forbid_redistribution, record
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.errors import UsageTypeError
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.watch import Watcher, watching
 
 #: Surroundings of a call, by name.
 AROUND: dict[str, Callable[[], Any]] = {

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.arrays import checkpoint
+from spmdsim.arrays.files import open_array
 from spmdsim.auto_parallel.programs.networks import chain
 from spmdsim.auto_parallel.search_result import load_choice
 from spmdsim.collectives import selection_tables
@@ -31,8 +33,6 @@ from spmdsim.cost.machine_file import load_machine, machine_to_json
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.reading import read_text, readable
 from spmdsim.redistribution.implementations.tuning import tuning
-from spmdsim.tensor import checkpoint
-from spmdsim.tensor.files import open_array
 
 ODD = (0, 1, -1, -8, 2, 7, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1, 10**30)
 WORDS = ("null", "true", "[]", "{}", '""', "NaN", "1e999", "-0", "0.5", '"x"', "[[[[[]]]]]", "9" * 500, "[" * 90, "None", "(1,)", "é")  # fmt: skip

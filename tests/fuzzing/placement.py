@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 from layout_cases import held
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
-from spmdsim.tensor import Tensor
 
 AXES = "abc"
 

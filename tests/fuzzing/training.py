@@ -11,8 +11,8 @@ import spmdsim.ops as ops
 from fuzzing.placement import misplaced, random_layout, random_mesh
 from fuzzing.program import WrongError
 from spmdsim import nn
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout
-from spmdsim.tensor import Tensor
 
 
 class Training:

@@ -9,11 +9,11 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
+from spmdsim.dialects.imitations.mindspore.sharding.infer import cut_first, infer_layout
 from spmdsim.dialects.mindspore import Layout
 from spmdsim.errors import RuleError
-from spmdsim.imitations.mindspore.sharding.infer import cut_first, infer_layout
 from spmdsim.redistribution import plan
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
 V = "operators_mindspore"

@@ -9,6 +9,7 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects.oneflow.choice import choose
 from spmdsim.dialects.oneflow.op_table import find, table
@@ -23,7 +24,6 @@ from spmdsim.dialects.oneflow.signatures import (
     product,
     signatures,
 )
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
 V = "operators_oneflow_paddle"

@@ -11,8 +11,8 @@ from oneflow_reshapes import reshape_signatures
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate
 from spmdsim.dialects import oneflow as flow
+from spmdsim.dialects.imitations.oneflow import boxing_rules as oneflow
 from spmdsim.dialects.oneflow.signatures import signatures
-from spmdsim.imitations.oneflow import boxing_rules as oneflow
 
 V = "operators_oneflow_paddle"
 sbp = flow.sbp

@@ -8,10 +8,10 @@ from layout_cases import cases, tuples
 
 import spmdsim.dialects.mindspore as ms
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
+from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import mode_of
+from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.dialects.session import use_world
-from spmdsim.imitations.mindspore.sharding.cuts_by_mode import mode_of
-from spmdsim.imitations.mindspore.sharding.strategies import shard
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
 V = "operators_mindspore"

@@ -7,14 +7,14 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
+from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.dialects.mindspore import Layout
 from spmdsim.dialects.mindspore import ops as msops
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import UsageTypeError
-from spmdsim.imitations.mindspore.sharding.strategies import shard
-from spmdsim.tensor import Tensor
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep
+from spmdsim.worlds.trace import record
 
 V = "operators_mindspore"
 

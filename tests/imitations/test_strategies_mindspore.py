@@ -9,10 +9,10 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
+from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.dialects.mindspore.operators import ROWS, TABLE, find
 from spmdsim.errors import SpmdError
-from spmdsim.imitations.mindspore.sharding.strategies import shard
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
 
 V = "operators_mindspore"

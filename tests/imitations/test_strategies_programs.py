@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.dialects.mindspore import Layout, ops
 from spmdsim.dialects.session import use_world
-from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.worlds import LockStep
 
 L = Layout((2, 2, 2), ("dp", "sp", "mp"))

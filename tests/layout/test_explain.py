@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from spmdsim.core import Mesh
-from spmdsim.draw.layout_picture import colour, rank_grid, shown
-from spmdsim.draw.shard_picture import tensor_pieces
+from spmdsim.figures.layout_picture import colour, rank_grid, shown
+from spmdsim.figures.shard_picture import tensor_pieces
 from spmdsim.layout.explain import Derivation, placed, ranks_text
 from tests.layout.test_properties import layouts
 

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
+from spmdsim.arrays.operands import flag
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.cuts import frozen, layout_from_cuts, strategy_from_cuts
 from spmdsim.core.layout import nested_blocks
 from spmdsim.core.lockstep import PlainLockStep
+from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import PlainTensor
@@ -24,9 +26,7 @@ from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries
-from spmdsim.notation.layouts import MOST_RANKS
 from spmdsim.redistribution.exchange.grid import all_bounds, nested_block_arrays
-from spmdsim.tensor.operands import flag
 
 
 @st.composite

@@ -11,8 +11,8 @@ from spmdsim import Mesh, Tensor, fft, linalg, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.redistribution.guard import GatheringWarning
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly
+from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 from tests.ops.test_strategies import MESHES
 

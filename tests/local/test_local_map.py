@@ -26,7 +26,7 @@ from spmdsim.local import (
     psum,
     psum_scatter,
 )
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 
 def values(shape, seed=0):

@@ -11,7 +11,7 @@ import pytest
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.errors import RuleError
 from spmdsim.local import map_overlap
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 PADDED = {
     "zero": "constant",
@@ -156,7 +156,7 @@ def test_numbers_around_go_where_the_windows_landed(axes, world, monkeypatch):
     a = values((9, 8))
     x = tensor_of(a, mesh(*axes), world, requires_grad=True)
     if len(world.ranks) == 1:
-        monkeypatch.setattr("spmdsim.ops.windowed.empty", lambda *_: pytest.fail("a second copy"))
+        monkeypatch.setattr("spmdsim.arrays.ops.windowed.empty", lambda *_: pytest.fail("a second copy"))
     results = [
         map_overlap(lambda block: block[:-2, 2:], x, depth=1, boundary=number, vjp=_slice_vjp)
         for number in (3, 5)

@@ -14,10 +14,10 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn, record
+from spmdsim.arrays import random
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
-from spmdsim.tensor import random
-from spmdsim.trace.recorder import programs
 from spmdsim.worlds.provenance import ORIGINS, Provenance
+from spmdsim.worlds.trace.recorder import programs
 from tests.nn import test_optimiser_state
 
 MESH = Mesh((2, 2), ("dp", "tp"))

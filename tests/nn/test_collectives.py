@@ -9,11 +9,11 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import nn
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
-from spmdsim.imitations.mindspore.sharding.strategies import shard
-from spmdsim.tensor import Tensor
-from spmdsim.trace import record
+from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
 from spmdsim.worlds import LockStep, ShapeOnly
+from spmdsim.worlds.trace import record
 
 BATCH, WIDTH, HIDDEN = 16, 8, 32
 

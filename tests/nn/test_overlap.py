@@ -14,9 +14,9 @@ from spmdsim import Mesh, Tensor, nn
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.nn import gradients as together
-from spmdsim.trace import record
-from spmdsim.trace.perfetto import timeline
 from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.trace import record
+from spmdsim.worlds.trace.perfetto import timeline
 
 WIDTH, LAYERS = 16, 5
 

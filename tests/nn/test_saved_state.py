@@ -12,10 +12,10 @@ from processes import run_python
 import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
+from spmdsim.arrays import checkpoint
 from spmdsim.dialects import mindspore, oneflow, paddle
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError, UsageTypeError, WorldError
-from spmdsim.tensor import checkpoint
 
 OPTIMISERS = {
     "SGD": (nn.SGD, {}),

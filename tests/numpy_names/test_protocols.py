@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, SpmdError, Tensor, array_api, fft, linalg, ops, record
-from spmdsim.numpy_names import protocols
-from spmdsim.ops.along import put_along_axis
-from spmdsim.tensor import random
+from spmdsim.arrays import random
+from spmdsim.arrays.numpy_names import protocols
+from spmdsim.arrays.ops.along import put_along_axis
 
 A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
 B = np.random.default_rng(2).uniform(0.5, 4, (4, 6))

@@ -12,12 +12,12 @@ from every_layout import every_layout
 from layout_cases import cases
 
 import spmdsim.ops as ops
+from spmdsim.arrays.linalg.by_panels import _solve_op as lu_solve_op
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, Strategy
 from spmdsim.cost import Machine
 from spmdsim.cost.machine import Link
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
-from spmdsim.linalg.by_panels import _solve_op as lu_solve_op
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose, least_seconds, planned_seconds
 
@@ -134,7 +134,7 @@ def test_a_choice_that_only_looks_at_the_operands_loses():
 @pytest.mark.parametrize("pending", ["sum", "max", "min"])
 def test_a_reduction_of_pending_values_reduces_them_first(world, name, pending):
     """No choice pretends that a pending sum is a pending maximum, which would cost nothing."""
-    from spmdsim.tensor import Tensor
+    from spmdsim.arrays import Tensor
 
     mesh, x = Mesh((2, 2), ("a", "b")), np.random.default_rng(0).normal(size=(8, 4)) - 2
     for dims in (("b", None), (None, "b"), (None, None)):

@@ -13,10 +13,10 @@ from operators import COMPOSED, SAMPLES, WITHOUT_NAN, Composed, padded_sample
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, numpy_names
+from spmdsim.arrays import Op
+from spmdsim.arrays.numpy_names import without_nan
+from spmdsim.arrays.numpy_names.protocols import functions_of
 from spmdsim.core import Layout
-from spmdsim.numpy_names import without_nan
-from spmdsim.numpy_names.protocols import functions_of
-from spmdsim.tensor import Op
 from tests.ops.test_strategies import MESHES
 
 
@@ -35,7 +35,7 @@ PARTS = {
     "put_along": "the gradient of sort, tests/ops/test_sorting.py",
     "starts": "unique_*, tests/ops/test_selecting.py",
     "twiddle": "tests/test_fft.py",
-    "with_part": "writing into x.real and x.imag, tests/tensor/test_views.py",
+    "with_part": "writing into x.real and x.imag, tests/arrays/test_views.py",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from spmdsim import Mesh, Tensor, check_gradient, ops
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 CASES = [
     ("ij,jk", (3, 4), (4, 5)),

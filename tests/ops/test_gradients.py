@@ -15,9 +15,9 @@ from operators import SAMPLES, Sample
 import spmdsim.nn as nn
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.arrays import Op
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.tensor import Op
 
 MESH = Mesh((3,), ("a",), (2, 0, 1))
 WORLD = LockStep(4)

@@ -15,9 +15,9 @@ import pytest
 from operators import SAMPLES, Sample, _ids, _norm, _normal, _positive, _softmax
 
 import spmdsim.ops as ops
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 
 #: Half the distance of two numbers just above 1: the largest relative error of rounding once.

@@ -14,7 +14,7 @@ import spmdsim
 from spmdsim import Tensor, array_api, fft, linalg, local, nn, ops
 
 ROOT = Path(spmdsim.__file__).parent
-#: Functions whose docstrings :mod:`spmdsim.ops.declare` composes of name and rule, because one row declares them.
+#: Functions whose docstrings :mod:`spmdsim.arrays.ops.declare` composes of name and rule, because one row declares them.
 COMPOSED = "; the element type of the result is NumPy's. "
 #: Words that open no docstring.
 NO_VERBS = ("The", "What", "Whether", "How", "Where", "Which", "A", "So", "Those", "After", "Of")
@@ -71,7 +71,7 @@ def test_names_of_the_standard_show_the_operators_docstrings() -> None:
 def test_numpys_names_have_docstrings() -> None:
     """Functions that NumPy calls with tensors, such as ``np.nansum(x)``."""
     modules = [
-        importlib.import_module(f"spmdsim.numpy_names.{path.stem}")
+        importlib.import_module(f"spmdsim.arrays.numpy_names.{path.stem}")
         for path in (ROOT / "numpy_names").glob("[a-z]*.py")
     ]
     functions = {

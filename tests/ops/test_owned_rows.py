@@ -8,12 +8,12 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import nn
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.errors import InputError, PlanError, RuleError, SpmdError
 from spmdsim.redistribution.guard import forbid_redistribution
-from spmdsim.tensor import Tensor
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly
+from spmdsim.worlds.trace import record
 
 ROWS, WIDTH, SHAPE = 37, 6, (6, 7)
 

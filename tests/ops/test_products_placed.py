@@ -10,7 +10,7 @@ from layout_cases import cases
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 from tests.nn.test_collectives import mlp, normal, tensor_of
 
 PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
@@ -29,7 +29,7 @@ def _spread(layout, array, world):
 
 
 def _terms(layout, array, world):
-    from spmdsim.tensor import Tensor
+    from spmdsim.arrays import Tensor
 
     size = layout.mesh.size
     weights = np.arange(size) - (size - 1) / 2 + 1 / size  # they add up to one

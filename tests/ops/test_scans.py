@@ -9,8 +9,8 @@ import pytest
 from spmdsim import Mesh, Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.trace import record
 
 SHAPES = [(13, 3), (3, 2), (8, 1), (0, 2), (1, 4)]
 

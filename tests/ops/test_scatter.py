@@ -7,7 +7,7 @@ import pytest
 
 from spmdsim import Mesh, Tensor, check_gradient, ops
 from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 INDICES = {
     "rows": [1, 1, 3],

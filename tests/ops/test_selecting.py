@@ -10,8 +10,8 @@ import pytest
 from spmdsim import Mesh, Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError, WorldError
-from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from spmdsim import Mesh, Tensor, ops
+from spmdsim.arrays.ops.sorting import cuts, sampling
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.ops.sorting import cuts, sampling
-from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.trace import record
 from tests.ops.test_scans import layouts, tensor_of
 
 DTYPES = [

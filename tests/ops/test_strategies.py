@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from operators import SAMPLES, Sample
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep, MPIWorld
 
 MESHES = [Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))]

@@ -16,9 +16,9 @@ from operator_types import BF16, MESH, ROWS, SIZED_BY_VALUES, TYPES, Row, expect
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, ShapeOnly, Tensor
+from spmdsim.arrays import Op
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
-from spmdsim.tensor import Op
 
 WORLDS = LockStep(4), ShapeOnly(4)
 

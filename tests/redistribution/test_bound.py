@@ -22,8 +22,8 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.adder_shares import balanced, level_shares
 from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
-from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
+from spmdsim.worlds.trace import record
 
 APART = [
     Mesh((4,), ("x",), ranks=[0, 1, 2, 3]),

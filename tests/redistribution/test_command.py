@@ -10,7 +10,7 @@ import pytest
 
 from spmdsim.cli.main import main
 from spmdsim.core import Mesh
-from spmdsim.draw.plan_figures import transfers, transfers_list, transfers_picture
+from spmdsim.figures.plan_figures import transfers, transfers_list, transfers_picture
 
 MESH = ("plan", "--mesh", "dp=2,tp=4")
 

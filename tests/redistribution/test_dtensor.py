@@ -13,8 +13,7 @@ import pytest
 from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
-from spmdsim.errors import PlanError
-from spmdsim.imitations.dtensor_planners import (
+from spmdsim.dialects.imitations.dtensor_planners import (
     AxisTransition,
     DTensorPlan,
     greedy_steps,
@@ -23,6 +22,7 @@ from spmdsim.imitations.dtensor_planners import (
     short,
     transitions,
 )
+from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())

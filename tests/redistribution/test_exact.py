@@ -14,6 +14,7 @@ from every_layout import every_layout, every_mesh
 
 from scripts import redistribution_proof as proof
 from scripts.least_receptions import least_sent
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step, overlap
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
@@ -37,9 +38,8 @@ from spmdsim.redistribution.price import (
     price_step,
     step_messages,
 )
-from spmdsim.tensor import Tensor
-from spmdsim.trace.event_table import pairs
 from spmdsim.worlds.lockstep_world import LockStep
+from spmdsim.worlds.trace.event_table import pairs
 
 #: Meshes with other sizes, orders and subsets of eight ranks.
 ODD_MESHES = [

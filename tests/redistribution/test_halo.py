@@ -23,7 +23,7 @@ from spmdsim.redistribution.halo import (
     steps_to,
 )
 from spmdsim.redistribution.planner import plan
-from spmdsim.trace import record
+from spmdsim.worlds.trace import record
 
 ITEM = 8
 

@@ -24,8 +24,7 @@ from mindspore_optimizer_shards import optimizer_shard_layout
 from mindspore_slices import apply
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import (
+from spmdsim.dialects.imitations.mindspore.map_layouts import (
     MapLayout,
     NotExpandable,
     drop_ones,
@@ -37,13 +36,14 @@ from spmdsim.imitations.mindspore.map_layouts import (
     unify,
     unify_matrix,
 )
-from spmdsim.imitations.mindspore.map_operators import (
+from spmdsim.dialects.imitations.mindspore.map_operators import (
     is_expandable,
     names,
     operator_cost,
     operators,
     received_elements,
 )
+from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_mindspore.json").read_text())

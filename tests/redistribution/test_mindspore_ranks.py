@@ -17,9 +17,9 @@ from mindspore_offline import (
 from mindspore_slices import apply
 
 from spmdsim.core import Mesh
+from spmdsim.dialects.imitations.mindspore.map_layouts import MapLayout, expand_tuples, infer_operators, unify
+from spmdsim.dialects.imitations.mindspore.map_operators import operators
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, infer_operators, unify
-from spmdsim.imitations.mindspore.map_operators import operators
 from spmdsim.redistribution import plan
 from tests.redistribution.test_mindspore import box
 

@@ -13,10 +13,10 @@ import pytest
 from oneflow_reshapes import reshape_signatures
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
+from spmdsim.dialects.imitations.oneflow import boxing_rules as oneflow
+from spmdsim.dialects.imitations.oneflow.boxing_rules import mesh_of, subgroup
 from spmdsim.dialects.oneflow.placements import can_merge
 from spmdsim.errors import PlanError
-from spmdsim.imitations.oneflow import boxing_rules as oneflow
-from spmdsim.imitations.oneflow.boxing_rules import mesh_of, subgroup
 from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution import plan
 from spmdsim.worlds.lockstep_world import LockStep

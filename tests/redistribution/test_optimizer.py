@@ -13,8 +13,8 @@ from mindspore_offline import same_devices
 from mindspore_optimizer_shards import optimizer_shard_layout
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.imitations.mindspore.map_layouts import MapLayout, expand_tuples
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples
 from spmdsim.redistribution import plan
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_mindspore.json").read_text())

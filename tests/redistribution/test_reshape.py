@@ -15,8 +15,8 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
 from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.reshape_plans import factor
-from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
+from spmdsim.worlds.trace import record
 
 MESHES = [
     Mesh((2, 2, 2), ("a", "b", "c")),

@@ -275,11 +275,11 @@ with record() as trace:
     x = Tensor.from_global(np.arange(8.0), mesh("dp"), world).to(mesh(None))
 print(trace.counts())
 """
-    import spmdsim.tensor
+    import spmdsim.arrays
 
-    before = sys.modules["spmdsim.tensor"]
+    before = sys.modules["spmdsim.arrays"]
     assert ranks_of(run(program)) == ["{'all_gather': 1}"] * 4
-    assert sys.modules["spmdsim.tensor"] is before is spmdsim.tensor
+    assert sys.modules["spmdsim.arrays"] is before is spmdsim.arrays
 
 
 @pytest.mark.parametrize("leaves", ["", "raise SystemExit(0)"])

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from spmdsim.cost import Link, Machine, Measurement, Piece
-from spmdsim.draw.timeline_figures import chrome_bars
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.figures.timeline_figures import chrome_bars
 from spmdsim.simulation import simulate
 from spmdsim.simulation.engine.timing import as_machine, collective_seconds
 

@@ -16,7 +16,7 @@ pytest.importorskip("greenlet")
 PROGRAM = """
 import numpy as np
 from spmdsim.core import Mesh
-from spmdsim.tensor import Tensor
+from spmdsim.arrays import Tensor
 from spmdsim.worlds.mpi.mpi_world import MPIWorld
 
 world = MPIWorld()

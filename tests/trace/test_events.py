@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
-from spmdsim.tensor import Tensor
-from spmdsim.trace import OperatorEvent, Trace, record
-from spmdsim.trace import recorder as recording
-from spmdsim.trace.event_table import nbytes_text
-from spmdsim.trace.perfetto import timeline
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
+from spmdsim.worlds.trace import OperatorEvent, Trace, record
+from spmdsim.worlds.trace import recorder as recording
+from spmdsim.worlds.trace.event_table import nbytes_text
+from spmdsim.worlds.trace.perfetto import timeline
 
 
 def program(world, shape=(7, 6)):

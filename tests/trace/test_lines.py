@@ -13,7 +13,7 @@ from spmdsim import LockStep, Mesh, Tensor, ops, record
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.errors import UsageTypeError
 from spmdsim.simulation import simulate
-from spmdsim.trace.source_lines import cell, in_words, source_lines
+from spmdsim.worlds.trace.source_lines import cell, in_words, source_lines
 
 CELLS = {"/tmp/ipykernel_7/123456.py": 4, "<ipython-input-2-abc>": 2}
 

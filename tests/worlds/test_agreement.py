@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.agreement.call import Call
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
+from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.programs import check_mode
 
 PROGRAM = """\

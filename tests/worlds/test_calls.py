@@ -12,27 +12,27 @@ import pytest
 from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor, check
+from spmdsim.arrays.checkpoint import save
+from spmdsim.arrays.ops.activations import dropout
 from spmdsim.errors import WorldError
 from spmdsim.nn import SGD
 from spmdsim.nn.module import Parameter
-from spmdsim.ops.activations import dropout
 from spmdsim.sides import NUMBERS
-from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
-from spmdsim.agreement import descriptions
-from spmdsim.agreement.call import Call, CallDescription
-from spmdsim.agreement.call_log import EVERY, CallLog
-from spmdsim.agreement.descriptions import (
+from spmdsim.worlds import MPIWorld
+from spmdsim.worlds.agreement import descriptions
+from spmdsim.worlds.agreement.call import Call, CallDescription
+from spmdsim.worlds.agreement.call_log import EVERY, CallLog
+from spmdsim.worlds.agreement.descriptions import (
     describe_absence,
     describe_disagreement,
     find_stuck_ranks,
     find_stuck_ranks_twice,
 )
-from spmdsim.agreement.interface import CallAgreement
-from spmdsim.agreement.last_call_writer import read_last_calls
-from spmdsim.agreement.shared_board import AREA, BEGUN, RING, SharedBoard
-from spmdsim.worlds import MPIWorld
+from spmdsim.worlds.agreement.interface import CallAgreement
+from spmdsim.worlds.agreement.last_call_writer import read_last_calls
+from spmdsim.worlds.agreement.shared_board import AREA, BEGUN, RING, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 

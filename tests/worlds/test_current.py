@@ -13,9 +13,9 @@ import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn
 from spmdsim import world as current
+from spmdsim.arrays import random
 from spmdsim.dialects.session import current_world, use_world
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.tensor import random
 
 ROOT = Path(__file__).parents[2]
 ranks = pytest.mark.ranks

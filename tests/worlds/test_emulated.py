@@ -9,8 +9,8 @@ from spmdsim.collectives import algorithms, make_schedule
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import ScheduleError, WorldError
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
+from spmdsim.worlds.trace import record
 from tests.worlds.test_reductions import check as check_reduction
 from tests.worlds.test_reductions import reducing_steps
 from tests.worlds.test_steps import check, placing_steps, values

@@ -8,7 +8,7 @@ import sys
 import pytest
 from processes import run_python
 
-from spmdsim.ending import stop
+from spmdsim.shutdown import stop
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -133,7 +133,7 @@ def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
 )  # fmt: skip
 def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
     """Whoever raised it: one process, without MPI."""
-    hooked = "import atexit, sys\nfrom spmdsim.ending import hooks\nhooks.hook_exit()\nhooks.hook_exit()\n"
+    hooked = "import atexit, sys\nfrom spmdsim.shutdown import hooks\nhooks.hook_exit()\nhooks.hook_exit()\n"
     result = run_python("-c", f"{hooked}atexit.register(lambda: print(hooks.left_with()))\n{ends}")
     assert result.stdout.startswith(words), result
     assert result.returncode == int(words[1])

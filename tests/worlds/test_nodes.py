@@ -13,13 +13,14 @@ pytest.importorskip("mpi4py")
 
 from processes import run_python
 
-from spmdsim.agreement import other_nodes
-from spmdsim.agreement.call import Call, CallDescription
-from spmdsim.agreement.call_log import CallLog
-from spmdsim.agreement.descriptions import describe_disagreement
-from spmdsim.agreement.other_nodes import Address, Courier, OtherNode
-from spmdsim.agreement.process_state import ENDED, RUNNING, SILENT
-from spmdsim.agreement.shared_board import (
+from spmdsim.sides import NUMBERS
+from spmdsim.worlds.agreement import other_nodes
+from spmdsim.worlds.agreement.call import Call, CallDescription
+from spmdsim.worlds.agreement.call_log import CallLog
+from spmdsim.worlds.agreement.descriptions import describe_disagreement
+from spmdsim.worlds.agreement.other_nodes import Address, Courier, OtherNode
+from spmdsim.worlds.agreement.process_state import ENDED, RUNNING, SILENT
+from spmdsim.worlds.agreement.shared_board import (
     AREA,
     CLOSED_GROUPS,
     DONE,
@@ -30,7 +31,6 @@ from spmdsim.agreement.shared_board import (
     SharedBoard,
     locate,
 )
-from spmdsim.sides import NUMBERS
 from spmdsim.worlds.provenance import Provenance
 
 SECRET = b"w" * 16

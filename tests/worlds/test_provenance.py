@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, compile, matmul, ops, record
-from spmdsim.agreement.descriptions import describe_ancestors
 from spmdsim.bounded import MOST
+from spmdsim.worlds.agreement.descriptions import describe_ancestors
 from spmdsim.worlds.provenance import TENSOR, Provenance
 
 #: Functions of two square tensors.

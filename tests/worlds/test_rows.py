@@ -11,8 +11,8 @@ import pytest
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
 from spmdsim.redistribution.sparse_lookup import SPARSE, distinct, row_frame, row_step
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly
+from spmdsim.worlds.trace import record
 
 
 def table_of(rows, width, dtype="float32"):
@@ -394,7 +394,7 @@ def test_no_ids_want_no_rows():
 
 
 def test_the_matrix_and_the_timeline_say_who_sent_what():
-    from spmdsim.trace.perfetto import timeline
+    from spmdsim.worlds.trace.perfetto import timeline
 
     mesh, table = Mesh((4,), ("tp",)), table_of(16, 2)
     ids = np.array([0, 0, 1, 5, 15])

@@ -10,8 +10,8 @@ from processes import run_python
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
+from spmdsim.worlds.trace import record
 
 SMALL = Mesh((32, 32), ("a", "b"))
 
@@ -121,5 +121,5 @@ def test_a_closed_world_says_so(world):
 
 
 def test_importing_the_worlds_starts_no_mpi():
-    program = "import sys, spmdsim, spmdsim.worlds, spmdsim.trace; spmdsim.worlds.LockStep(2); print('mpi4py' in sys.modules)"
+    program = "import sys, spmdsim, spmdsim.worlds, spmdsim.worlds.trace; spmdsim.worlds.LockStep(2); print('mpi4py' in sys.modules)"
     assert run_python("-c", program).stdout.strip() == "False"

@@ -9,8 +9,8 @@ import pytest
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
-from spmdsim.trace import record
 from spmdsim.worlds import LockStep
+from spmdsim.worlds.trace import record
 from tests.worlds.test_reductions import check as check_reduction
 from tests.worlds.test_reductions import reducing_steps
 from tests.worlds.test_steps import check, meshes, placing_steps, values

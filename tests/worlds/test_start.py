@@ -10,7 +10,7 @@ from processes import run_python
 
 PROGRAM = """\
 import json, os, sys
-import numpy, spmdsim.agreement.start_agreement as start
+import numpy, spmdsim.worlds.agreement.start_agreement as start
 from mpi4py import MPI
 from spmdsim.errors import SpmdError
 from spmdsim.redistribution.implementations.tuning import tuning

@@ -10,11 +10,11 @@ import pytest
 from spmdsim import Mesh, Tensor, ops
 
 pytest.importorskip("mpi4py")
-from spmdsim.agreement.call import Call
-from spmdsim.agreement.call_log import CallLog
-from spmdsim.agreement.last_call_writer import read_last_calls
-from spmdsim.agreement.read_log import WAITING
-from spmdsim.agreement.shared_board import AREA, RING, SharedBoard
+from spmdsim.worlds.agreement.call import Call
+from spmdsim.worlds.agreement.call_log import CallLog
+from spmdsim.worlds.agreement.last_call_writer import read_last_calls
+from spmdsim.worlds.agreement.read_log import WAITING
+from spmdsim.worlds.agreement.shared_board import AREA, RING, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.stepped import SteppedRule
 from spmdsim.auto_parallel.costs.move_prices import Moved, MovePrices, moved_itemsize, shared
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
@@ -26,10 +28,8 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
 from spmdsim.redistribution.price import price_step, steps_seconds
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.stepped import SteppedRule
-from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds.trace import record
 
 if TYPE_CHECKING:
     import numpy as np

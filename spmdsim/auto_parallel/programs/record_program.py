@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Op, ShardedOp, Tensor
+from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import BoundRule, Layout, Mesh
 from spmdsim.core.cuts import FrozenMapping
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.reading import one_line
-from spmdsim.tensor import Op, ShardedOp, Tensor
-from spmdsim.tensor.watch import Watcher, watching
-from spmdsim.trace import source_lines
-from spmdsim.trace.source_lines import in_words
+from spmdsim.worlds.trace import source_lines
+from spmdsim.worlds.trace.source_lines import in_words
 from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
 
 Program = Callable[..., Any]

@@ -32,7 +32,7 @@ from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.figures import Figure
 
 EXAMPLES = """\
 examples:
@@ -364,8 +364,8 @@ def footer(rows: list[BenchRow], wrong: int, args: argparse.Namespace, note: str
 
 def _figure(title: str, rows: list[BenchRow]) -> Figure:
     """Times over sizes, measured and predicted, and as a table."""
-    from spmdsim.draw.figures import Figure
-    from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
+    from spmdsim.figures.figures import Figure
+    from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
     from spmdsim.tables import Table
 
     lines = []

@@ -18,7 +18,7 @@ from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.figures import Figure
 
 EXAMPLES = """\
 Your algorithm is one generator function; each round it yields is a list of moves:
@@ -132,8 +132,8 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
 def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
     """What was found at every rank count, and the messages of the first that is wrong, or of the smallest."""
     from spmdsim.collectives import make_schedule
-    from spmdsim.draw.figures import Figure, figure, stacked
     from spmdsim.errors import ScheduleError
+    from spmdsim.figures.figures import Figure, figure, stacked
 
     whole = Figure(f"{args.algorithm} as {chosen.collective.name}", (_table(results, args.all),))
     shown = next((r for r in results if not r["ok"]), results[0])

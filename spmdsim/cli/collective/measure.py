@@ -19,8 +19,8 @@ from spmdsim.cli.output import write_file
 from spmdsim.collectives import Collective, Schedule, collective
 from spmdsim.collectives.execution import execute
 from spmdsim.collectives.rank_program import program_for
-from spmdsim.draw.timelines import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 from spmdsim.errors import InputError, many
+from spmdsim.figures.timelines import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 
 Array = np.ndarray
 #: Input values repeat with this period; small whole numbers add up without rounding in every type.

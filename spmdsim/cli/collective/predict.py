@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.event_simulation import LogGOPS
     from spmdsim.cost.prediction import Prediction
-    from spmdsim.draw.plot import Plot
+    from spmdsim.figures.plot import Plot
 
 EXAMPLES = """\
 examples:
@@ -101,7 +101,7 @@ def main(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
-    from spmdsim.draw.cost_figures import (
+    from spmdsim.figures.cost_figures import (
         crossover_words,
         measured_words,
         prediction_plot,
@@ -151,7 +151,7 @@ def main(args: argparse.Namespace) -> int:
         _say_bound(ranks[-1])
     say(*(crossover_words(one) for one in prediction.crossovers), *measured_words(prediction))
     if not args.no_plot and len(prediction.points) > 1:
-        from spmdsim.draw.plot import terminal_plot
+        from spmdsim.figures.plot import terminal_plot
 
         say("", *terminal_plot(prediction_plot(prediction, MOST_LINES), columns=line_columns()))
     for name, why in prediction.left_out.items():
@@ -177,8 +177,8 @@ def _print_links(
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.link_load import hotspots
     from spmdsim.cost.topologies import parse_topology
-    from spmdsim.draw.cost_figures import microseconds
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.cost_figures import microseconds
+    from spmdsim.figures.figures import Figure
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
     links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
@@ -260,7 +260,7 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 
 
 def _write_png(plot: Plot, path: str) -> None:
-    from spmdsim.draw.plot import save_png
+    from spmdsim.figures.plot import save_png
 
     if is_root():
         picture = BytesIO()
@@ -276,7 +276,7 @@ def _write_timeline(
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm
     from spmdsim.cost.topologies import parse_topology
-    from spmdsim.draw.timelines import predicted_timeline
+    from spmdsim.figures.timelines import predicted_timeline
 
     point = prediction.points[-1]
     priced = {name: took for name, took in point.seconds.items() if name != "native"}

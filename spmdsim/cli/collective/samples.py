@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from spmdsim import ops
+from spmdsim.arrays import Context, Op, ops
 from spmdsim.cli.collective.measure import (
     MeasuredCase,
     case_for,
@@ -30,7 +30,6 @@ from spmdsim.cost import Machine, Measurement, Rate
 from spmdsim.cost.calibration import CalibrationCheck, Sample
 from spmdsim.cost.pricing import emulated_seconds
 from spmdsim.cost.roofline import forward_work, gradient_work
-from spmdsim.tensor import Context, Op
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

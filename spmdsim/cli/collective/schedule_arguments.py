@@ -32,7 +32,7 @@ JUDGES = (
     "spmdsim.collectives.facts",
     "spmdsim.collectives.history",
     "spmdsim.cli.output",
-    "spmdsim.draw.schedule_figures",
+    "spmdsim.figures.schedule_figures",
 )
 #: Of commands that run somebody's algorithm.
 JUDGED: dict[str, Any] = {"limits": SECONDS, "program": lambda _: True, "judges": JUDGES}

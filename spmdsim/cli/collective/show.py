@@ -87,7 +87,7 @@ def _only_where_shown(args: argparse.Namespace) -> None:
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
-    from spmdsim.draw.schedule_figures import fact_lines
+    from spmdsim.figures.schedule_figures import fact_lines
 
     verdict = verify(schedule)
     if not verdict.ok:
@@ -106,7 +106,7 @@ def _print(args: argparse.Namespace, *parts: object) -> None:
 def _parts(story: History, args: argparse.Namespace) -> list[object]:
     """Return the states, messages and counts of a schedule, as far as they are asked for."""
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.draw.schedule_figures import (
+    from spmdsim.figures.schedule_figures import (
         fact_lines,
         highlighted,
         message_lines,
@@ -221,7 +221,7 @@ LEGEND = (
 def list_algorithms(args: argparse.Namespace) -> int:
     """A table per collective."""
     from spmdsim.collectives import algorithms
-    from spmdsim.draw.figures import Figure
+    from spmdsim.figures.figures import Figure
 
     chosen = algorithms(args.collective)
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
@@ -360,7 +360,7 @@ def _column(facts: Facts) -> dict[str, str]:
 
 
 def _side_by_side(stories: list[History], names: list[str]) -> None:
-    from spmdsim.draw.schedule_figures import grid, highlighted
+    from spmdsim.figures.schedule_figures import grid, highlighted
 
     pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
     width = max(map(len, pictures[0])) + 4

@@ -9,6 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.core import Layout
 from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strategy, within
@@ -19,7 +20,6 @@ from spmdsim.dialects.missing import DialectObject, bind_arguments, expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.reading import read_json, readable
-from spmdsim.tensor import Tensor
 
 #: How strategies are decided.
 LEVELS = ("level1", "level2", "level3")

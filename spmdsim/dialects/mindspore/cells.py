@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as core
+from spmdsim.arrays import Tensor
+from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import Numbered, said, tree
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
@@ -22,7 +23,6 @@ from spmdsim.dialects.missing import DialectObject, expand_words
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.sparse_lookup import checked_ids
-from spmdsim.tensor import Tensor
 
 
 class Cell(DialectObject, Module):

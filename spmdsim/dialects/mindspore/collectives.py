@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
@@ -24,7 +24,6 @@ from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many
-from spmdsim.tensor import Tensor
 
 Attrs = dict[str, Any]
 AXIS = "rank"

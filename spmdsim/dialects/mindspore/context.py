@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_whole
 from spmdsim.dialects.mindspore.tensors import held
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
-from spmdsim.tensor import Tensor
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
 #: The names of losses that each rank computes of its own rows.

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.fft as fft
-import spmdsim.linalg as linalg
-import spmdsim.ops as core
+from spmdsim.arrays import Tensor, fft, linalg
+from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import NETWORK, TORCH, dims_of, numbers, with_names
 from spmdsim.dialects.mindspore import cells
@@ -27,7 +26,6 @@ from spmdsim.dialects.missing import suggest_arguments
 from spmdsim.dialects.table import Row, by_part, flat, renamed, same
 from spmdsim.errors import InputError
 from spmdsim.nn.gradients import squared_modulus
-from spmdsim.tensor import Tensor
 
 
 def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Op, Tensor, ops
+from spmdsim.arrays.ops.dim_reductions import normal_dims
+from spmdsim.arrays.ops.shape import full_shape
 from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.collectives import called, called_with_several
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
@@ -21,9 +23,6 @@ from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.table import Attrs, OperatorRow, Params, Shape, ShardError, ToParams
 from spmdsim.dialects.missing import refuse
 from spmdsim.errors import InputError, many, unknown
-from spmdsim.ops.dim_reductions import normal_dims
-from spmdsim.ops.shape import full_shape
-from spmdsim.tensor import Op, Tensor
 
 if TYPE_CHECKING:
     from spmdsim.dialects.mindspore.primitive import Primitive

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
+from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
@@ -27,7 +28,6 @@ from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn.module import Initialiser, Values
-from spmdsim.tensor import Tensor as CoreTensor
 
 _seed = [0, 0]
 #: The seed of shuffled rows, in the order in which it was set last.

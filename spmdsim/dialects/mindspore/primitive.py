@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Op, Tensor, ops
+from spmdsim.arrays.ops.windowed import in_blocks
+from spmdsim.arrays.watch import watchers
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.dialects.host import whole
@@ -20,9 +22,6 @@ from spmdsim.dialects.missing import DialectObject, expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
-from spmdsim.ops.windowed import in_blocks
-from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.watch import watchers
 
 rules = imitation("sharding rules", "mindspore")
 

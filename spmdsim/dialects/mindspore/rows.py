@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.files import open_array
 from spmdsim.cases.network import find, small_digits
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import over_ranks, rows_seed
@@ -21,8 +23,6 @@ from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import DialectObject, expand_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many
-from spmdsim.tensor import Tensor
-from spmdsim.tensor.files import open_array
 
 #: Which epoch it is, and within repetitions which of them.
 Epoch = tuple[int, ...]

@@ -13,9 +13,8 @@ from functools import cache, cached_property
 from inspect import Parameter, Signature
 from typing import Any
 
-import spmdsim.ops as ops
+from spmdsim.arrays import Op, ops
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.tensor import Op
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]

@@ -16,13 +16,13 @@ from weakref import finalize
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.host import HostTensor, ends, known_values, nested
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.missing import expand_words, not_covered, refuse
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, many
-from spmdsim.tensor import Tensor
 
 float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
 int8, int16, int32, int64 = map(np.dtype, ("i1", "i2", "i4", "i8"))

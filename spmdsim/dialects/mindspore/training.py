@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as ops
 from spmdsim import nn
+from spmdsim.arrays import Tensor, checkpoint, ops
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
@@ -24,7 +24,6 @@ from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import flat, renamed
 from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.layout.element_type import accumulator, has_gradient
-from spmdsim.tensor import Tensor, checkpoint
 
 Positions = int | Sequence[int] | None
 Weights = Sequence[Parameter] | Parameter | None

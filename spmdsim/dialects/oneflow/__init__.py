@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from spmdsim.dialects.missing import ModuleWords, declare_modules
 
-_FILE, _OURS, _RATE = "spmdsim.tensor.checkpoint", "spmdsim.ops", "optimiser.rate, set before each step"
+_FILE, _OURS, _RATE = "spmdsim.arrays.checkpoint", "spmdsim.ops", "optimiser.rate, set before each step"
 _NEW, _WHOLE = "the same word without _, which gives a new tensor", "x.numpy(), the whole array"
 _BOXING = "x.to_global(placement, sbp), which inserts the collectives"
 _PATCHES = "Linear over reshaped patches"

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor as CoreTensor
+from spmdsim.arrays.random import normal_block, uniform_block
 from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.host import element_type, host, sizes_of
 from spmdsim.dialects.missing import refuse
@@ -21,8 +23,6 @@ from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_agreed, method
 from spmdsim.dialects.session import Seeds, current_world
 from spmdsim.errors import UsageTypeError
-from spmdsim.tensor import Tensor as CoreTensor
-from spmdsim.tensor.random import normal_block, uniform_block
 
 AnyTensor = LocalTensor | GlobalTensor
 #: Gives an array of a shape from random numbers.

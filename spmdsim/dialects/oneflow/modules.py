@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import spmdsim.nn as ours
-import spmdsim.ops as core
+from spmdsim.arrays import Tensor
+from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said
 from spmdsim.dialects.missing import expand_words, refuse
@@ -22,7 +23,6 @@ from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, Size, becoming, check_one_placement
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import Row, as_its_tensor, in_place, layers, with_parameters
-from spmdsim.tensor import Tensor
 
 
 def _not_global(name: Any) -> OneFlowError:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as core
-from spmdsim import linalg
+from spmdsim.arrays import Tensor as CoreTensor
+from spmdsim.arrays import linalg
+from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
@@ -22,7 +23,6 @@ from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
 from spmdsim.dialects.session import tracking
 from spmdsim.dialects.table import Row, by_part, flat
-from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.worlds import LockStep
 
 

@@ -15,7 +15,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-import spmdsim.ops as core
+from spmdsim.arrays import Tensor as CoreTensor
+from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
@@ -31,7 +32,6 @@ from spmdsim.dialects.session import current_world, tracking
 from spmdsim.dialects.table import in_place
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitated import imitation
-from spmdsim.tensor import Tensor as CoreTensor
 
 _NEAREST = expand_words(OF_TENSORS)
 agreement = imitation("agreement of ranks", "oneflow")

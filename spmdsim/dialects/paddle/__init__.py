@@ -12,7 +12,7 @@ from importlib import import_module
 
 from spmdsim.dialects.missing import ModuleWords, declare_modules
 
-_CHECKPOINT = "spmdsim.tensor.checkpoint"
+_CHECKPOINT = "spmdsim.arrays.checkpoint"
 _LOOP = "a loop over loss.backward() and optimizer.step()"
 _RESHARD = "reshard(tensor, mesh, placements), which inserts the collectives"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.ops as ops
-import spmdsim.tensor as ours
+from spmdsim import arrays as ours
+from spmdsim.arrays import ops
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
 from spmdsim.dialects.missing import DialectObject, add_words, expand_words, refuse

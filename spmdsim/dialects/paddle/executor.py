@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
+from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
 from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
-from spmdsim.tensor import Tensor as CoreTensor
 
 GRADIENT = "@GRAD"
 

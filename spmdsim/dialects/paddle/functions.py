@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.fft as fourier
-import spmdsim.linalg as linalg
-import spmdsim.ops as core
+from spmdsim.arrays import Tensor as CoreTensor
+from spmdsim.arrays import fft as fourier
+from spmdsim.arrays import linalg
+from spmdsim.arrays import ops as core
+from spmdsim.arrays.ops.declare import binary
+from spmdsim.arrays.ops.dim_reductions import normal_dims
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.layouts import plus_bias
@@ -20,9 +23,6 @@ from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced, times_counts
-from spmdsim.ops.declare import binary
-from spmdsim.ops.dim_reductions import normal_dims
-from spmdsim.tensor import Tensor as CoreTensor
 
 
 def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:

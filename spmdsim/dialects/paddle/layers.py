@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import spmdsim.nn as ours
-import spmdsim.ops as ops
+from spmdsim.arrays import ops
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
 from spmdsim.dialects.layouts import plus_bias

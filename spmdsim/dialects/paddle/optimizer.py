@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import spmdsim.ops as ops
 from spmdsim import nn
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.ops.dim_reductions import as_type, wide
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.missing import DialectObject, add_words, expand_words, refuse
 from spmdsim.dialects.paddle import static
@@ -17,8 +18,6 @@ from spmdsim.dialects.paddle.parameters import ParamAttr
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
 from spmdsim.errors import UsageTypeError
-from spmdsim.ops.dim_reductions import as_type, wide
-from spmdsim.tensor import Tensor
 
 
 @dataclass(frozen=True)

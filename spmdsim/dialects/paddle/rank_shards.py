@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
@@ -16,9 +17,8 @@ from spmdsim.dialects.missing import NotCovered
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, has_shards
 from spmdsim.dialects.session import use_world
 from spmdsim.dialects.table import by_part
-from spmdsim.tensor import Tensor as CoreTensor
-from spmdsim.trace.recorder import record, unseen
 from spmdsim.worlds.lockstep_world import ShapeOnly
+from spmdsim.worlds.trace.recorder import record, unseen
 
 
 def rank_shard(x: CoreTensor) -> Tensor:

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, expand_words, refuse
@@ -29,10 +30,9 @@ from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
 from spmdsim.dialects.table import by_part
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
-from spmdsim.tensor import Tensor as CoreTensor
-from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.base import World
 from spmdsim.worlds.lockstep_world import ShapeOnly
+from spmdsim.worlds.trace.recorder import unseen
 
 #: Which mode was asked for. Before, what Paddle has for static mode alone works as well as what needs dynamic mode.
 _mode = [""]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import spmdsim.tensor as ours
+from spmdsim import arrays as ours
 from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta

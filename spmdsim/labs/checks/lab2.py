@@ -22,7 +22,7 @@ from spmdsim.labs.judging import (
     plain,
     tensor,
 )
-from spmdsim.ops import matmul
+from spmdsim.arrays.ops import matmul
 
 
 def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:

@@ -22,7 +22,7 @@ from spmdsim.labs.judging import (
     tensor,
     traced,
 )
-from spmdsim.ops import matmul
+from spmdsim.arrays.ops import matmul
 
 
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim import ops
+from spmdsim.arrays import ops
 from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
     RANKS,

@@ -21,7 +21,7 @@ from spmdsim.labs.judging import (
     tensor,
     traced,
 )
-from spmdsim.ops import matmul
+from spmdsim.arrays.ops import matmul
 from spmdsim.redistribution import plan
 
 MESH = Mesh((2, 4), ("dp", "tp"))

@@ -21,9 +21,9 @@ from spmdsim.labs.judging import (
     traced,
 )
 from spmdsim.nn import Adam, Linear, Optimiser, backward
-from spmdsim.ops import matmul
-from spmdsim.tensor import Tensor
-from spmdsim.trace import Trace
+from spmdsim.arrays.ops import matmul
+from spmdsim.arrays import Tensor
+from spmdsim.worlds.trace import Trace
 from spmdsim.worlds import world
 
 MESH = Mesh((RANKS,), ("dp",))

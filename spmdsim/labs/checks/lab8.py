@@ -24,8 +24,8 @@ from spmdsim.labs.judging import (
     tensor,
     traced,
 )
-from spmdsim.ops import matmul, relu
-from spmdsim.trace import Trace
+from spmdsim.arrays.ops import matmul, relu
+from spmdsim.worlds.trace import Trace
 
 MESH = Mesh((RANKS,), ("r",))
 LONG_CHAIN = 300

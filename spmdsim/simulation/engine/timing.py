@@ -16,7 +16,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.errors import UsageTypeError, many
 from spmdsim.simulation.engine.mailboxes import Message, Receive
 from spmdsim.simulation.findings.problems import user_call
-from spmdsim.trace.source_lines import in_words
+from spmdsim.worlds.trace.source_lines import in_words
 
 #: What may be said of a machine: its name or file, (alpha, beta[, gamma]), itself, or nothing.
 MachineLike = Machine | str | os.PathLike[str] | Sequence[float] | None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.errors import WorldError
 from spmdsim.pictured import ShortRepr
-from spmdsim.trace.source_lines import in_words
+from spmdsim.worlds.trace.source_lines import in_words
 
 if TYPE_CHECKING:
     from spmdsim.simulation.simulation_report import Report

@@ -20,17 +20,17 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.interface import CLOSED, CallAgreement
-from spmdsim.agreement.node_memory import world_ranks
-from spmdsim.agreement.process_agreements import PROCESS
-from spmdsim.agreement.process_state import SILENT, STOPPED
-from spmdsim.ending.hooks import hook_quick_exit, left_with
-from spmdsim.ending.mpi_files import guard_mpi_files
-from spmdsim.ending.shutdown_watch import waiting_for_ranks
-from spmdsim.ending.starting import unlink_segments
-from spmdsim.ending.stop import end_job, speak_for_others, write
 from spmdsim.errors import DisagreementError, WorldError
+from spmdsim.shutdown.hooks import hook_quick_exit, left_with
+from spmdsim.shutdown.mpi_files import guard_mpi_files
+from spmdsim.shutdown.shutdown_watch import waiting_for_ranks
+from spmdsim.shutdown.starting import unlink_segments
+from spmdsim.shutdown.stop import end_job, speak_for_others, write
 from spmdsim.sides import name_ranks, number_of
+from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement
+from spmdsim.worlds.agreement.node_memory import world_ranks
+from spmdsim.worlds.agreement.process_agreements import PROCESS
+from spmdsim.worlds.agreement.process_state import SILENT, STOPPED
 from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
 
 #: Communicators a world holds at most; MPICH ends at 2,046.

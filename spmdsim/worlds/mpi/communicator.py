@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.start_agreement import agree_on_start
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, fitting
@@ -28,6 +27,7 @@ from spmdsim.collectives.promises import collective
 from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
+from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import _parsed, program_of
 from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of, require_writable
 from spmdsim.worlds.mpi.messages import TAG, Messages

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.comparison import GAVE_UP
 from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection_tables import choose
 from spmdsim.core import split_block
-from spmdsim.ending.stop import TAG as STOPS
 from spmdsim.errors import InputError, ScheduleError
-from spmdsim.trace import recorder
-from spmdsim.trace.events import Asked
+from spmdsim.shutdown.stop import TAG as STOPS
+from spmdsim.worlds.agreement.comparison import GAVE_UP
+from spmdsim.worlds.trace import recorder
+from spmdsim.worlds.trace.events import Asked
 
 #: The tables' names of the libraries that have one.
 TABLES = {"Open MPI": "openmpi", "MPICH": "mpich"}

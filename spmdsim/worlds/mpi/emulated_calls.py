@@ -18,19 +18,19 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.comparison import GAVE_UP, Comparison
-from spmdsim.agreement.start_agreement import name_differing_facts
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
-from spmdsim.ending.hooks import hook_quick_exit, left_with
-from spmdsim.ending.mpi_files import guard_mpi_files
-from spmdsim.ending.shutdown_watch import waiting_for_ranks
-from spmdsim.ending.stop import end_job, refusal_in_child
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
+from spmdsim.shutdown.hooks import hook_quick_exit, left_with
+from spmdsim.shutdown.mpi_files import guard_mpi_files
+from spmdsim.shutdown.shutdown_watch import waiting_for_ranks
+from spmdsim.shutdown.stop import end_job, refusal_in_child
 from spmdsim.sides import name_ranks, number_of, sides
-from spmdsim.trace.source_lines import source_line, source_lines
+from spmdsim.worlds.agreement.comparison import GAVE_UP, Comparison
+from spmdsim.worlds.agreement.start_agreement import name_differing_facts
 from spmdsim.worlds.mpi.comms import HURRIED
 from spmdsim.worlds.mpi.counted import LEFT
+from spmdsim.worlds.trace.source_lines import source_line, source_lines
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 from weakref import WeakSet
 
-from spmdsim.ending.stop import refusal_in_child
+from spmdsim.shutdown.stop import refusal_in_child
 
 #: The worlds of several ranks in this process.
 several: WeakSet[Any] = WeakSet()

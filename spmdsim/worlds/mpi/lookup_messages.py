@@ -13,9 +13,9 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.call import Call
 from spmdsim.errors import WorldError, many
 from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
+from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.messages import Stretches, element

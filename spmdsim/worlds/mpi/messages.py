@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.comparison import abandoned
 from spmdsim.collectives.execution import execute
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Index
@@ -33,6 +32,7 @@ from spmdsim.redistribution.implementations.rank_transfers import (
     flat_offset,
     packed_side,
 )
+from spmdsim.worlds.agreement.comparison import abandoned
 from spmdsim.worlds.emulated import Emulation
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run

@@ -15,12 +15,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.board_agreement import make_agreement, making_world
-from spmdsim.agreement.call import Call
-from spmdsim.agreement.comparison import Comparison
-from spmdsim.agreement.interface import CallAgreement, CallScope
-from spmdsim.agreement.node_memory import find_near_processes, world_ranks
-from spmdsim.agreement.start_agreement import agree_on_start
 from spmdsim.core.elements import contiguous
 from spmdsim.core.lockstep import cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
@@ -39,8 +33,12 @@ from spmdsim.redistribution.implementations.trial import TunedSteps, require_rep
 from spmdsim.redistribution.implementations.tuning import tuning
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.settings import DEADLINE, RECORD
-from spmdsim.trace import recorder
-from spmdsim.trace.events import Asked
+from spmdsim.worlds.agreement.board_agreement import make_agreement, making_world
+from spmdsim.worlds.agreement.call import Call
+from spmdsim.worlds.agreement.comparison import Comparison
+from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
+from spmdsim.worlds.agreement.node_memory import find_near_processes, world_ranks
+from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, filling, returning_nothing, returning_zero
 from spmdsim.worlds.mpi import messages
@@ -63,6 +61,8 @@ from spmdsim.worlds.mpi.step_runs import ComparedRun, ContiguousRun, MPIStepProg
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
 from spmdsim.worlds.programs import Moved, Run, check_mode, check_shard, forget
 from spmdsim.worlds.provenance import Provenance
+from spmdsim.worlds.trace import recorder
+from spmdsim.worlds.trace.events import Asked
 from spmdsim.wrong_calls import explained
 
 #: The way of results that the ranks of a node share, and the collectives that have it.

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.call import Call
-from spmdsim.agreement.interface import CallAgreement, CallScope
 from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Mesh, nested_blocks
 from spmdsim.core.step import Step
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.implementations.implementation import Implementation, implementation_of
 from spmdsim.redistribution.implementations.tuning import Tuning
+from spmdsim.worlds.agreement.call import Call
+from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
 from spmdsim.worlds.base import World
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element

@@ -17,11 +17,11 @@ from mpi4py import MPI
 from spmdsim.core.step import Index, Step
 from spmdsim.redistribution.implementations.rank_transfers import RankTransfers
 from spmdsim.settings import RANKS_PER_NODE
-from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
 from spmdsim.worlds.pool import ArrayOwner
 from spmdsim.worlds.programs import Run
+from spmdsim.worlds.trace.events import SHARED_MEMORY
 
 #: Windows of one size and group at most. Further results are made as without shared memory.
 MOST = 60

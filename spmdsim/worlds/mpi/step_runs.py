@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.call import Call
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
 from spmdsim.redistribution.halo import Room
-from spmdsim.trace import recorder
+from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.mpi.exchanges import settled
 from spmdsim.worlds.mpi.posting import BeginsEarly
 from spmdsim.worlds.programs import Run, StepProgram
+from spmdsim.worlds.trace import recorder
 
 
 @dataclass

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.agreement.call import CallDescription
 from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
 from spmdsim.redistribution.implementations.implementation import Implementation
@@ -33,6 +32,7 @@ from spmdsim.redistribution.implementations.trial import (
 )
 from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecords
 from spmdsim.sides import number_of
+from spmdsim.worlds.agreement.call import CallDescription
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.programs import Run
 

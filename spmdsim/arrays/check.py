@@ -1,0 +1,404 @@
+"""Checking a distributed tensor against a single-process reference, piece by piece.
+
+What a verdict says depends on what the reference is:
+
+* **A function and its operands** (``check(y, np.matmul, operands=(a, b))``) is run in one process, in float64 and
+  again and again in the operands' own types (:mod:`spmdsim.arrays.rounding`). The tensor may be further from float64
+  than those runs are by a small factor, no more, element by element. ``ok`` and ``WRONG`` are both proven. If the
+  program's own runs differ by more than rounding one sum explains, the word is ``ill-conditioned here``: as right as
+  the single process, and no more; ``overflow`` where one of them leaves the range of its type. The function has to be the same program; what another algorithm leaves (an iteration
+  that stops at a residual beside a direct solver) is allowed by ``rtol``.
+* **An array** (or a function that gives a block of one) says nothing about rounding. The tolerance is a formula,
+  ``8 u sqrt(depth) * magnitude``, sharp where ``magnitude`` says how large each element's terms are. Beyond it the word is ``unproven`` as long as cancellation could have done it, and for
+  an element that is much further off than the others around it; ``WRONG`` where half of the digits are gone, or where
+  the caller said what is right: ``rtol``, ``atol``.
+
+Not-a-number and infinities have to be where the reference has them, as in ``numpy.testing.assert_allclose``. And the
+pieces must cover the tensor: each rank holds what the layout's definition says, which is derived here a second time,
+element by element (:mod:`spmdsim.layout.pieces`), and is compared at those elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from spmdsim.arrays.program_tensor import Tensor
+from spmdsim.arrays.rounding import (
+    Measured,
+    Verdict,
+    difference,
+    is_rounded,
+    measure,
+    tolerance,
+    unit_roundoff,
+)
+from spmdsim.errors import InputError, UsageTypeError, WorldError
+from spmdsim.layout.element_type import is_half
+from spmdsim.layout.pieces import Pieces, misplaced
+from spmdsim.wrong_calls import explained
+
+#: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.
+OUTLIER = 64.0
+#: One process's own runs that differ by more roundings of the largest value than this are called ill-conditioned.
+LOST = 256.0
+
+
+Reference = Tensor | ArrayLike | Measured | Callable[..., object]
+
+
+@explained
+def check(
+    tensor: Tensor,
+    reference: Reference,
+    *,
+    operands: Sequence[Tensor | ArrayLike] | None = None,
+    depth: int = 1,
+    magnitude: float | np.ndarray | None = None,
+    rtol: float | None = None,
+    atol: float = 0.0,
+) -> Verdict:
+    """Compare every piece with the reference; all ranks return the same verdict. All must call it.
+
+    Args:
+        tensor: what was computed; pending reductions are done first.
+        reference: an array of the global shape (or a :class:`~spmdsim.arrays.rounding.Measured` one); a plain numpy function of ``operands``; or a function of a tuple of
+            slices, so that no process needs the whole: it gives that block as an array, or as a pair of a function
+            and its operands, for which rounding is measured.
+        operands: arrays for the function. It is run in one process (the processes share the runs) with each of them in
+            a wider type, which is the truth, and in its own.
+        depth: how many terms each element is a sum of; it widens the tolerance. 0: nothing but copied, or whole numbers
+            that the type adds up exactly in any order: a single bit counts.
+        magnitude: size of the terms that are added, one for all elements or an array of the global shape, such as
+            ``abs(a) @ abs(b)`` for a product; the reference's largest absolute value if left out.
+        rtol: allow this much of each element's own value (instead of what an array's formula allows), and ``atol`` more.
+        atol: see ``rtol``.
+
+    Raises:
+        InputError: a reference of another shape; operands for an array.
+        WorldError: the world holds no data.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, matmul
+    >>> mesh, world, a = Mesh((4,), ("x",)), LockStep(4), np.ones((4, 8), np.float32) / 3
+    >>> y = matmul(Tensor.from_global(a, mesh(None, "x"), world), Tensor.from_global(a.T, mesh("x", None), world))
+    >>> check(y, np.matmul, operands=(a, a.T)).word
+    'ok'
+    """
+    if not isinstance(tensor, Tensor):
+        swapped = "; the tensor comes first: check(y, function, operands=(a, b))" * isinstance(
+            reference, Tensor
+        )
+        raise UsageTypeError(
+            f"check: tensor must be a Tensor, got {type(tensor).__name__}{swapped}"
+            + ("" if swapped else "; make one with Tensor.from_global(array, layout)")
+        )
+    world = tensor.world
+    if not world.has_data:
+        raise WorldError("a ShapeOnly world holds no data to check")
+    tensor = tensor.detach().to(tensor.layout.reduced)
+    expected = _Expected(tensor, reference, operands)
+    if magnitude is not None and np.shape(magnitude) not in ((), tensor.meta.shape):
+        raise InputError(
+            f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.meta.shape}"
+        )
+    limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
+    pieces, surveys = Pieces(tensor.layout, tensor.meta.shape), []
+    for rank, shard in zip(world.ranks, tensor.shards):
+        surveys.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
+    held = [piece for piece in surveys if isinstance(piece, _Piece)]
+    summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in surveys], "check")
+    wrong = next((summary for summary in summaries if isinstance(summary, str)), None)
+    if wrong is not None:
+        return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {wrong}")
+    limits = limits.over([summary for summary in summaries if isinstance(summary, _Summary)])
+    judged = iter([_judge(piece, limits) for piece in held])
+    mine = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
+    reports = [report for report in world.gather_objects(mine, "check") if report is not None]
+    return _verdict(reports, limits, expected.name)
+
+
+class _Summary(NamedTuple):
+    """What all ranks have to know of one piece: its largest finite value, and the error of nine tenths of it."""
+
+    scale: float
+    bulk: float
+    single: float
+    own: str | None
+
+
+class _Piece(NamedTuple):
+    """A shard beside its reference."""
+
+    rank: int
+    start: tuple[int, ...]
+    shard: np.ndarray
+    truth: np.ndarray
+    measured: Measured | None
+    error: np.ndarray
+    summary: _Summary
+
+
+class _Expected:
+    """The reference, asked for blocks; each distinct block is worked out once."""
+
+    def __init__(self, tensor: Tensor, reference: Reference, operands: Sequence[Any] | None) -> None:
+        self.dtype = tensor.dtype
+        self._blocks: dict[Any, np.ndarray | Measured] = {}
+        self.name = "the given array"
+        self.whole: Any = None
+        self._block: Callable[..., Any] | None = None
+        if operands is not None:
+            if not callable(reference):
+                raise InputError("operands are for a reference that is a function, but it is an array")
+            self.whole = measure(
+                lambda cast: reference(*[cast(np.asarray(x)) for x in operands]), tensor.dtype, tensor.world
+            )
+        elif callable(reference):
+            self._block = reference
+        else:
+            self.whole = reference
+        if self.whole is not None:
+            if not isinstance(self.whole, Measured):
+                self.whole = np.asarray(self.whole)
+            shape = (self.whole.truth if isinstance(self.whole, Measured) else self.whole).shape
+            if shape != tensor.meta.shape:
+                raise InputError(f"the reference has shape {shape}, but the tensor {tensor.meta.shape}")
+
+    def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
+        """The block at these bounds: an array, or a measured one."""
+        if bounds not in self._blocks:
+            self._blocks[bounds] = self._read(tuple(slice(*pair) for pair in bounds))
+        return self._blocks[bounds]
+
+    def _read(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
+        if self._block is None:
+            array: np.ndarray | Measured = self.whole[index]
+            return array
+        try:
+            block = self._block(index)
+        except TypeError as error:
+            name = getattr(self._block, "__name__", "reference")
+            raise UsageTypeError(
+                f"check: {name} was given one tuple of slices, as functions without operands= are ({error}); if it is a "
+                f"function of arrays, say which: check(y, {name}, operands=(a, b))"
+            ) from error
+        if not isinstance(block, tuple):
+            return np.asarray(block)
+        function, operands = block
+        if is_rounded(self.dtype):
+            return measure(lambda cast: function(*map(cast, operands)), self.dtype)
+        return np.asarray(function(*operands))
+
+
+def _survey(
+    tensor: Tensor, pieces: Pieces, rank: int, shard: np.ndarray, expected: _Expected
+) -> _Piece | str:
+    """A shard beside its reference, or what is wrong with where it lies."""
+    bounds = pieces.bounds(rank)
+    sizes = tuple(stop - start for start, stop in bounds)
+    problem = misplaced(tensor.layout, tensor.meta.shape, [rank], pieces)
+    if problem is None and shard.shape != sizes and (shard.size or math.prod(sizes)):
+        problem = (
+            f"rank {rank} holds a piece of shape {shard.shape}, but by the layout's definition it is {sizes}"
+        )
+    if problem is not None:
+        return problem
+    block = expected.block(bounds)
+    measured = block if isinstance(block, Measured) else None
+    truth = np.asarray(block.truth if isinstance(block, Measured) else block)
+    if truth.shape != sizes:
+        raise InputError(f"the reference gave a block of shape {truth.shape} for one of {sizes}")
+    error = difference(shard.reshape(sizes), truth)
+    values = np.abs(truth)
+    # What is not finite must be met exactly and says nothing about the size of rounding errors.
+    scale = (
+        values.max(initial=0, where=np.isfinite(values)) if is_rounded(truth.dtype) else values.max(initial=0)
+    )
+    # A float of 16 bits is rounded once to its own size; only what is beyond that says what is usual around it.
+    once = (
+        unit_roundoff(tensor.dtype) * np.where(np.isfinite(values), values, 0)
+        if is_half(tensor.dtype)
+        else 0.0
+    )
+    beyond = np.maximum(error - once, 0.0).astype(np.float64)
+    bulk = float(np.quantile(beyond, 0.9, method="lower")) if error.size else math.nan
+    single = float(measured.spread.max(initial=0.0)) if measured is not None else math.nan
+    own = None if measured is None else measured.own
+    start = tuple(low for low, _ in bounds)
+    return _Piece(
+        rank, start, shard.reshape(sizes), truth, measured, error, _Summary(float(scale), bulk, single, own)
+    )
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What is allowed; complete once all pieces' summaries are known."""
+
+    dtype: Any
+    depth: int
+    magnitude: float | np.ndarray | None
+    rtol: float | None
+    atol: float
+    scale: float = 0.0
+    bulk: float = 0.0
+    single: float = math.nan
+    own: str | None = None
+
+    def over(self, summaries: Sequence[_Summary]) -> _Limits:
+        scale = max((s.scale for s in summaries), default=0.0)
+        if self.magnitude is not None:
+            scale = float(np.max(self.magnitude, initial=0.0))
+        bulks = sorted(s.bulk for s in summaries if not math.isnan(s.bulk))
+        bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
+        single = max((s.single for s in summaries), default=math.nan)
+        own = next((s.own for s in summaries), None)
+        return replace(self, scale=scale, bulk=bulk, single=single, own=own)
+
+    def allowed(self, piece: _Piece) -> np.ndarray:
+        measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
+        if self.asked:
+            finite = np.where(np.isfinite(piece.truth), np.abs(piece.truth), 0).astype(np.float64)
+            tolerated = np.asarray(self.atol + (self.rtol or 0.0) * finite)
+            return tolerated if measured is None else np.maximum(tolerated, measured)
+        if measured is not None:
+            return measured
+        if not self.each:
+            return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
+        index = tuple(slice(low, low + n) for low, n in zip(piece.start, piece.error.shape))
+        return self.by_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
+
+    def by_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
+        """What adding terms of these sizes does, in the type that it is done in, and rounding the values once."""
+        adding = tolerance(np.float32 if is_half(self.dtype) else self.dtype, 1.0, self.depth)[0]
+        return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
+
+    def usual(self, piece: _Piece) -> np.ndarray:
+        """Errors that do not stand out of those around them by more than the element's own rounding explains."""
+        if piece.measured is not None or self.asked or self.each or not is_rounded(self.dtype):
+            return np.full(piece.error.shape, np.inf)
+        own = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
+        if is_half(self.dtype) and self.depth:
+            own = self.by_terms(self.scale, np.abs(piece.truth))
+        around = piece.summary.bulk if piece.error.size >= 16 else self.bulk
+        return np.asarray(np.maximum(own, OUTLIER * around), np.float64)
+
+    @property
+    def each(self) -> bool:
+        """Whether the caller said how large the terms of each element are."""
+        return self.magnitude is not None and np.ndim(self.magnitude) > 0
+
+    @property
+    def asked(self) -> bool:
+        """Whether the caller said how much may differ."""
+        return self.rtol is not None or bool(self.atol)
+
+    @property
+    def expected(self) -> float:
+        """By how much one process's own runs may differ without a word about it."""
+        kind = self.own or self.dtype
+        return max(tolerance(kind, self.scale, self.depth)[0], LOST * unit_roundoff(kind) * self.scale)
+
+    @property
+    def why(self) -> str:
+        if self.asked:
+            return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
+        return "terms of each element: " * self.each + tolerance(self.dtype, self.scale, self.depth)[1]
+
+    @property
+    def by_itself(self) -> str:
+        """The rounding of an element without cancellation, in words."""
+        return tolerance(self.dtype, 1.0, self.depth)[1].replace("* 1", "of its own value")
+
+    @property
+    def hopeless(self) -> float:
+        """An error that no rounding explains: half of the digits of the largest value, of float32 at most."""
+        u = unit_roundoff(self.dtype)
+        hopeless = math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale
+        return hopeless if u and self.depth and not self.each else 0.0
+
+    def overflows(self, worst: _Report) -> bool:
+        """Whether only the element found is out of range, among numbers that are nearly so: sums may be, on their way."""
+        if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.actual):
+            return False
+        return self.scale > float(np.finfo(np.float32 if is_half(self.dtype) else self.dtype).max) / 1024
+
+
+class _Report(NamedTuple):
+    """The element of one piece that counts: the one furthest beyond its tolerance, else the largest error."""
+
+    beyond: bool
+    outlying: bool
+    ratio: float
+    rank: int
+    place: tuple[int, ...] | None
+    expected: Any
+    actual: Any
+    error: float
+    allowed: float
+    how: str | None
+
+
+def _judge(piece: _Piece, limits: _Limits) -> _Report:
+    error, allowed = piece.error, limits.allowed(piece)
+    how = None if piece.measured is None else piece.measured.how
+    if not error.size:
+        return _Report(False, False, 0.0, piece.rank, None, None, None, 0.0, 0.0, how)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        excess = np.where(error > allowed, error / allowed, 0.0)
+    usual = limits.usual(piece)
+    beyond, outlying = bool(excess.any()), bool((error > usual).any())
+    if outlying and not beyond:
+        allowed, excess = np.minimum(usual, allowed), np.where(error > usual, error, 0.0)
+    ranking = excess if beyond or outlying else error
+    at = np.unravel_index(int(np.argmax(ranking)), error.shape)
+    index = tuple(int(i) + low for i, low in zip(at, piece.start))
+    return _Report(
+        beyond, outlying and not beyond, float(ranking[at]), piece.rank, index, piece.truth[at], piece.shard[at],
+        float(error[at]), float(allowed[at]), how,
+    )  # fmt: skip
+
+
+def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
+    worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.place is not None))
+    measured, word = worst.how is not None, "ok"
+    why = limits.why if worst.how is None else worst.how + (f", or {limits.why}" if limits.asked else "")
+    if worst.beyond:
+        explained = not (measured or limits.asked) and worst.error <= max(limits.hopeless, worst.allowed)
+        word = "unproven" if explained or limits.overflows(worst) else "WRONG"
+    elif worst.outlying:
+        word, why = "unproven", f"{OUTLIER:g} x the errors of the elements around it, or {limits.by_itself}"
+    elif measured and limits.single > limits.expected:
+        word = "overflow" if math.isinf(limits.single) else "ill-conditioned here"
+    compared = (
+        f"compared on {len(reports)} rank{'s' * (len(reports) > 1)} with "
+        f"{'the reference run in one process' if measured else name}: {_proves(word, measured, limits, worst)}"
+    )
+    return Verdict(
+        word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.actual, compared
+    )
+
+
+def _proves(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
+    if word == "WRONG":
+        near = measured and not limits.asked and worst.error <= limits.hopeless
+        return "rounding does not explain it" + (
+            "; if the function is another algorithm than the program's, allow a difference with rtol=" * near
+        )
+    if word == "unproven" and math.isinf(worst.error):
+        return "a sum of such numbers may overflow on its way"
+    if word == "unproven":
+        return "cancellation could do so; a reference that is a function of operands= would tell"
+    if word == "overflow":
+        return f"{limits.own} overflows in one process, too"
+    if word != "ok":
+        return f"as right as one process, whose own runs differ by up to {limits.single:.2g}"
+    if limits.asked:
+        return "equal within what was asked for"
+    if not is_rounded(limits.own or limits.dtype):
+        return "equal"
+    return f"equal within {limits.own} rounding" if measured else "equal but for rounding"

@@ -1,0 +1,418 @@
+"""Tensors made of nothing: each rank makes its own piece, from where that lies, and nothing else.
+
+They live where ``layout`` says; left out, every rank of the world has them whole. ``world`` is
+:func:`spmdsim.world` if left out. ``device`` is there for the array API standard: all arrays are in main memory, ``"cpu"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.arrays.program_tensor import Tensor
+from spmdsim.arrays.sources import Described
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.notation.layouts import integers
+from spmdsim.errors import InputError, RuleError, UsageTypeError
+from spmdsim.layout.element_type import number_type
+from spmdsim.worlds.current import world as current
+from spmdsim.wrong_calls import explained
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spmdsim.worlds.base import World
+
+Index = tuple[slice, ...]
+DEVICE = "cpu"
+
+
+def check_device(device: str | None) -> None:
+    """Refuse every device but the one that there is, by an InputError."""
+    if device not in (None, DEVICE):
+        raise InputError(
+            f"the only device is {DEVICE!r}, but got {device!r}; where pieces live is said by layout="
+        )
+
+
+def _created(
+    block: Callable[[Index], Any],
+    words: str,
+    shape: Sequence[int],
+    dtype: np.dtype,
+    layout: Layout | None,
+    world: World | None,
+    device: str | None,
+) -> Tensor:
+    """A tensor of which each rank makes its piece; ranks compare the words that say which."""
+    check_device(device)
+    layout, world = with_default_layout(layout, world, len(shape))
+    return Tensor.from_global(Described(block, words), layout, world, shape=tuple(shape), dtype=dtype)
+
+
+def with_default_layout(layout: Layout | None, world: World | None, ndim: int) -> tuple[Layout, World | None]:
+    """Return a layout and a world; by default every rank of the current world owns the whole tensor."""
+    if layout is None:
+        world = current() if world is None else world
+        layout = Layout.replicated(Mesh((world.size,), ("world",)), ndim)
+    return layout, world
+
+
+def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
+    if any(n < 0 for n in sizes):
+        raise InputError(f"a shape has no negative sizes, but got {sizes}")
+    return sizes
+
+
+def _local(index: Index) -> list[int]:
+    return [part.stop - part.start for part in index]
+
+
+@explained
+def full(
+    shape: int | Sequence[int],
+    fill_value: complex,
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create a tensor of one number, by default in the number's type.
+
+    Args:
+        shape: sizes of the dimensions; a number is the size of the only dimension.
+        fill_value: the number; also a tensor of one element.
+        dtype: element type; by default the number's.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
+        RuleError: several numbers.
+
+    >>> from spmdsim import Mesh
+    >>> full((6,), 2.5, layout=Mesh((3,), ("x",))("x")).local(1)
+    array([2.5, 2.5])
+    """
+    value = fill_value.dtype.type(fill_value.item()) if isinstance(fill_value, Tensor) else fill_value
+    if np.ndim(value):
+        raise RuleError(
+            f"a tensor is filled with one number, but got {np.size(value)} of shape {np.shape(value)}"
+        )
+    kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
+    number = np.asarray(value).astype(kind)
+    return _created(
+        lambda index: np.full(_local(index), number), repr(value), _sizes(shape), kind, layout, world, device
+    )
+
+
+@explained
+def zeros(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create a tensor of zeros, by default of float64.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
+
+    >>> from spmdsim import Mesh
+    >>> zeros((4,), layout=Mesh((2,), ("x",))("x")).local(0)
+    array([0., 0.])
+    """
+    return full(shape, 0, dtype=_or_float(dtype), layout=layout, world=world, device=device)
+
+
+@explained
+def ones(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create a tensor of ones, by default of float64.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
+
+    >>> from spmdsim import Mesh
+    >>> ones((4,), layout=Mesh((2,), ("x",))("x")).local(0)
+    array([1., 1.])
+    """
+    return full(shape, 1, dtype=_or_float(dtype), layout=layout, world=world, device=device)
+
+
+@explained
+def empty(
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create a tensor whose values do not matter: zeros, so that replicas are identical.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
+
+    >>> from spmdsim import Mesh
+    >>> empty((4,), layout=Mesh((2,), ("x",))("x")).shape
+    (4,)
+    """
+    return zeros(shape, dtype=dtype, layout=layout, world=world, device=device)
+
+
+def _or_float(dtype: DTypeLike | None) -> DTypeLike:
+    return np.float64 if dtype is None else dtype
+
+
+@explained
+def full_like(
+    x: Tensor,
+    /,
+    fill_value: complex,
+    *,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create a tensor of one number with the shape, the type and the layout of another.
+
+    Args:
+        x: the other tensor.
+        fill_value: the number; also a tensor of one element.
+        dtype: element type; by default the other's.
+        layout: layout of the tensor; by default the other's, without partial axes.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
+        UsageTypeError: the other is no tensor.
+
+    >>> from spmdsim import Mesh
+    >>> full_like(zeros((4,), layout=Mesh((2,), ("x",))("x")), 7.0).local(0)
+    array([7., 7.])
+    """
+    return _like("full_like", x, fill_value, dtype, layout, device)
+
+
+def _like(
+    name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: str | None
+) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise UsageTypeError(
+            f"{name} takes a tensor, but got {type(x).__name__}; make one with Tensor.from_global(array, layout), or "
+            f"give the shape: {name.removesuffix('_like')}(shape, layout=...)"
+        )
+    return full(
+        x.shape,
+        value,
+        dtype=x.dtype if dtype is None else dtype,
+        layout=x.layout.reduced if layout is None else layout,
+        world=x.world,
+        device=device,
+    )
+
+
+@explained
+def zeros_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
+) -> Tensor:
+    """Create zeros with the shape, the type and the layout of another tensor.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
+
+    >>> from spmdsim import Mesh
+    >>> zeros_like(ones((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
+    array([0., 0.])
+    """
+    return _like("zeros_like", x, 0, dtype, layout, device)
+
+
+@explained
+def ones_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
+) -> Tensor:
+    """Create ones with the shape, the type and the layout of another tensor.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
+
+    >>> from spmdsim import Mesh
+    >>> ones_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
+    array([1., 1.])
+    """
+    return _like("ones_like", x, 1, dtype, layout, device)
+
+
+@explained
+def empty_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
+) -> Tensor:
+    """Create a tensor like another whose values do not matter: zeros.
+
+    Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
+
+    >>> from spmdsim import Mesh
+    >>> empty_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).layout.short()
+    'S(0)'
+    """
+    return _like("empty_like", x, 0, dtype, layout, device)
+
+
+@explained
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create the numbers from ``start`` up to, but without, ``stop``.
+
+    Args:
+        start: the first number; if it is the only argument, ``stop``.
+        stop: the end, which is left out.
+        step: difference of neighbours; negative to go down, not zero.
+        dtype: element type; by default the type to which the three numbers are promoted.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
+
+    >>> from spmdsim import Mesh
+    >>> arange(7, layout=Mesh((3,), ("x",))("x")).local(2)
+    array([5, 6])
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    if not step:
+        raise InputError(f"arange needs a step that is not zero, but got {step!r}")
+    natural = np.result_type(*[np.asarray(value) for value in (first, last, step)])
+    kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
+    count = _count(first, last, step)
+
+    def block(index: Index) -> np.ndarray:
+        places = np.arange(index[0].start, index[0].stop)
+        if natural.kind == "f":
+            return np.asarray(first + places * ((first + step) - first)).astype(kind)
+        # Python's integers have no limits on the way: the first number may be the only one that fits the type.
+        begin = first + index[0].start * step
+        return np.arange(begin, begin + len(places) * step, step).astype(kind)
+
+    return _created(block, repr((first, last, step)), (count,), kind, layout, world, device)
+
+
+def _count(first: Any, last: Any, step: Any) -> int:
+    """How many numbers there are from the first to before the last: exactly where they are integers."""
+    if all(isinstance(value, (int, np.integer)) for value in (first, last, step)):
+        return len(range(first, last, step))
+    return int(max(0, math.ceil((last - first) / step)))
+
+
+@explained
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    endpoint: bool = True,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create ``num`` numbers from ``start`` to ``stop`` at equal distances.
+
+    Args:
+        start: the first number.
+        stop: the last number, or the one that would follow it without ``endpoint``.
+        num: count of numbers.
+        dtype: element type; by default float64, or complex128 of complex numbers. Integers are rounded down.
+        endpoint: whether ``stop`` is the last number.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
+
+    >>> from spmdsim import Mesh
+    >>> linspace(0, 1, 5, layout=Mesh((2,), ("x",))("x")).local(1)
+    array([0.75, 1.  ])
+    """
+    if num < 0:
+        raise InputError(f"linspace makes no negative number of elements, but got {num}")
+    natural = np.result_type(np.asarray(start), np.asarray(stop), np.float64)
+    kind = natural if dtype is None else number_type(dtype, "a tensor cannot have")
+    parts = num - 1 if endpoint else num
+
+    def block(index: Index) -> np.ndarray:
+        a, b = index[0].start, index[0].stop
+        numbers = np.arange(a, b).astype(natural) * ((stop - start) / max(parts, 1)) + start
+        if endpoint and b == num > 1:
+            numbers[-1] = stop
+        return np.floor(numbers).astype(kind) if kind.kind in "iu" else numbers.astype(kind)
+
+    return _created(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
+
+
+@explained
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+    world: World | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Create a matrix with ones on its ``k``-th diagonal and zeros elsewhere.
+
+    Args:
+        n_rows: number of rows.
+        n_cols: number of columns; by default as many as rows.
+        k: number of the diagonal, to the right of the main one; negative to the left.
+        dtype: element type; by default float64.
+        layout: layout of the tensor; by default every rank owns all of it.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Raises:
+        InputError: a negative size, an element type that is no number, another device.
+        LayoutError: a layout for another number of dimensions.
+
+    >>> from spmdsim import Mesh
+    >>> eye(3, layout=Mesh((3,), ("x",))("x", None)).local(1)
+    array([[0., 1., 0.]])
+    """
+    kind = number_type(_or_float(dtype), "a tensor cannot have")
+
+    def block(index: Index) -> np.ndarray:
+        rows, columns = index
+        height, width = _local(index)
+        return np.asarray(np.eye(height, width, k + rows.start - columns.start, dtype=kind))
+
+    shape = _sizes((n_rows, n_rows if n_cols is None else n_cols))
+    return _created(block, f"eye {k}", shape, kind, layout, world, device)

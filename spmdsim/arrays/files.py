@@ -1,0 +1,384 @@
+"""Arrays in files, read slice by slice: each rank takes from a file only what it owns.
+
+``.npy``, ``.npz`` (one member, stored or compressed), ``.safetensors``, models that lie in several of these with an index
+(``model.safetensors.index.json``), MNIST's IDX files (plain or gzipped), and the bytes of any other file as token ids. Uncompressed data is mapped into memory; compressed
+data is streamed to its end, where its checksum stands, and everything but the wanted rows dropped. Nothing is ever
+unpickled. What a header says is compared with the size of the file before anything is allocated by it; a file that
+is longer than its header says is as damaged as a shorter one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from spmdsim.arrays.file_arrays import (
+    FileArray,
+    drain,
+    exactly,
+    mapped,
+    require_numbers,
+    require_size,
+    streamed,
+)
+from spmdsim.errors import InputError, many, nearest
+from spmdsim.layout.element_type import named, safetensors_dtype
+from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable
+
+MOST_COMPARED = 1 << 30
+"""Bytes up to which the checksum of an uncompressed member is compared: all of it is read for that."""
+MOST_NAMED = 20
+"""Arrays of a file that an error names; of more it says how many there are."""
+MOST_HEADER = 100 << 20
+"""Bytes of a header, as the safetensors format limits its own."""
+
+INDEX = ".safetensors.index.json"
+"""End of the file names of indices, which models in several files have."""
+
+_PICKLED = "it is pickled, and nothing is ever unpickled; save it as .safetensors"
+#: Files of models of other kinds, and what to do with them.
+_FOREIGN = {
+    **dict.fromkeys((".pt", ".pth", ".bin", ".pkl"), _PICKLED),
+    ".distcp": "it is a part of PyTorch's distributed checkpoint; convert that, and save it as .safetensors",
+    ".ckpt": "it is a checkpoint of another system; save it there as .npz or .safetensors",
+    **dict.fromkeys((".h5", ".hdf5"), "open it with h5py, and give the data set, h5py.File(path)[name]"),
+    ".gguf": "save the model as .safetensors",
+}
+_ANY_SOURCE = (
+    "Tensor.from_global takes any array that can be read in parts, such as np.load(path, mmap_mode='r')"
+)
+
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> FileArray:
+    """Open an array in a file without reading it.
+
+    Args:
+        path: the file; ``data.npz:weights`` or ``model.safetensors:layer.0`` names a member. For a model in several
+            ``.safetensors`` files its index, ``model.safetensors.index.json``, or the folder that has one of either.
+        name: the member, if not in the path.
+        dtype: ``"bfloat16"`` where NumPy saved elements of that type, which its files cannot name; other elements are
+            read in their own type whatever is said here.
+
+    Raises:
+        InputError: the file is missing, damaged or of an unknown kind, has no such member, or nameless elements.
+
+    >>> import os, tempfile, numpy
+    >>> path = os.path.join(tempfile.mkdtemp(), "x.npy")
+    >>> numpy.save(path, numpy.arange(6.0).reshape(2, 3))
+    >>> array = open_array(path)
+    >>> array.shape, array[1, :2]
+    ((2, 3), array([3., 4.]))
+    """
+    file, member = _split_member(Path(path), name)
+    file = _file_of_model(file)
+    _require_file(file)
+    if file.name.endswith(INDEX):
+        parts = _indexed(file)
+        member = _pick(list(parts), member, file)
+        file = parts[member]
+        _require_file(file)
+    kind = "".join(file.suffixes[-2:]).lower()
+    with readable(file, kind or "an IDX file"):
+        if kind.endswith(".npy"):
+            return _open_npy(file, dtype)
+        if kind.endswith(".npz"):
+            return _open_npz(file, member, dtype)
+        if kind.endswith(".safetensors"):
+            arrays = _safetensors_arrays(file)
+            return arrays[_pick(list(arrays), member, file)]
+        return _open_idx(file)
+
+
+def open_arrays(path: str | Path) -> dict[str, FileArray]:
+    """Open all arrays of a file or of a model, by name, without reading any.
+
+    Args:
+        path: a ``.npz`` or ``.safetensors`` file, a model's ``model.safetensors.index.json``, or a folder with one of either.
+
+    Raises:
+        InputError: what is there is missing, damaged or of another kind.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/a.npz", w=np.ones((2, 3)), b=np.ones(3))
+    ...     {name: array.shape for name, array in open_arrays(f"{folder}/a.npz").items()}
+    {'w': (2, 3), 'b': (3,)}
+    """
+    file = _file_of_model(Path(path))
+    _require_file(file)
+    if file.name.endswith(INDEX):
+        parts, arrays = _indexed(file), {}
+        for part in dict.fromkeys(parts.values()):
+            arrays[part] = open_arrays(part)
+        return {name: arrays[part][_pick(list(arrays[part]), name, part)] for name, part in parts.items()}
+    with readable(file, "".join(file.suffixes[-2:]).lower()):
+        if file.suffix.lower() == ".npz":
+            with zipfile.ZipFile(file) as archive:
+                names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+            return {name: open_array(file, name) for name in names}
+        if file.suffix.lower() == ".safetensors":
+            return _safetensors_arrays(file)
+    raise InputError(f"{str(file)!r} has no names of arrays; .npz, .safetensors and {INDEX} files have")
+
+
+def _file_of_model(path: Path) -> Path:
+    """Return the file to read of a model's folder: its index, or its only ``.safetensors`` file; a file is returned itself."""
+    if not path.is_dir():
+        return path
+    files = sorted(path.glob(f"*{INDEX}")) or sorted(path.glob("*.safetensors"))
+    if len(files) == 1:
+        return files[0]
+    names = f"{len(files)}, such as {files[0].name}" if files else "none"
+    raise InputError(
+        f"{str(path)!r} is a folder; give a file, or a folder with one {INDEX} or one .safetensors file: it has {names}"
+    )
+
+
+def _indexed(path: Path) -> dict[str, Path]:
+    """The files of a model's arrays by name, all of them beside their index."""
+    with readable(path, INDEX):
+        index = parse_json(path.read_bytes())
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(files, dict) or not files:
+        raise InputError(f"{str(path)!r} is no index of a model: it has no weight_map of names and files")
+    for name, file in files.items():
+        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+            raise InputError(
+                f"{str(path)!r} is damaged: {one_line(name, 60)!r} would be in {one_line(file, 60)!r}, and not in a "
+                ".safetensors file beside it"
+            )
+    return {name: path.parent / file for name, file in files.items()}
+
+
+def _require_file(file: Path) -> None:
+    if file.is_dir():
+        raise InputError(f"{str(file)!r} is a folder; give a file")
+    if not file.exists():
+        raise InputError(f"there is no file {str(file)!r}")
+    if not file.is_file():
+        raise InputError(f"{str(file)!r} is no ordinary file")
+    if file.suffix.lower() in _FOREIGN:
+        raise InputError(f"{str(file)!r} is not read: {_FOREIGN[file.suffix.lower()]}; {_ANY_SOURCE}")
+
+
+def open_tokens(path: str | Path) -> FileArray:
+    """Open a file as an array of token ids ``0..255``, one per byte, without reading it.
+
+    Args:
+        path: any file that is not empty.
+
+    Raises:
+        InputError: the file is missing or empty.
+
+    >>> import os, tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "text")
+    >>> path.write_text("abc")
+    3
+    >>> open_tokens(path)[0:3]
+    array([97, 98, 99], dtype=uint8)
+    """
+    file = Path(path)
+    _require_file(file)
+    count = file.stat().st_size
+    if not count:
+        raise InputError(f"{str(file)!r} is empty")
+    return mapped(file, (count,), np.dtype("u1"), 0)
+
+
+def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
+    text = str(path)
+    if name is None and ":" in text and not path.exists():
+        head, _, tail = text.rpartition(":")
+        if head.endswith((".npz", ".safetensors", INDEX)):
+            return Path(head), tail
+    return path, name
+
+
+# -- npy and npz ------------------------------------------------------------------------------------
+
+
+def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
+    magic = stream.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise InputError(
+            f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark and a version"
+        )
+    size = 2 if magic[6] == 1 else 4
+    length = int.from_bytes(exactly(stream, size, path), "little")
+    if length > MOST_CHARACTERS:
+        raise InputError(f"{str(path)!r} is damaged: its header would be {many(length, 'byte')}")
+    header = literal(exactly(stream, length, path).decode("utf-8" if magic[6] == 3 else "latin1"))
+    if set(header) != {"descr", "fortran_order", "shape"} or type(header["fortran_order"]) is not bool:
+        raise InputError(f"{str(path)!r} is damaged: its header is {one_line(header, 60)}")
+    if not isinstance(header["descr"], str):
+        raise InputError(
+            f"{str(path)!r} holds elements of type {one_line(header['descr'], 60)}; save numbers"
+        )
+    dtype = np.dtype(header["descr"])
+    if dtype.hasobject:
+        raise InputError(f"{str(path)!r} holds Python objects, which are never unpickled; save numbers")
+    dtype = named(dtype, wanted, f"{str(path)!r} holds")
+    if type(header["shape"]) is not tuple:
+        raise InputError(f"{str(path)!r} is damaged: its header says shape {one_line(header['shape'], 60)}")
+    return header["shape"], dtype, header["fortran_order"]
+
+
+def _open_npy(path: Path, wanted: Any) -> FileArray:
+    with path.open("rb") as stream:
+        shape, dtype, fortran = _npy_header(stream, path, wanted)
+        offset = stream.tell()
+    return mapped(path, shape, dtype, offset, fortran=fortran)
+
+
+def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
+    with zipfile.ZipFile(path) as archive:
+        names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+        chosen = _pick(names, member, path)
+        info = archive.getinfo(f"{chosen}.npy")
+        with archive.open(info) as stream:
+            shape, dtype, fortran = _npy_header(stream, path, wanted)
+            start = stream.tell()
+            if info.compress_type == zipfile.ZIP_STORED and info.file_size <= MOST_COMPARED:
+                drain(stream)
+    if len(set(names)) < len(names):
+        raise InputError(f"{str(path)!r} is damaged: two of its arrays have the same name")
+    require_numbers(path, shape, dtype)
+    require_size(path, shape, dtype, info.file_size - start)
+    if info.compress_type == zipfile.ZIP_STORED:
+        return mapped(path, shape, dtype, _data_offset(path, info) + start, info.file_size - start, fortran)
+    if info.compress_type != zipfile.ZIP_DEFLATED:
+        raise InputError(
+            f"{str(path)!r} is compressed in a way that numpy does not use; save it with savez_compressed"
+        )
+
+    def open_member() -> IO[bytes]:
+        stream = zipfile.ZipFile(path).open(info)  # noqa: SIM115
+        stream.read(start)
+        return stream
+
+    if not fortran:
+        return streamed(path, shape, dtype, info.compress_size, open_member)
+    # Fortran order is the C order of the transposed array.
+    turned = streamed(path, shape[::-1], dtype, info.compress_size, open_member)
+    return FileArray(
+        path, shape, turned.dtype, lambda index: np.ascontiguousarray(turned.read(index[::-1]).T)
+    )
+
+
+def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: its local header has its own name and extra lengths."""
+    with path.open("rb") as stream:
+        stream.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", stream.read(4))
+    return info.header_offset + 30 + int(name) + int(extra)
+
+
+def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
+    if member is None and len(names) == 1:
+        return names[0]
+    if member not in names:
+        what = "say which array is meant of" if member is None else f"there is no array {member!r} in"
+        listing = ", ".join(sorted(names))
+        if len(names) > MOST_NAMED:
+            near = nearest(member or "", names)
+            listing = (
+                f"{len(names)} arrays{f', the nearest {near!r}' if near else ''} (open_arrays lists them)"
+            )
+        raise InputError(f"{what} {str(path)!r}, which has {listing}; write {path}:NAME")
+    return str(member)
+
+
+# -- safetensors and IDX ----------------------------------------------------------------------------
+
+
+def _safetensors_arrays(path: Path) -> dict[str, FileArray]:
+    """The arrays of a ``.safetensors`` file, by name, in the file's order."""
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", exactly(stream, 8, path))
+        have = path.stat().st_size - 8 - length
+        if have < 0 or length > MOST_HEADER:
+            raise InputError(
+                f"{str(path)!r} is not a .safetensors file: its header would be {many(length, 'byte')}"
+            )
+        header = parse_json(stream.read(length))
+    if not isinstance(header, dict):
+        raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
+    header.pop("__metadata__", None)
+    entries = {name: _safetensors_entry(name, entry, path) for name, entry in header.items()}
+    _require_no_gaps(entries, have, path)
+    return {
+        name: mapped(path, shape, dtype, 8 + length + start, stop - start)
+        for name, (shape, dtype, start, stop) in entries.items()
+    }
+
+
+_Entry = tuple[tuple[int, ...], np.dtype, int, int]
+
+
+def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
+    """Shape, type, and first and last byte of a tensor, which must fit one another."""
+    shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
+    dtype = safetensors_dtype(entry["dtype"], path)
+    require_numbers(path, shape, dtype)
+    whole = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)
+    if (
+        not isinstance(entry["shape"], list)
+        or not whole
+        or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize
+    ):
+        raise InputError(
+            f"{str(path)!r} is damaged: {one_line(name, 60)!r} of shape {one_line(shape, 60)} and type {entry['dtype']} "
+            f"cannot lie in bytes {one_line(offsets, 60)}"
+        )
+    return shape, dtype, offsets[0], offsets[1]
+
+
+def _require_no_gaps(entries: Mapping[str, _Entry], have: int, path: Path) -> None:
+    """The tensors fill the file, each byte once, as the format demands."""
+    reached = 0
+    for start, stop, name in sorted((start, stop, name) for name, (_, _, start, stop) in entries.items()):
+        if start != reached:
+            what = (
+                "overlaps another one" if start < reached else f"leaves bytes {reached} to {start} to nobody"
+            )
+            raise InputError(f"{str(path)!r} is damaged: {one_line(name, 60)!r} {what}")
+        reached = stop
+    if reached != have:
+        word = "cut short" if have < reached else "too long"
+        raise InputError(
+            f"{str(path)!r} is {word}: its tensors are {many(reached, 'byte')}, but {many(have, 'is', 'are')} there"
+        )
+
+
+def _open_idx(path: Path) -> FileArray:
+    compressed = path.suffix == ".gz"
+
+    def opener() -> IO[bytes]:
+        return gzip.open(path) if compressed else path.open("rb")  # type: ignore[return-value]
+
+    with opener() as stream:
+        head = stream.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
+            raise InputError(
+                f"{str(path)!r} is neither .npy, .npz, .safetensors nor an IDX file (it begins with {head!r})"
+            )
+        shape = struct.unpack(f">{head[3]}I", exactly(stream, 4 * head[3], path))
+    dtype, offset = np.dtype(_IDX_TYPES[head[2]]), 4 + 4 * head[3]
+    if not compressed:
+        return mapped(path, shape, dtype, offset)
+
+    def open_data() -> IO[bytes]:
+        stream = opener()
+        stream.read(offset)
+        return stream
+
+    return streamed(path, shape, dtype, path.stat().st_size, open_data)

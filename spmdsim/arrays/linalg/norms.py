@@ -1,0 +1,284 @@
+"""Norms, ranks and what follows from singular values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.linalg.by_panels import inv
+from spmdsim.arrays.linalg.tall import adjoint, reduced_svd, svdvals
+from spmdsim.arrays.linalg.whole import in_fractions
+from spmdsim.arrays.operands import as_operand
+from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, binary, unary
+from spmdsim.arrays.ops.dim_reductions import Dims
+from spmdsim.arrays.ops.operators import of_tensors
+from spmdsim.arrays.ops.scans import along_dim
+from spmdsim.core import PASSES
+from spmdsim.errors import RuleError
+
+__all__ = ["cond", "lstsq", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
+
+Order = int | float | str | None
+#: Down to where singular values count: one number, or one per matrix.
+Bound = float | Tensor | None
+
+
+def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]:
+    base, exponent = operands
+
+    def of_base() -> Array:
+        flat = (base == 0) | np.isinf(base) & (exponent < 0)
+        slope = exponent * np.power(np.where(flat, np.ones((), base.dtype), base), exponent - 1)
+        return dy * np.where(flat & (exponent != 1), np.zeros((), base.dtype), slope)
+
+    return of_base, None
+
+
+def _quiet_power(base: Array, exponent: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.power(base, exponent))
+
+
+# The length of no vector but 0 has a kink at 0: the gradient there is 0, the least of those that support it.
+_root = unary("sqrt", np.sqrt, lambda y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype))
+_power = binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
+
+
+@of_tensors
+def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Order = 2) -> Tensor:
+    """Compute norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``.
+
+    For ``inf`` and ``-inf`` they are the largest and the smallest absolute value.
+
+    The gradient of a vector of zeros is 0.
+
+    Args:
+        x: the tensor.
+        axis: along which dims, all for None.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        ord: the order; 0 counts what is not 0.
+
+    Raises:
+        RuleError: an order that is no number.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.vector_norm(s, axis=1).full().round(4).tolist()
+    [4.4721, 3.6056]
+    """
+    x = in_fractions(x)
+    if ord == 0:
+        return ops.sum(ops.cast(ops.not_equal(x, as_operand(0, x)), ops.absolute(x).dtype), axis, keepdims)
+    size = ops.absolute(x)
+    if ord == 1:
+        return ops.sum(size, axis, keepdims)
+    if ord == 2:
+        return _root(ops.sum(ops.multiply(size, size), axis, keepdims))
+    if not isinstance(ord, (int, float)):
+        raise RuleError(f"the order of a norm of vectors is a number, but got {ord!r}")
+    if math.isinf(ord):
+        return (ops.max if ord > 0 else ops.min)(size, axis, keepdims)
+    return _power(ops.sum(_power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
+
+
+@of_tensors
+def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Tensor:
+    """Compute norms of matrices ``[..., m, n]``.
+
+    Args:
+        x: the tensor.
+        keepdims: keep reduced dimensions in the result, with size 1.
+        ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the smallest), 1 and -1 (of
+            the sums of columns), ``inf`` and ``-inf`` (of those of rows).
+
+    Raises:
+        RuleError: another order, or fewer than two dims.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> round(linalg.matrix_norm(s).item(), 4)
+    5.7446
+    """
+    if x.ndim < 2:
+        raise RuleError(f"matrix_norm takes matrices [..., m, n], but the shape is {x.shape}")
+    if ord == "fro":
+        return vector_norm(x, axis=(x.ndim - 2, x.ndim - 1), keepdims=keepdims)
+    x = in_fractions(x)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(x)
+        norms = (
+            ops.sum(values, -1) if ord == "nuc" else ops.max(values, -1) if ord == 2 else ops.min(values, -1)
+        )
+    elif ord in (1, -1, math.inf, -math.inf):
+        sums = ops.sum(ops.absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
+        norms = (ops.max if float(ord) > 0 else ops.min)(sums, -1)
+    else:
+        raise RuleError(
+            f"the order of a norm of matrices is 'fro', 'nuc', 1, 2, inf or negative, but got {ord!r}"
+        )
+    return ops.reshape(norms, (*norms.shape, 1, 1)) if keepdims else norms
+
+
+@of_tensors
+def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False) -> Tensor:
+    """Compute norms of vectors or matrices, as ``numpy.linalg.norm``.
+
+    Vectors lie along one dimension, matrices along two. Without ``axis`` the norm covers all elements.
+
+    Args:
+        x: the tensor.
+        ord: the order, of vectors as :func:`vector_norm`'s, of matrices as :func:`matrix_norm`'s; None for the root of
+            the sum of squares, along any dims.
+        axis: the dim of vectors, or the two of matrices; all for None.
+        keepdims: keep reduced dimensions in the result, with size 1.
+
+    Raises:
+        RuleError: an order along more than two dims, or that the norm does not have; a dim out of range.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> round(linalg.norm(s).item(), 4)
+    5.7446
+    """
+    if ord is None:
+        return vector_norm(x, axis=axis, keepdims=keepdims)
+    axes = list(range(x.ndim)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    dims = [along_dim("norm", x, d) for d in axes]
+    if len(dims) == 1:
+        return vector_norm(x, axis=dims[0], keepdims=keepdims, ord=ord)
+    if len(dims) != 2:
+        raise RuleError(f"norm of order {ord!r} goes along one dim or two, but got {dims}")
+    others = [d for d in range(x.ndim) if d not in dims]
+    norms = matrix_norm(ops.transpose(x, [*others, *dims]), ord=ord)
+    return ops.reshape(norms, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else norms
+
+
+def _cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
+    """Return the value below which singular values count as 0."""
+    epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
+    return ops.multiply(ops.max(values, -1, True), _each(epsilon, values))
+
+
+def _each(bound: float | Tensor, values: Tensor) -> Tensor:
+    """Return one number, or one per matrix, shaped to broadcast with the values of all matrices."""
+    bounds = as_operand(bound, values)
+    return ops.reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
+
+
+def _inverted(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
+    """Return which singular values count, and their inverses; 0 for the others."""
+    kept = ops.greater(s, _cutoff(s, shape, rtol).detach())
+    one, none = as_operand(1, s), as_operand(0, s)
+    return kept, ops.where(kept, ops.divide(one, ops.where(kept, s, one)), none)
+
+
+@of_tensors
+def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
+    """Count the singular values of matrices ``[..., m, n]`` that exceed a tolerance.
+
+    Args:
+        x: the tensor.
+        tol: those that are larger than this, one number or one per matrix.
+        rtol: without ``tol``, those that are larger than this part of the largest one.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.matrix_rank(s).item()
+    2
+    """
+    values = svdvals(x.detach())
+    least = _cutoff(values, x.shape, rtol) if tol is None else _each(tol, values)
+    return ops.sum(ops.cast(ops.greater(values, least), np.int64), -1)
+
+
+@of_tensors
+def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
+    """Compute pseudo-inverses of matrices ``[..., m, n]`` from singular values.
+
+    Args:
+        x: the tensor.
+        rcond: the same as ``rtol``.
+        rtol: singular values below this part of the largest one count as 0; one number or one per matrix.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.pinv(s).full().round(4).tolist()
+    [[0.375, -0.25], [-0.25, 0.5]]
+    """
+    u, s, vh = reduced_svd(x)
+    inverse = _inverted(s, x.shape, rtol if rcond is None else rcond)[1]
+    scaled = ops.multiply(adjoint(vh), ops.reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
+    return ops.matmul(scaled, adjoint(u))
+
+
+class LeastSquares(NamedTuple):
+    """The result of :func:`lstsq`."""
+
+    x: Tensor
+    residuals: Tensor
+    rank: int
+    s: Tensor
+
+
+@of_tensors
+def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
+    """Compute the smallest ``x`` that minimises ``|a x - b|``, by singular values.
+
+    Tall matrices stay split by rows.
+
+    Beside it the squared distances ``[k]`` (none where the rank is less than ``n`` or ``m`` is not more), the rank, which all
+    ranks look up, and the singular values.
+
+    Args:
+        a: ``[m, n]``.
+        b: ``[m]`` or ``[m, k]``.
+        rcond: singular values below this part of the largest one count as 0; as ``numpy.linalg.lstsq`` if left out.
+
+    Raises:
+        RuleError: shapes that do not fit.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.lstsq(s, s).x.full().round(4).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    b = as_operand(b, a)
+    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
+        raise RuleError(f"lstsq takes [m, n] and [m] or [m, k], but the shapes are {a.shape} and {b.shape}")
+    (m, n), sides = a.shape, ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
+    u, s, vh = reduced_svd(a)
+    kept, inverse = _inverted(s, a.shape, rcond)
+    turned = ops.multiply(ops.reshape(inverse, (-1, 1)), ops.matmul(adjoint(u), sides))
+    x, rank = ops.matmul(adjoint(vh), turned), int(ops.sum(ops.cast(kept, np.int64)).full())
+    far = ops.absolute(ops.subtract(ops.matmul(a, x), sides))
+    residuals = ops.sum(ops.multiply(far, far), 0)
+    if rank < n or m <= n:
+        residuals = Tensor.zeros((0,), dtype=residuals.dtype, layout=residuals.layout.reduced, world=a.world)
+    return LeastSquares(ops.reshape(x, x.shape[: b.ndim]) if b.ndim == 1 else x, residuals, rank, s)
+
+
+@of_tensors
+def cond(x: Tensor, p: Order = None) -> Tensor:
+    """Compute condition numbers: the largest singular value divided by the smallest.
+
+    With an order of :func:`norm` it is the product of the norms of ``x`` and of its inverse.
+
+    Args:
+        x: the tensor.
+        p: an order of :func:`norm`; None: by singular values.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> round(linalg.cond(s).item(), 4)
+    3.8664
+    """
+    if p not in (None, 2, -2):
+        return ops.multiply(*[matrix_norm(one, ord=p) for one in (x, inv(x))])
+    values = svdvals(x)
+    ends = ops.max(values, -1), ops.min(values, -1)
+    return ops.divide(*(ends[::-1] if p == -2 else ends))

@@ -1,0 +1,160 @@
+"""Products of vectors and matrices, and what stands on a diagonal: made of products and look-ups that are there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.linalg.by_panels import inv
+from spmdsim.arrays.linalg.whole import square
+from spmdsim.arrays.operands import operands
+from spmdsim.arrays.ops.declare import alike
+from spmdsim.arrays.ops.operators import of_tensors
+from spmdsim.arrays.ops.scans import along_dim
+from spmdsim.arrays.ops.slicing import part_along
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+
+__all__ = ["cross", "diagonal", "matrix_power", "outer", "trace"]
+
+
+@of_tensors
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """Compute ``a[i] * b[j]`` of two vectors.
+
+    Args:
+        a: a vector.
+        b: a vector.
+
+    Raises:
+        RuleError: operands that are no vectors.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1, 2], Mesh((2,), ("dp",))("dp"))
+    >>> outer(x, x).full().tolist()
+    [[1, 2], [2, 4]]
+    """
+    if a.ndim != 1 or b.ndim != 1:
+        raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
+    return ops.einsum("i,j->ij", *alike("outer", a, b))
+
+
+@of_tensors
+def matrix_power(x: Tensor, n: int) -> Tensor:
+    """Compute powers of square matrices by repeated squaring.
+
+    A negative ``n`` is a power of the inverse.
+
+    Args:
+        x: square matrices.
+        n: the exponent.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.matrix_power(s, 2).full().tolist()
+    [[20.0, 14.0], [14.0, 13.0]]
+    """
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        square("matrix_power", x)
+    if n == 0:
+        one = Tensor.from_global(
+            np.eye(x.shape[-1], dtype=x.dtype), Layout.replicated(x.layout.mesh, 2), x.world
+        )
+        return ops.broadcast_to(one, x.shape)
+    if n < 0:
+        return matrix_power(inv(x), -n)
+    power: Tensor | None = None
+    while True:
+        if n % 2:
+            power = x if power is None else ops.matmul(power, x)
+        n //= 2
+        if not n:
+            assert power is not None
+            return power
+        x = ops.matmul(x, x)
+
+
+@of_tensors
+def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
+    """Return diagonals of matrices ``[..., m, n]``.
+
+    Each rank looks up the entries of the rows or columns that it owns.
+
+    Args:
+        x: the tensor.
+        offset: how many columns to the right of the main diagonal.
+
+    Raises:
+        RuleError: fewer than two dims.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.diagonal(s).full().tolist()
+    [4.0, 3.0]
+    """
+    if x.ndim < 2:
+        raise RuleError(f"diagonal takes matrices [..., m, n], but the shape is {x.shape}")
+    rows, columns = x.shape[-2:]
+    first = max(0, -offset)
+    count = max(0, min(rows - first, columns - max(0, offset)))
+    if not columns or not count:
+        return ops.reshape(
+            ops.slice_(x, [0] * x.ndim, [*x.shape[:-2], 0, 0], [1] * x.ndim), (*x.shape[:-2], 0)
+        )
+    ids = np.clip(np.arange(rows) + offset, 0, columns - 1).reshape(*[1] * (x.ndim - 2), rows, 1)
+    dims = [*[None] * (x.ndim - 2), x.layout.dims[-2], None]
+    places = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)
+    diagonals = ops.take_along_axis(x, places, -1)
+    diagonals = ops.reshape(diagonals, diagonals.shape[:-1])
+    if count == rows:
+        return diagonals
+    return part_along(diagonals, -1, first, first + count)
+
+
+@of_tensors
+def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
+    """Compute the sums of :func:`diagonal`, partial over the axes that split it.
+
+    Args:
+        x: matrices ``[..., m, n]``.
+        offset: how many columns to the right of the main diagonal; negative to the left.
+        dtype: element type of the sums; as :func:`spmdsim.ops.sum` has it if left out.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.trace(s).item()
+    7.0
+    """
+    return ops.sum(diagonal(x, offset=offset), -1, dtype=dtype)
+
+
+@of_tensors
+def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
+    """Compute cross products along a dimension of three entries.
+
+    Args:
+        a: the left vectors.
+        b: the right vectors; the other dims broadcast.
+        axis: the dim of the three entries, of both.
+
+    Raises:
+        RuleError: the dim has another size, or is out of range.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x, y = (Tensor.from_global(v, Mesh((2,), ("dp",))(None)) for v in ([1, 0, 0], [0, 1, 0]))
+    >>> cross(x, y).full().tolist()
+    [0, 0, 1]
+    """
+    a, b = operands("cross", (a, b))
+    at = along_dim("cross", a, axis)
+    if a.shape[at] != 3 or b.shape[along_dim("cross", b, axis)] != 3:
+        raise RuleError(f"cross takes dims of size 3, but dim {axis} of {a.shape} and {b.shape} is not")
+    a, b = alike("cross", a, b)
+
+    def turned(x: Tensor, by: int) -> Tensor:
+        return ops.concat(
+            [part_along(x, axis, (k + by) % 3, (k + by) % 3 + 1) for k in range(3)], axis % x.ndim
+        )
+
+    return ops.subtract(ops.multiply(turned(a, 1), turned(b, 2)), ops.multiply(turned(a, 2), turned(b, 1)))

@@ -1,0 +1,101 @@
+"""Position of a rank on axes of the mesh, for functions that :func:`local_map` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+from spmdsim.arrays.local.turns import TurnPlace, current, in_groups
+from spmdsim.errors import RuleError
+from spmdsim.wrong_calls import explained
+
+__all__ = ["axis_index", "axis_rank", "axis_size"]
+
+#: An axis, or several, the first one major.
+Axes = str | Sequence[str]
+#: Numbers of ranks along the axes, in groups of one size that keep to themselves; None: all together.
+Groups = Sequence[Sequence[int]] | None
+
+
+@explained
+def axis_rank(name: Axes) -> int:
+    """Return the coordinate of this rank on an axis of the mesh.
+
+    On several axes it is the rank's number, with the first axis major.
+
+    Args:
+        name: an axis of the mesh or several.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: a + 10 * axis_rank("x"))(x).full()
+    array([ 1,  2, 13, 14])
+    """
+    place, axes = place_on("axis_rank", name)
+    coords, number = place.mesh.coords(place.rank), 0
+    for axis in axes:
+        number = number * place.mesh.size_of[axis] + coords[place.mesh.axis_index(axis)]
+    return number
+
+
+axis_index = axis_rank  # as JAX calls it
+
+
+@explained
+def axis_size(name: Axes) -> int:
+    """Return the number of ranks along one axis or several.
+
+    Args:
+        name: an axis of the mesh or several.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: a * axis_size("x"))(x).full()
+    array([2, 4, 6, 8])
+    """
+    place, axes = place_on("axis_size", name)
+    return place.mesh.axis_size(*axes)
+
+
+def place_on(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
+    """Return the running function's place, and the named axes; with groups, the axis along a group.
+
+    Raises:
+        RuleError: no local function runs; the mesh has no such axis; groups that are not all ranks, each once.
+    """
+    place = current(what)
+    axes = (name,) if isinstance(name, str) else tuple(name)
+    for axis in axes:
+        if axis not in place.mesh.size_of:
+            near = get_close_matches(str(axis), place.mesh.axes, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise RuleError(f"{what}: {place.mesh} has no axis {axis!r}{hint}")
+    if len(set(axes)) < len(axes):
+        raise RuleError(f"{what}: an axis is named twice in {axes}")
+    if groups is None:
+        return place, axes
+    numbers, size = tuple(tuple(map(int, group)) for group in groups), place.mesh.axis_size(*axes)
+    if sorted(sum(numbers, ())) != [*range(size)] or len({*map(len, numbers)}) > 1:
+        raise RuleError(
+            f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {axis_names(axes)}, once, in groups of "
+            f"one size, but got {[list(group) for group in numbers]}"
+        )
+    mesh = in_groups(place.mesh, axes, numbers)
+    return replace(place, mesh=mesh), mesh.axes[1:]
+
+
+def axis_names(axes: Sequence[str]) -> str:
+    return ", ".join(map(repr, axes))

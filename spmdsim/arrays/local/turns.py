@@ -1,0 +1,376 @@
+"""Functions of several ranks in one process: each waits at its collectives for the others, and one runs at a time.
+
+The first rank runs in the caller's thread. Only when it has to wait is the next rank started, in a thread of its own,
+and so on; who comes last runs the collective for all. Functions without collectives thus need no thread at all, and
+the order of what happens is always the same.
+
+Local functions are operators of one strategy, given by its layouts, and of costs as they were said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from spmdsim.arrays import Op
+from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
+from spmdsim.core.notation.rules import Shape
+from spmdsim.core.step import Step
+from spmdsim.errors import DisagreementError, RuleError, SpmdError
+from spmdsim.sides import name_ranks, sides
+from spmdsim.worlds.base import World
+from spmdsim.worlds.trace import recorder
+from spmdsim.worlds.trace.events import CollectiveEvent
+from spmdsim.worlds.trace.source_lines import source_line
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+Body = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class TurnCall:
+    """A collective call at which a rank's function waits; its step is built on a mesh with the axes that it names.
+
+    The words are the same on ranks that call the same.
+    """
+
+    build: Callable[[Mesh], Step]
+    mesh: Mesh
+    axes: tuple[str, ...]
+    array: Any
+    words: str
+    frame: FrameType | None
+
+
+@dataclass(frozen=True)
+class TurnPlace:
+    """The rank for which a local function runs, and the object that runs its collectives."""
+
+    world: World
+    mesh: Mesh
+    rank: int
+    name: str
+    turns: Turns | None = None
+
+    def run(self, call: TurnCall) -> Any:
+        """Run a collective and return the rank's shard of the result."""
+        if self.turns is not None:
+            return self.turns.meet(self.rank, call)
+        # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
+        step = call.build(among(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),)))
+        array = call.array if self.rank in step.src.mesh else nothing(call.array)
+        result = self.world.run(step, [array])[0]
+        return result.copy() if self.world.has_data and np.shares_memory(result, array) else result
+
+
+#: The place of the function that runs now.
+here: ContextVar[TurnPlace | None] = ContextVar("here", default=None)
+
+
+@lru_cache(maxsize=1024)
+def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+    """Return the mesh of some groups along axes, major first."""
+    sizes = [mesh.size_of[axis] for axis in axes]
+    if len(groups) == 1:
+        return Mesh(sizes, axes, groups[0])
+    return Mesh((len(groups), *sizes), ("other groups", *axes), [rank for group in groups for rank in group])
+
+
+@lru_cache(maxsize=1024)
+def in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+    """Return a mesh of all ranks whose second axis is along the members of a group; its name lists the groups."""
+    ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
+    size = len(groups[0])
+    name = f"{','.join(axes)} in {[list(group) for group in groups]}"
+    return Mesh((len(ranks) // size, size), ("groups", name), ranks)
+
+
+def nothing(like: Any) -> Any:
+    """Return an empty array, which stands for a rank that has no part in a step."""
+    return np.zeros((0,) * like.ndim, like.dtype)
+
+
+class Stopped(BaseException):
+    """An exception that ends a waiting rank's function after another function failed."""
+
+
+class Turns:
+    """A runner for the functions of all ranks in one process: one function runs at a time."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name = world, name
+        self._bodies: Mapping[int, Body] = {}
+        self._unstarted, self._ready = deque[int](), deque[int]()
+        self._calls: dict[int, TurnCall] = {}
+        self._answers: dict[int, Any] = {}
+        self._gates: dict[int, threading.Semaphore] = {}
+        self._done = threading.Semaphore(0)
+        self._results: dict[int, Any] = {}
+        self._threads: list[threading.Thread] = []
+        self._failure: BaseException | None = None
+        self._stopped = False
+
+    def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
+        """Run the function of every rank and return the results by rank."""
+        self._bodies, self._unstarted = bodies, deque(bodies)
+        self._gates = {rank: threading.Semaphore(0) for rank in bodies}
+        self._work()
+        self._done.acquire()
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._results
+
+    def meet(self, rank: int, call: TurnCall) -> Any:
+        """Wait until the ranks of the group have called, then return this rank's shard of the result."""
+        self._calls[rank] = call
+        self._pass_on(rank)
+        self._gates[rank].acquire()
+        if self._stopped:
+            raise Stopped
+        return self._answers.pop(rank)
+
+    def _work(self) -> None:
+        """Run the functions of ranks that have not started, one after the other, in this thread."""
+        rank = -1
+        try:
+            while self._unstarted:
+                rank = self._unstarted.popleft()
+                self._results[rank] = self._bodies[rank]()
+            self._pass_on(rank)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _pass_on(self, rank: int) -> None:
+        """Let the next rank run; if all ranks wait, run the collective for which they wait."""
+        if self._unstarted:
+            thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+            return
+        if not self._ready and self._calls:
+            self._perform()
+        if self._ready:
+            self._gates[self._ready.popleft()].release()
+        else:
+            self._done.release()
+
+    def _perform(self) -> None:
+        """Run the complete collectives group by group; ranks of incomplete groups keep waiting."""
+        batches: dict[str, list[int]] = {}
+        for rank, call in sorted(self._calls.items()):
+            members = call.mesh.group(rank, *call.axes)
+            if all(m in self._calls and self._calls[m].words == call.words for m in members):
+                batches.setdefault(call.words, []).append(rank)
+        if not batches:
+            raise DisagreementError(f"ranks disagree inside of {self._name}: {self._said()}")
+        with _as_one():
+            for ranks in batches.values():
+                self._collective(ranks)
+        self._ready.extend(sorted(rank for ranks in batches.values() for rank in ranks))
+
+    def _collective(self, ranks: Sequence[int]) -> None:
+        calls = {rank: self._calls.pop(rank) for rank in ranks}
+        first = calls[ranks[0]]
+        mesh = first.mesh
+        if len(calls) < mesh.size:  # groups along other axes may have other shapes, where pieces are uneven
+            groups = dict.fromkeys(mesh.group(rank, *first.axes) for rank in ranks)
+            mesh = among(mesh, first.axes, tuple(groups))
+        step, empty = first.build(mesh), nothing(first.array)
+        shards = [calls[r].array if r in calls and r in step.src.mesh else empty for r in self._world.ranks]
+        results = self._world.run(step, shards)
+        shared = {id(call.array) for call in calls.values()}
+        for rank in ranks:
+            result = results[rank]
+            if id(result) in shared or not result.flags.owndata or not result.flags.writeable:
+                result = result.copy()  # what a rank has got is its own, as it is among processes
+            shared.add(id(result))
+            self._answers[rank] = result
+
+    def _said(self) -> str:
+        """Describe the call of every rank, for an error message."""
+        called = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
+        parts = [
+            f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {words} ({source_line(self._calls[ranks[0]].frame)})"
+            for ranks, words in called
+        ]
+        ended = sorted(self._results)
+        if ended:
+            parts.append(f"{name_ranks(ended)} {'has' if len(ended) == 1 else 'have'} returned")
+        return ", ".join(parts)
+
+    def _fail(self, error: BaseException) -> None:
+        """Record the first failure and end the functions that wait."""
+        if self._stopped:
+            return
+        self._failure, self._stopped = error, True
+        self._unstarted.clear()
+        for gate in self._gates.values():
+            gate.release()
+        self._done.release()
+
+
+@contextmanager
+def _as_one() -> Iterator[None]:
+    """Record the steps that run inside as one collective per kind and axes, as each rank has called one."""
+    outside, inside = list(recorder.open_traces), recorder.Trace()
+    recorder.open_traces[:] = [inside] if outside else []
+    try:
+        yield
+    finally:
+        recorder.open_traces[:] = outside
+    alike: dict[Any, list[CollectiveEvent]] = {}
+    for event in inside.collectives:
+        alike.setdefault((event.collective, event.axes), []).append(event)
+    for events in alike.values():
+        one, *others = events
+        for other in others:
+            sums: Any = {
+                key: tuple(map(sum, zip(getattr(one, key), getattr(other, key))))
+                for key in ("nbytes", "sent", "planned")
+            }
+            one = replace(one, seconds=one.seconds + other.seconds, **sums)
+        recorder.emit(one)
+
+
+def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
+    """Run functions of the ranks that this process owns; they may call collectives of each other's ranks."""
+    turns = Turns(world, name) if len(world.ranks) > 1 else None
+
+    def placed(rank: int, body: Body) -> Body:
+        def run() -> Any:
+            token = here.set(TurnPlace(world, mesh, rank, name, turns))
+            try:
+                return body()
+            finally:
+                here.reset(token)
+
+        return run
+
+    wrapped = {rank: placed(rank, body) for rank, body in bodies.items()}
+    if turns is None:
+        return {rank: body() for rank, body in wrapped.items()}
+    return turns.run(wrapped)
+
+
+def current(what: str) -> TurnPlace:
+    """Return the place of the function that is running."""
+    place = here.get()
+    if place is None:
+        raise RuleError(f"{what} is for functions that local_map runs, and none runs now")
+    return place
+
+
+@contextmanager
+def failures_of(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
+    """Convert an error of the user's function to a RuleError with the rank and the shapes of its pieces.
+
+    The library's own errors are raised again with the function's name.
+    """
+    try:
+        yield
+    except SpmdError as error:
+        if name not in error.message:
+            error.facts.setdefault("local function", name)
+        raise
+    except Exception as error:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        what = f"{type(error).__name__}: {error}"
+        raise RuleError(f"{name} failed on rank {rank}, given pieces of shape {shapes}: {what}") from error
+
+
+@dataclass(frozen=True)
+class LocalBound(BoundRule):
+    """The rule of a local function: one strategy, given by its layouts."""
+
+    places: tuple[Layout, ...] = ()
+    leaves: tuple[Layout, ...] = ()
+    given_flops: Any = None
+
+    def infer(self, layouts: Sequence[Layout]) -> Strategy:
+        """Return the only strategy, wherever the operands are."""
+        terms = zip((*self.inputs, *self.outputs), (*self.places, *self.leaves))
+        splits = {factor: axes for term, layout in terms for (factor,), axes in zip(term, layout.dims)}
+        return Strategy.of(self.leaves[0].mesh, splits)
+
+    def refusals(self, strategy: Strategy) -> Iterator[str]:
+        """Yield nothing: the only strategy is never refused."""
+        yield from ()
+
+    def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
+        """Yield the only strategy."""
+        yield self.infer(())
+
+    def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """Return the layouts that were given for the results."""
+        return self.leaves
+
+    def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
+        """Return the layout of an operand's gradient: sums pending along used axes that do not split the operand."""
+        own = self.places[operand]
+        used = {a for one in (*self.places, *self.leaves) for a in (*one.split_axes, *one.partial_axes)}
+        return own.with_partial([(axis, "sum") for axis in own.mesh.axes if axis in used - {*own.split_axes}])
+
+    def flops_of(self, sizes: Mapping[str, int]) -> int:
+        """Return the operations as given, a number or a function of the operands' shapes; else one per element."""
+        shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
+        if self.given_flops is None:
+            return sum(int(np.prod(shape)) for shape in shapes)
+        flops = self.given_flops
+        return int(flops(*shapes[: len(self.inputs)]) if callable(flops) else flops)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOp(Op):
+    """The operator of a local function; its parameters are the layouts, and the shapes and types of the results.
+
+    Attributes:
+        flops: floating-point operations of one rank, as the user said them.
+        users: the user's functions, which ranks compare: the local one and its gradient.
+    """
+
+    flops: Any = None
+    users: tuple[Any, ...] = ()
+
+    shows_parameters: ClassVar[bool] = False
+    run_together: ClassVar = together  # the functions may call collectives: those of all ranks take turns
+
+    def user_functions(self) -> tuple[object, ...]:
+        """Return the functions that ranks compare."""
+        return self.users
+
+    def bind(
+        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
+    ) -> BoundRule:
+        """Return the rule: every dim of every operand and result is a factor of its own."""
+        result_shapes = [shape for shape, _ in params["results"]]
+        inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
+        outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(result_shapes))
+        sizes = {
+            f[0]: n
+            for term, s in zip((*inputs, *outputs), (*shapes, *result_shapes))
+            for f, n in zip(term, s)
+        }
+        rule = Rule(f"local function {self.name}", inputs, outputs)
+        places, leaves = params["places"], params["leaves"]
+        return LocalBound(
+            rule, tuple(map(tuple, shapes)), inputs, outputs, tuple(sizes.items()), places, leaves, self.flops
+        )
+
+    def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> Any:
+        """Return one element type per result."""
+        return tuple(dtype for _, dtype in params["results"])

@@ -1,0 +1,73 @@
+"""Models that other systems saved as ``.safetensors`` files, read as tensors: each rank reads its slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spmdsim.arrays.file_arrays import FileArray
+from spmdsim.arrays.files import INDEX, open_arrays
+from spmdsim.arrays.program_tensor import Tensor
+from spmdsim.core import Layout
+from spmdsim.errors import InputError, SpmdError, many, nearest
+from spmdsim.worlds.trace.source_lines import source_line
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] | None
+
+
+def is_model(place: Path) -> bool:
+    """Return True if a path names a model's file, or a folder that has files of a model and no checkpoint."""
+    if place.suffix in (".safetensors", ".json"):
+        return True
+    if not place.is_dir() or (place / "manifest.json").exists():
+        return False
+    return any(place.glob(f"*{INDEX}")) or any(place.glob("*.safetensors"))
+
+
+def load_model(place: Path, world: World, layouts: LayoutChoice) -> dict[str, Tensor]:
+    """Read the arrays of a model that layouts are given for. Collective.
+
+    Args:
+        place: a ``.safetensors`` file, an index, or the folder of either.
+        world: where they are wanted.
+        layouts: a layout for each name that is wanted, or a function of name and shape for all.
+
+    Raises:
+        InputError: a missing or damaged file, a name that the model does not have, no layouts; the same on all ranks.
+    """
+    arrays, problem = dict[str, FileArray](), None
+    try:
+        arrays = open_arrays(place)
+        _check_layouts(place, arrays, layouts)
+    except SpmdError as error:
+        problem = str(error)
+    problems = world.gather_objects([problem] * len(world.ranks), "load")
+    for first in filter(None, problems):
+        raise InputError(f"{first}, at {source_line()}")
+    assert layouts is not None
+    loaded: dict[str, Tensor] = {}
+    for name in layouts if isinstance(layouts, Mapping) else arrays:
+        array = arrays[name]
+        layout = layouts(name, array.shape) if callable(layouts) else layouts[name]
+        loaded[name] = Tensor.from_global(array, layout, world, name=name)
+    return loaded
+
+
+def _check_layouts(place: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
+    if layouts is None:
+        names = ", ".join([*arrays][:3])
+        raise InputError(
+            f"load: layouts must be given for {str(place)!r}, which has none for its {many(len(arrays), 'array')} ({names}, "
+            "...); give a layout per name, or a function of name and shape"
+        )
+    for name in layouts if isinstance(layouts, Mapping) else ():
+        if name not in arrays:
+            near = nearest(name, arrays)
+            raise InputError(
+                f"{str(place)!r} has no array {name!r}{f', the nearest is {near!r}' if near else ''}, but a layout is given "
+                "for it"
+            )

@@ -1,0 +1,285 @@
+"""NumPy's functions that calculate: sums with a start and a mask, products, differences, statistics."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Tensor, linalg, ops
+from spmdsim.arrays.creation import zeros_like
+from spmdsim.arrays.numpy_names.arrangement import ravel
+from spmdsim.arrays.operands import Operand, array_operands, operands
+from spmdsim.arrays.ops.dim_reductions import as_type, normal_dims
+from spmdsim.arrays.ops.scans import along_dim, conjugated
+from spmdsim.arrays.ops.statistics import PICKING, in_type_of_quantiles
+from spmdsim.errors import RuleError, SpmdError, UsageTypeError
+
+Axis = int | Sequence[int] | None
+
+
+def _reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
+    """A reduction with NumPy's ``where``, which leaves elements out, and ``initial``, which joins the result."""
+
+    def reduction(
+        a: Tensor, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = True
+    ) -> Tensor:
+        if where is not True:
+            outside = neutral
+            if neutral is None and initial is not None:
+                outside = np.asarray(initial).astype(a.dtype)
+            if outside is None:
+                raise UsageTypeError(
+                    f"np.{name} with where= has to be told what there is without elements: initial="
+                )
+            a = ops.where(where, a, outside)
+        result: Tensor = getattr(ops, name)(a, axis=axis, keepdims=keepdims)
+        if initial is None:
+            return result
+        first = operands(f"np.{name}", (result, np.asarray(initial).astype(result.dtype)))[1]
+        return getattr(ops, joined)(result, first)  # type: ignore[no-any-return]
+
+    reduction.__name__ = name
+    return reduction
+
+
+REDUCTIONS = {
+    "sum": _reduction("sum", 0, "add"),
+    "prod": _reduction("prod", 1, "multiply"),
+    "any": _reduction("any", False, "logical_or"),
+    "all": _reduction("all", True, "logical_and"),
+    "max": _reduction("max", None, "maximum"),
+    "min": _reduction("min", None, "minimum"),
+}
+
+
+def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the largest element minus the smallest."""
+    return ops.subtract(ops.max(a, axis=axis, keepdims=keepdims), ops.min(a, axis=axis, keepdims=keepdims))
+
+
+class NoWeights(SpmdError, ZeroDivisionError):
+    """Weights of no elements, which add up to 0."""
+
+
+def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
+    """Compute the mean, weighted by one number per element or per entry of the dimension."""
+    x, *heavy = operands("np.average", (a,) if weights is None else (a, weights))
+    if not heavy:
+        return ops.mean(x, axis=axis, keepdims=keepdims)
+    weight, dims = heavy[0], normal_dims(axis, x.ndim)
+    if axis is not None and weight.shape == tuple(x.shape[d] for d in dims):
+        weight = ops.reshape(weight, [n if d in dims else 1 for d, n in enumerate(x.shape)])
+    elif weight.shape != x.shape:
+        raise UsageTypeError(
+            f"np.average of tensors takes weights of the shape {x.shape}, not {weight.shape}"
+        )
+    total = ops.sum(weight, axis=axis, keepdims=keepdims)
+    if (
+        total.size and not weight.size
+    ):  # numpy raises this error for all sums of 0; those of values are not looked at
+        raise NoWeights(
+            f"np.average: the weights must not add up to 0, got none along axis {axis} of shape {x.shape}; leave weights "
+            "out for nan"
+        )
+    return ops.divide(ops.sum(ops.multiply(x, weight), axis=axis, keepdims=keepdims), total)
+
+
+def cov(
+    m: Operand, y: Operand | None = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
+) -> Tensor:
+    """Covariances of the rows of a matrix (of its columns without ``rowvar``), and of ``y``; a vector is one row."""
+    parts = [_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))]
+    rows = parts[0] if len(parts) == 1 else ops.concat(parts)
+    far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
+    count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
+    products = ops.divide(ops.matmul(far, ops.conjugate(ops.transpose(far))), max(count, 0))
+    return ops.reshape(products, ()) if rows.shape[0] == 1 else products
+
+
+def _rows(m: Tensor, rowvar: bool) -> Tensor:
+    """What varies, one below the other."""
+    if m.ndim > 2:
+        raise RuleError(f"np.cov takes vectors and matrices, but the shape is {m.shape}")
+    m = ops.cast(m, np.complex128 if m.dtype.kind == "c" else np.float64)
+    return ops.reshape(m, (1, -1)) if m.ndim < 2 else m if rowvar else ops.transpose(m)
+
+
+def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tensor:
+    """Covariances, each divided by the standard deviations of its two."""
+    products = cov(x, y, rowvar)
+    if not products.ndim:
+        return ops.divide(products, products)
+    size = ops.sqrt(ops.real(linalg.diagonal(products)))
+    return ops.divide(products, linalg.outer(size, size))
+
+
+def dot(a: Operand, b: Operand) -> Tensor:
+    """Compute the matrix product, or the product over the last and the last but one dimension."""
+    one, other = array_operands("np.dot", (a, b))
+    if not one.ndim or not other.ndim:
+        return ops.multiply(one, other)
+    return ops.matmul(one, other) if other.ndim <= 2 else ops.tensordot(one, other, ((-1,), (-2,)))
+
+
+def inner(a: Operand, b: Operand) -> Tensor:
+    """Products over the last dims of both."""
+    one, other = array_operands("np.inner", (a, b))
+    return (
+        ops.tensordot(one, other, ((-1,), (-1,))) if min(one.ndim, other.ndim) else ops.multiply(one, other)
+    )
+
+
+def outer(a: Operand, b: Operand) -> Tensor:
+    """Multiply each element of one tensor with each element of the other."""
+    one, other = array_operands("np.outer", (a, b))
+    return linalg.outer(ravel(one), ravel(other))
+
+
+def vdot(a: Operand, b: Operand) -> Tensor:
+    """Compute the sum of products of all elements, the first ones conjugated."""
+    one, other = array_operands("np.vdot", (a, b))
+    if one.shape == other.shape:
+        return ops.vdot(one, other)
+    return ops.vdot(ravel(one), ravel(other))
+
+
+def einsum(*operands: Any, optimize: Any = False) -> Tensor:
+    """Sums of products by NumPy's rules, which are those of :func:`spmdsim.ops.einsum`.
+
+    ``optimize`` changes nothing: every rank takes the best order for its pieces.
+    """
+    return ops.einsum(*operands)
+
+
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
+    """Compute the cross-correlation of two vectors: the convolution with the second one reversed."""
+    signal, kernel = array_operands("np.correlate", (a, v))
+    if kernel.size > signal.size:
+        return conjugated(ops.flip(correlate(kernel, signal, mode), 0))
+    return convolve(signal, conjugated(ops.flip(kernel, 0)), mode)
+
+
+def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
+    """Sums of products of a vector and another one that is reversed and shifted; the longer one is that which stands."""
+    signal, kernel = (x if x.ndim else ravel(x) for x in array_operands("np.convolve", (a, v)))
+    return ops.convolve(signal, kernel, mode)
+
+
+def polyval(p: Operand, x: Operand) -> Tensor:
+    """Evaluate a polynomial; the coefficient of the highest power comes first."""
+    powers, at = array_operands("np.polyval", (p, x))
+    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, at), c), list(powers), zeros_like(at))
+
+
+def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
+    """Fit a polynomial by least squares; the coefficient of the highest power comes first."""
+    at, values = map(_fractions, array_operands("np.polyfit", (x, y)))
+    columns = vander(at, int(deg) + 1)
+    scale = linalg.norm(columns, axis=0)
+    weights = linalg.lstsq(ops.divide(columns, scale), values)[0]
+    return ops.divide(weights, scale if values.ndim == 1 else ops.expand_dims(scale, 1))
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """Return the powers of a vector's elements in columns, the highest first unless they increase."""
+    powers = np.arange(x.size if N is None else N)
+    return ops.power(ops.expand_dims(x, 1), powers if increasing else powers[::-1].copy())
+
+
+def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
+    """Differences over two steps inside and one step at both ends, along each dim: halos of one element move."""
+    dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+    dims = [along_dim("gradient", f, d) for d in dims]
+    steps = varargs * len(dims) if len(varargs) == 1 else varargs or (1.0,) * len(dims)
+    if len(steps) != len(dims) or any(np.ndim(step) for step in steps):
+        raise UsageTypeError(
+            "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
+        )
+    f = _fractions(f)
+    slopes = tuple(_slope(f, d, step) for d, step in zip(dims, steps))
+    return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _fractions(x: Tensor) -> Tensor:
+    """Differences and sums of neighbours leave small types of whole numbers."""
+    return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
+
+
+def _slope(f: Tensor, d: int, step: float) -> Tensor:
+    if f.shape[d] < 2:
+        raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
+    inside = ops.divide(ops.subtract(_part(f, d, 2, None), _part(f, d, 0, -2)), 2 * step)
+    ends = ops.divide(ops.subtract(_part(f, d, 1, None), _part(f, d, 0, -1)), step)
+    return ops.concat([_part(ends, d, 0, 1), inside, _part(ends, d, -1, None)], d)
+
+
+def _part(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
+    return ops.getitem(x, (*[slice(None)] * d, slice(start, stop)))
+
+
+def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
+    """Compute the area below straight lines between neighbours."""
+    y, d = _fractions(y), along_dim("trapezoid", y, axis)
+    sums = ops.add(_part(y, d, 1, None), _part(y, d, 0, -1))
+    if x is None:
+        return ops.multiply(ops.sum(sums, axis=d), dx / 2)
+    steps = ops.diff(operands("np.trapezoid", (y, x))[1], dim=-1)
+    steps = ops.reshape(steps, [-1 if k == d else 1 for k in range(y.ndim)]) if steps.ndim == 1 else steps
+    return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)
+
+
+def unwrap(p: Tensor, discont: float | None = None, axis: int = -1, *, period: float = 2 * np.pi) -> Tensor:
+    """Angles without jumps: where neighbours differ by more than half a period, all that follow are moved by periods."""
+    at = along_dim("np.unwrap", p, axis)
+    steps = ops.diff(p, dim=at)
+    whole = p.dtype.kind in "iu" and isinstance(period, (int, np.integer))
+    half = period // 2 if whole else period / 2
+    short = ops.subtract(ops.remainder(ops.add(steps, half), period), half)
+    if not whole or period % 2 == 0:
+        short = ops.where(ops.logical_and(ops.equal(short, -half), ops.greater(steps, 0)), half, short)
+    small = ops.less(ops.absolute(steps), period / 2 if discont is None else discont)
+    moved = ops.where(small, 0, ops.subtract(short, steps))  # after a nan nobody knows where they are
+    return ops.add(p, ops.cumulative_sum(moved, at, include_initial=True))
+
+
+def interp(
+    x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
+) -> Tensor:
+    """Values on straight lines between points; the first and the last one's beyond them."""
+    if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1 or not np.size(xp):  # type: ignore[arg-type]
+        raise RuleError(
+            f"np.interp takes places and as many values, but got {np.shape(xp)} and {np.shape(fp)}"  # type: ignore[arg-type]
+        )
+    if not isinstance(xp, Tensor) and (np.diff(xp) <= 0).any():  # type: ignore[arg-type]
+        raise RuleError(f"np.interp takes ascending places, but got {np.asarray(xp).tolist()}")
+    at, places, values = array_operands("np.interp", (x, xp, fp))
+    at, places = (ops.cast(one, np.float64) for one in (at, places))
+    values = ops.cast(values, np.complex128 if values.dtype.kind == "c" else np.float64)
+    slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(places)), (0,), (1,))
+    numbers = ops.clip(ops.subtract(ops.searchsorted(places, at, side="right"), 1), 0, None)
+    start, value, slope = (ops.take(one, numbers, 0) for one in (places, values, slopes))
+    y = ops.add(value, ops.multiply(slope, ops.subtract(at, start)))
+    y = ops.where(ops.less(at, places[0]), values[0] if left is None else left, y)
+    return ops.where(ops.greater(at, places[-1]), values[-1] if right is None else right, y)
+
+
+def _order_statistic(name: str) -> Callable[..., Tensor]:
+    """An operator whose result has the type that numpy's has: parts of the way in an array have one, numbers have none."""
+
+    def called(
+        a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
+    ) -> Tensor:
+        if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
+            return as_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
+        x = a if method in PICKING else in_type_of_quantiles(a, q)
+        statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)
+        return statistic
+
+    called.__name__, called.__doc__ = name, f"Compute ``numpy.{name}``; see :func:`spmdsim.ops.{name}`."
+    return called
+
+
+percentile, quantile = map(_order_statistic, ("percentile", "quantile"))

@@ -1,0 +1,333 @@
+"""numpy's functions on tensors: ``np.exp(t)``, ``np.sum(t, axis=0)``, ``np.concatenate([t, u])``.
+
+numpy asks a tensor's ``__array_ufunc__`` and ``__array_function__``. What has a name here is computed here; of all else one
+line says which name to use. Nothing is gathered behind the user's back: ``np.asarray(t)`` and ``out=array`` are refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.conversion import asarray
+from spmdsim.arrays.creation import empty_like, full_like, ones_like, zeros_like
+from spmdsim.arrays.in_place import become, before
+from spmdsim.arrays.numpy_names import arrangement, calculation, element_functions, selection, without_nan
+from spmdsim.arrays.numpy_names.view_functions import as_view
+from spmdsim.arrays.operands import array_operands, counted_dim
+from spmdsim.arrays.ops.assign import FUNCTIONS, changed_at
+from spmdsim.arrays.ops.scans import running_extreme
+from spmdsim.arrays.ops.selecting import flattened
+from spmdsim.errors import UsageTypeError
+from spmdsim.layout.element_type import number_type
+
+#: NumPy's functions that have another name here.
+SPELLED = {
+    "amax": "max",
+    "amin": "min",
+    "around": "round",
+    "astype": "cast",
+    "concatenate": "concat",
+    "degrees": "rad2deg",
+    "fix": "trunc",
+    "invert": "bitwise_invert",
+    "radians": "deg2rad",
+}
+#: What to write instead of functions that there is no operator for.
+INSTEAD = {
+    "apply_along_axis": "use a function with axis=, or spmdsim.local_map with np.apply_along_axis inside",
+    "apply_over_axes": "use the function with axis= and keepdims=True",
+    "histogram2d": "use np.bincount(np.ravel(np.digitize(x, a) * (len(b) + 1) + np.digitize(y, b)))",
+    "matvec": "use A @ x",
+    "multi_dot": "use a @ b @ c",
+    "resize": "use np.tile, or np.reshape",
+    "vecmat": "use x.conj() @ A",
+}
+#: What a reduction by a function of two elements is.
+REDUCED = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
+}
+
+
+def _along(function: Callable[..., Any], x: Tensor, axis: int | None) -> Any:
+    """A function along a dim; of all elements, row by row, for None."""
+    return function(ops.flatten(x), 0) if axis is None else function(x, axis)
+
+
+def _joined(said: str, parts: Sequence[Any], prepared: Callable[[Tensor], Tensor], dim: int) -> Tensor:
+    """Tensors with more dims, one after the other along one of them."""
+    return ops.concat([prepared(x) for x in array_operands(said, parts)], dim)
+
+
+def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return NumPy's functions that a file defines."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == part.__name__
+    }
+
+
+#: What takes other arguments here, or is made of several functions; the rest asks what a tensor is.
+_OWN: dict[str, Callable[..., Any]] = {
+    **{
+        name: called
+        for part in (arrangement, calculation, element_functions, selection, without_nan)
+        for name, called in functions_of(part).items()
+    },
+    **calculation.REDUCTIONS,
+    "argpartition": lambda a, kth, axis=-1: _along(ops.argsort, a, axis),
+    "argsort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.argsort, a, axis),
+    "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
+    "column_stack": lambda tup: _joined(
+        "np.column_stack", tup, lambda x: x if x.ndim != 1 else x[:, None], 1
+    ),
+    "copy": lambda a: asarray(a, copy=True),
+    "cumprod": lambda a, axis=None: _along(ops.cumulative_prod, a, axis),
+    "cumsum": lambda a, axis=None: _along(ops.cumulative_sum, a, axis),
+    "deg2rad": lambda x: ops.multiply(element_functions.fraction_of(x), math.pi / 180),
+    "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
+    "diagflat": lambda v, k=0: arrangement.diag(flattened(v), k),
+    "dstack": lambda tup: _joined("np.dstack", tup, arrangement.atleast_3d, 2),
+    "ediff1d": lambda ary: ops.diff(ops.flatten(ary), dim=0),
+    "empty_like": empty_like,
+    "exp2": lambda x: ops.power(2.0, element_functions.fraction_of(x)),
+    "flatnonzero": lambda a: ops.nonzero(ops.flatten(a))[0],
+    "fliplr": lambda m: ops.flip(m, 1),
+    "flipud": lambda m: ops.flip(m, 0),
+    "full_like": full_like,
+    "gcd": element_functions.gcd,
+    "hsplit": lambda ary, indices_or_sections: arrangement.split(ary, indices_or_sections, int(ary.ndim > 1)),
+    "iscomplex": lambda x: ops.logical_not(element_functions.isreal(x)),
+    "iscomplexobj": lambda x: x.dtype.kind == "c",
+    "isneginf": lambda x: ops.equal(x, -math.inf),
+    "isposinf": lambda x: ops.equal(x, math.inf),
+    "isrealobj": lambda x: x.dtype.kind != "c",
+    "lcm": element_functions.lcm,
+    "ndim": lambda a: a.ndim,
+    "ones_like": ones_like,
+    "partition": lambda a, kth, axis=-1: _along(
+        ops.sort, a, axis
+    ),  # one way to have the kth between the others
+    "rad2deg": lambda x: ops.multiply(element_functions.fraction_of(x), 180 / math.pi),
+    "result_type": lambda *types: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in types]),
+    "shape": lambda a: a.shape,
+    "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],
+    "sort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.sort, a, axis),
+    "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
+    "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
+    "vstack": lambda tup: _joined("np.vstack", tup, arrangement.atleast_2d, 0),
+    "zeros_like": zeros_like,
+}
+#: Values of numpy's parameters that ask for nothing.
+_NOTHING: dict[str, Any] = {
+    "casting": "same_kind",
+    "dtype": None,
+    "initial": None,
+    "keepdims": False,
+    "order": "K",
+    "out": None,
+    "subok": True,
+    "where": True,
+}
+#: Where functions of numpy's modules are looked for.
+_ROOMS = {"numpy.linalg": "spmdsim.linalg", "numpy.fft": "spmdsim.fft"}
+#: numpy's names of the first parameters, which ours go without.
+_FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
+
+
+def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+    """Apply a function of elements, or reduce by one, as ``__array_ufunc__`` requires."""
+    name = function.__name__
+    if method == "__call__":
+        result = _called(name, f"np.{name}", inputs, options)
+        _check_type(f"np.{name}", inputs, result, options.get("dtype"))
+    elif method == "reduce" and name in REDUCED:
+        options.setdefault("axis", 0)
+        result = _called(REDUCED[name], f"np.{name}.reduce", inputs, options)
+    elif method == "accumulate" and name in ("add", "multiply"):
+        places = options or {"axis": 0}
+        result = _called("cumsum" if name == "add" else "cumprod", f"np.{name}.accumulate", inputs, places)
+    elif method == "accumulate" and name in ("maximum", "minimum"):
+        result = running_extreme(REDUCED[name], *inputs, **options)
+    elif method == "at" and name in FUNCTIONS and not options:
+        x, index, value = inputs
+        if not isinstance(x, Tensor):
+            raise UsageTypeError(
+                f"np.{name}.at of an array takes no tensors; make a tensor of it, or use .full()"
+            )
+        become(x, changed_at(before(x), index, value, name, f"np.{name}.at"), f"np.{name}.at")
+        return None
+    elif method == "outer" and not options:
+        a, b = inputs
+        result = _called(name, f"np.{name}.outer", (ops.expand_dims(a, range(-np.ndim(b), 0)), b), {})
+    else:
+        raise UsageTypeError(
+            f"np.{name}.{method} takes no tensors; np.{name} does, and so do reductions such as ops.sum"
+        )
+    return result if out is None else _into(out, result, f"np.{name}")
+
+
+def _check_type(said: str, inputs: Sequence[Any], result: Any, dtype: Any) -> None:
+    """Whether a function of elements computes in the type that was asked for."""
+    if dtype is None:
+        return
+    wanted = number_type(dtype, f"{said} cannot give")
+    far = [x.dtype for x in inputs if isinstance(x, Tensor) and not np.can_cast(x.dtype, wanted, "same_kind")]
+    if far:
+        raise UsageTypeError(f"{said} of {far[0].name} does not compute in {wanted.name}; use .astype first")
+    _check_given(said, result, wanted)
+
+
+def _check_given(said: str, result: Any, wanted: np.dtype) -> None:
+    """Whether a function gives the type that was asked for."""
+    if isinstance(result, Tensor) and result.dtype != wanted:
+        raise UsageTypeError(
+            f"{said} gives {result.dtype.name}, not {wanted.name}; use .astype on what it gives"
+        )
+
+
+def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
+    """Apply a function of arrays, as ``__array_function__`` requires."""
+    module = getattr(called, "__module__", "numpy") or "numpy"
+    said = f"np{module.removeprefix('numpy')}.{called.__name__}"
+    args, named = _by_name(called, args, options)
+    out = named.pop("out", None)
+    room = import_module(_ROOMS[module]) if module in _ROOMS else ops
+    result = _called(called.__name__, said, args, named, room)
+    return as_view(called, args, named, result) if out is None else _into(out, result, said)
+
+
+def _by_name(called: Callable[..., Any], args: Any, options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What has to be given in its order, and the rest by numpy's names: the places of parameters differ here."""
+    places = _places(called, len(args), tuple(options))
+    if places is None:
+        return args, dict(options)
+    values = (*args, *options.values())
+    needed, named = places
+    return tuple([values[k] for k in needed]), {
+        name: values[k] for name, k, default in named if values[k] is not default
+    }
+
+
+@lru_cache(maxsize=2048)
+def _places(
+    called: Callable[..., Any], count: int, names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
+    """Of so many arguments, and more under these names, those that have to be given, and the others' names and defaults."""
+    try:
+        signature = inspect.signature(called)
+    except ValueError:  # some that are written in C say nothing
+        return None
+    needed: list[int] = []
+    named: list[tuple[str, int, Any]] = []
+    bound = signature.bind(*range(count), **{name: count + k for k, name in enumerate(names)})
+    for name, place in bound.arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            needed.extend(place)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named.extend((more, k, parameter.empty) for more, k in place.items())
+        elif parameter.default is parameter.empty:
+            needed.append(place)
+        else:
+            named.append((name, place, parameter.default))
+    return tuple(needed), tuple(named)
+
+
+def _into(out: Any, result: Any, said: str) -> Any:
+    """The result as what a tensor is from now on."""
+    target = out[0] if isinstance(out, tuple) and len(out) == 1 else out
+    if not isinstance(target, Tensor) or not isinstance(result, Tensor):
+        kind = type(target).__name__
+        raise UsageTypeError(
+            f"{said} of tensors puts its result into tensors, but out= is {kind}; "
+            "make that a tensor, assign anew (a = a + b), or use .full()"
+        )
+    return become(target, result, said)
+
+
+def _called(name: str, said: str, args: Any, options: dict[str, Any], room: ModuleType = ops) -> Any:
+    ours = _ours(name, room)
+    if ours is None:
+        other = INSTEAD.get(name, "of an array that every rank has, use x.full()")
+        raise UsageTypeError(f"{said} takes no tensors{_nearest(name, room)}; {other}")
+    wanted = {key: value for key, value in options.items() if not _nothing(key, value)}
+    args = tuple(args)
+    for first in _FIRST:
+        if not args and first in wanted:
+            args = (wanted.pop(first),)
+    dtype = None
+    if "dtype" in wanted and "dtype" not in _parameters(ours):
+        dtype = number_type(wanted.pop("dtype"), f"{said} cannot give")
+        args = _in_type(said, args, dtype)
+    unknown = [key for key in wanted if key not in _parameters(ours)]
+    if unknown:
+        names = ", ".join(f"{key}=" for key in unknown)
+        others = ", ".join(
+            key for key in inspect.signature(ours).parameters if key not in ("args", "options")
+        )
+        raise UsageTypeError(f"{said} of tensors takes no {names}; it takes {others}")
+    result = ours(*args, **wanted)
+    if dtype is not None:
+        _check_given(said, result, dtype)
+    return result
+
+
+def _in_type(said: str, operand: Any, dtype: np.dtype) -> Any:
+    """Tensors and arrays in the type that is to be computed in, which may not lose the imaginary part."""
+    if isinstance(operand, Tensor):
+        if operand.dtype.kind == "c" != dtype.kind:
+            raise UsageTypeError(
+                f"{said} of {operand.dtype.name} does not compute in {dtype.name}; use .astype first"
+            )
+        return ops.cast(operand, dtype)
+    if isinstance(operand, (list, tuple)):
+        return type(operand)(_in_type(said, one, dtype) for one in operand)
+    return operand.astype(dtype) if isinstance(operand, np.ndarray) else operand
+
+
+def _nothing(key: str, value: Any) -> bool:
+    """Whether an argument is numpy's default, or asks for what is there anyway."""
+    if key not in _NOTHING:
+        return type(value).__name__ == "_NoValueType"
+    default = _NOTHING[key]
+    return value is default or type(value).__name__ == "_NoValueType" or (key == "order" and value in "CK")
+
+
+@lru_cache(maxsize=512)
+def _ours(name: str, room: ModuleType) -> Callable[..., Any] | None:
+    """What computes a function of numpy's; that it has some of linear algebra in both rooms does not matter."""
+    if room is ops:
+        name = SPELLED.get(name, name)
+        if name in _OWN:
+            return _OWN[name]
+    ours = getattr(room, name, None) if name in room.__all__ else None
+    if ours is None and room is ops:
+        return _ours(name, import_module("spmdsim.arrays.linalg"))
+    return ours if callable(ours) else None
+
+
+@lru_cache(maxsize=512)
+def _parameters(called: Callable[..., Any]) -> set[str]:
+    own = set(inspect.signature(called).parameters)
+    return own | set(getattr(called, "others", ()))
+
+
+def _nearest(name: str, room: ModuleType) -> str:
+    near = difflib.get_close_matches(name, room.__all__, 1, 0.8)
+    return f"; there is {room.__name__}.{near[0]}" if near else ""

@@ -1,0 +1,302 @@
+"""NumPy's functions that pick, count and order elements: conditions, sets, sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Tensor, ops
+from spmdsim.arrays.creation import ones_like, zeros_like
+from spmdsim.arrays.in_place import become, before
+from spmdsim.arrays.numpy_names.arrangement import ravel
+from spmdsim.arrays.operands import Operand, array_operands, operands
+from spmdsim.arrays.ops.along import put_along
+from spmdsim.arrays.ops.along import put_along_axis as put_along_axis_of
+from spmdsim.arrays.ops.declare import alike
+from spmdsim.arrays.ops.scans import along_dim
+from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError, many
+from spmdsim.layout.element_type import promoted
+
+
+def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
+    """Elements of one or the other; of a condition alone the places where it holds."""
+    if (x is None) != (y is None):
+        raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
+    if x is None or y is None:
+        return ops.nonzero(*operands("np.where", (condition,)))
+    return ops.where(condition, x, y)
+
+
+def argwhere(a: Tensor) -> Tensor:
+    """Return the indices of entries that are not 0, one entry per row."""
+    if not a.ndim:  # of a number the row without a place, or none
+        return ops.getitem(argwhere(ravel(a)), (slice(None), slice(0)))
+    return ops.stack(ops.nonzero(a), 1)
+
+
+def extract(condition: Operand, arr: Operand) -> Tensor:
+    """Return the entries for which a condition is true, in one dimension."""
+    condition, values = operands("np.extract", (condition, arr))
+    return ops.getitem(ravel(values), ravel(ops.cast(condition, np.bool_)))
+
+
+def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None = None) -> Tensor:
+    """Return the slices along a dimension for which a condition is true; None: entries of all."""
+    if isinstance(condition, Tensor):
+        raise UsageTypeError(
+            "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"
+        )
+    places = np.flatnonzero(condition)
+    return ops.take(ravel(a), places, 0) if axis is None else ops.take(a, places, axis)
+
+
+def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
+    """For each element the choice of the first condition that holds."""
+    number = len(condlist)
+    if number != len(choicelist) or not number:
+        raise RuleError(
+            f"np.select takes a choice for each condition, but got {number} and {len(choicelist)}"
+        )
+    numbers = bool, int, float, complex
+    *choicelist, default = (
+        x if isinstance(x, (Tensor, *numbers)) else np.asarray(x) for x in (*choicelist, default)
+    )
+    types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in (*choicelist, default)]
+    dtype = np.result_type(*types)
+    *choicelist, default = (
+        _typed_choice(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
+        for x in (*choicelist, default)
+    )
+    like = next((x for x in (*condlist, *choicelist, default) if isinstance(x, Tensor)), None)
+    conditions = operands("np.select", (like, *condlist))[1:]
+    for condition, choice in reversed(tuple(zip(conditions, choicelist))):
+        default = ops.where(condition, choice, default)
+    return operands("np.select", (default,))[0]
+
+
+def _typed_choice(number: complex, dtype: np.dtype) -> np.ndarray:
+    """Return a number among choices as an array of their type; raise InputError if it is out of range, where NumPy wraps around."""
+    try:
+        return np.asarray(number, dtype)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        raise InputError(
+            f"np.select: numbers among choices must be in the range of {dtype.name}, {limits.min} to {limits.max}, got {number}; "
+            f"give np.int64({number}), or convert the choices first, such as x.astype('int64')"
+        ) from None
+
+
+def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor:
+    """For each element that of the choice which its number names.
+
+    Numbers that name none are refused, or counted on from the start (``wrap``), or the nearest (``clip``).
+    """
+    _target("np.choose", a)
+    number = len(choices)
+    if a.dtype.kind not in "biu" or mode not in ("raise", "wrap", "clip"):
+        raise UsageTypeError(
+            f"np.choose takes whole numbers and the modes 'raise', 'wrap', 'clip', but got {a.dtype.name} and {mode!r}"
+        )
+    if not number:
+        raise RuleError("np.choose takes one choice at least, but got none")
+    numbers = ops.cast(a, np.int64)
+    if mode != "raise":
+        numbers = ops.remainder(numbers, number) if mode == "wrap" else ops.clip(numbers, 0, number - 1)
+    elif a.size and a.world.has_data:
+        least, most = int(ops.min(numbers)), int(ops.max(numbers))
+        if least < 0 or most >= number:
+            raise OutOfRange(
+                f"np.choose: numbers from {least} to {most} do not all name one of {many(number, 'choice')}"
+            )
+    arrays = [x if isinstance(x, (Tensor, bool, int, float, complex)) else np.asarray(x) for x in choices]
+    return select([ops.equal(numbers, k) for k in range(number)], arrays, arrays[-1])
+
+
+def piecewise(
+    x: Tensor, condlist: Operand | Sequence[Operand], funclist: Sequence[Any], *args: Any, **kw: Any
+) -> Tensor:
+    """Numbers, or what functions give for those elements for which a condition holds: the last one that does."""
+    _target("np.piecewise", x)
+    masks = condlist if isinstance(condlist, (list, tuple)) else [condlist]
+    conditions = [ops.cast(one, np.bool_) for one in operands("np.piecewise", (x, *masks))[1:]]
+    if len(funclist) == len(conditions) + 1:
+        rest = conditions[0]
+        for one in conditions[1:]:
+            rest = ops.logical_or(rest, one)
+        conditions.append(ops.logical_not(rest))
+    if len(funclist) != len(conditions):
+        raise RuleError(
+            f"np.piecewise takes a function per condition, or one more, but got {len(funclist)} for {len(masks)}"
+        )
+    y = zeros_like(x)
+    for condition, value in zip(conditions, funclist):
+        y[condition] = value(x[condition], *args, **kw) if callable(value) else value
+    return y
+
+
+def unique(
+    ar: Tensor,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: None = None,
+    *,
+    equal_nan: bool = True,
+) -> Any:
+    """Return the different values, ascending; optionally first indices, inverse and counts.
+
+    Every nan counts as the same one, unless ``equal_nan`` is false.
+    """
+    if axis is not None:
+        raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
+    asked = (True, return_index, return_inverse, return_counts)
+    parts = tuple(ops.unique_all(ar)) if any(asked[1:]) else (ops.unique_values(ar),)
+    nans = int(ops.sum(ops.isnan(ar))) if equal_nan and ar.dtype.kind in "fcV" else 0
+    if nans > 1:
+        parts = _one_nan(parts, parts[0].size - nans, nans)
+    results = tuple(part for part, wanted in zip(parts, asked) if wanted)
+    return results if any(asked[1:]) else results[0]
+
+
+def _one_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, ...]:
+    """What ``unique_all`` gives, with all that stands from ``last`` on as one value."""
+    kept = [part[: last + 1] for part in parts]
+    if len(parts) > 1:
+        kept[2] = ops.minimum(parts[2], last)
+        kept[3] = ops.concat(operands("np.unique", (parts[3][:last], np.array([nans]))))
+    return tuple(kept)
+
+
+def union1d(ar1: Operand, ar2: Operand) -> Tensor:
+    """Return the values that are in at least one tensor, ascending."""
+    result: Tensor = unique(ops.concat([ravel(x) for x in operands("np.union1d", (ar1, ar2))]))
+    return result
+
+
+def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """Return the values that are in both tensors, ascending."""
+    first, second = alike("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
+    first = ops.cast(first, promoted(first.dtype, second.dtype))
+    values = ops.sort(ravel(first)) if assume_unique else unique(first)
+    return values[ops.isin(values, second)]
+
+
+def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """Return the values that are in exactly one tensor, ascending."""
+    first, second = array_operands("np.setxor1d", (ar1, ar2))
+    result: Tensor = union1d(setdiff1d(first, second, assume_unique), setdiff1d(second, first, assume_unique))
+    return result
+
+
+def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """Return the values of the first tensor that are not in the second."""
+    first, second = array_operands("np.setdiff1d", (ar1, ar2))
+    values = ravel(first) if assume_unique else unique(first)
+    return values[ops.logical_not(ops.isin(values, second))]
+
+
+def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
+    """Return the indices of a sort by several keys, the last key first.
+
+    All moves are exchanges.
+    """
+    tensors = array_operands("np.lexsort", tuple(keys))
+    # None is gathered.
+    layout = max((key.layout.reduced for key in tensors), key=lambda one: len(one.split_axes))
+    first, *others = (key.to(layout) for key in tensors)
+    at = along_dim("np.lexsort", first, axis)
+    order = ops.argsort(first, at)
+    places = ops.subtract(ops.cumulative_sum(ones_like(order), at), 1)
+    for key in others:
+        again = ops.argsort(put_along(key, put_along(places, order, at), at), at)
+        order = put_along(order, put_along(places, again, at), at)
+    return order
+
+
+def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | None) -> None:
+    """Other values at places along a dim (of all elements in one dim for None): the tensor gets them, no array is written into."""
+    old = before(arr) if axis is not None else ravel(before(arr))
+    new = put_along_axis_of(old, indices, values, 0 if axis is None else axis)
+    become(arr, new if axis is not None else ops.reshape(new, arr.shape), "np.put_along_axis")
+
+
+# -- into a tensor: it gets new values, no array is written into ------------------------------------------------
+
+
+def _target(said: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise UsageTypeError(
+            f"{said} takes a tensor first when others are tensors, but got {type(x).__name__}"
+        )
+
+
+def _repeated(said: str, values: Any, shape: Any) -> np.ndarray:
+    """Values that all ranks have, again and again until a shape is full."""
+    array = np.asarray(values)
+    if not array.size and np.prod(shape):
+        raise RuleError(f"{said} repeats values, but got none for shape {shape}")
+    return np.resize(array, shape)
+
+
+def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
+    """Other values, which broadcast, everywhere or where a condition holds."""
+    _target("np.copyto", dst)
+    old = before(dst)
+    become(
+        dst,
+        ops.where(ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape), src, old),
+        "np.copyto",
+    )
+
+
+def put(a: Tensor, ind: Operand, v: Operand) -> None:
+    """Other values at places counted through all dims; an array of values is repeated."""
+    _target("np.put", a)
+    places = ravel(operands("np.put", (a, ind))[1])
+    values = v if isinstance(v, Tensor) and v.size == places.size else _repeated("np.put", v, places.shape)
+    put_along_axis(a, places, ravel(values) if isinstance(values, Tensor) else values, None)
+
+
+def putmask(a: Tensor, mask: Operand, values: Operand) -> None:
+    """Replace elements where a mask is true by the value with the same index.
+
+    An array of another shape is repeated row by row.
+    """
+    _target("np.putmask", a)
+    same = isinstance(values, Tensor) and values.shape == a.shape
+    copyto(a, values if same else _repeated("np.putmask", values, a.shape), where=mask)
+
+
+def place(arr: Tensor, mask: Operand, vals: Operand) -> None:
+    """Replace elements where a mask is true by the next of some values, which are repeated."""
+    _target("np.place", arr)
+    truth = ops.cast(operands("np.place", (arr, mask))[1], np.bool_)
+    arr[truth] = _repeated("np.place", vals, (int(ops.count_nonzero(truth)),))
+
+
+def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
+    """Return the indices where values can be inserted into a sorted vector."""
+    ordered, values = array_operands("np.searchsorted", (a, v))
+    return ops.searchsorted(ordered, values, side, sorter)
+
+
+def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> Tensor:
+    """Count how often each integer from 0 on occurs, or sum its weights."""
+    numbers, *heavy = operands("np.bincount", (x,) if weights is None else (x, weights))
+    return ops.bincount(numbers, heavy[0] if heavy else None, minlength)
+
+
+def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
+    """Return the number of the interval that contains each element."""
+    if isinstance(bins, Tensor) or not isinstance(x, Tensor):
+        raise UsageTypeError("np.digitize takes a tensor and bounds that all ranks have; use bins.full()")
+    bounds, side = np.asarray(bins), "left" if right else "right"
+    steps = np.diff(bounds)
+    if bounds.ndim != 1 or not ((steps >= 0).all() or (steps <= 0).all()):
+        raise RuleError(f"np.digitize of tensors takes bounds in order, but got {bounds.tolist()}")
+    if (steps >= 0).all():
+        return ops.searchsorted(array_operands("np.digitize", (bounds, x))[0], x, side=side)
+    turned = array_operands("np.digitize", (bounds[::-1].copy(), x))[0]
+    return ops.subtract(len(bounds), ops.searchsorted(turned, x, side=side))

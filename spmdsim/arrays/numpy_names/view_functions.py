@@ -1,0 +1,51 @@
+"""NumPy's functions whose results are views of their first argument: written into, they change that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Tensor, views
+
+_PERMUTING = {"matrix_transpose", "moveaxis", "permute_dims", "rollaxis", "swapaxes", "transpose"}
+_RESHAPING = {"atleast_1d", "atleast_2d", "atleast_3d", "expand_dims", "ravel", "reshape", "squeeze"}
+_TURNING = {"flip", "fliplr", "flipud"}
+_READ_ONLY = {"broadcast_to", "diag", "diagonal"}
+
+
+def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
+    """Let the result of one of NumPy's functions be a view, if NumPy says so; return it.
+
+    Args:
+        called: NumPy's function.
+        args: its positional arguments.
+        options: its named ones.
+        result: what it gave. Parts of a tensor (``np.split``) are views already: they are indexed.
+    """
+    name = called.__name__
+    if not args or type(args[0]) is not Tensor or type(result) is not Tensor:
+        if name.startswith("atleast") and isinstance(result, tuple):
+            return tuple(as_view(called, [x], {}, one) for x, one in zip(args, result))
+        return result
+    x, *others = args
+    if name in _PERMUTING:
+        dims = called(np.empty(range(x.ndim)), *others, **options).shape  # its sizes name the dims
+        return views.permuted(x, result, dims)
+    if name in _RESHAPING:
+        at = {"ravel": 0, "reshape": 1}.get(name, len(others))
+        order: Any = [*others[at:], options.get("order", "C")][0]
+        return views.reshaped(x, result, order, contiguous=name == "ravel")
+    if name in _TURNING:
+        turn = lambda base: called(base, *others, **options)  # noqa: E731
+        return views.turned(x, result, turn, turn)
+    if name == "rot90":
+        turns, axes = [*others, options.get("k", 1)][0], [*others[1:], options.get("axes", (0, 1))][0]
+        forward, back = (lambda base, k=k: np.rot90(base, k, axes) for k in (turns, -turns))
+        return views.turned(x, result, forward, back)
+    if name in ("real", "imag"):
+        return views.component(x, result, name)
+    if name in _READ_ONLY and not (name == "diag" and x.ndim == 1):
+        return views.read_only(x, result, f"what np.{name} gives")
+    return result

@@ -1,0 +1,153 @@
+"""Operands that are no tensors yet: numbers, arrays and parameters beside tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from spmdsim.core import Layout
+from spmdsim.core.tensor import Meta, PlainTensor
+from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
+from spmdsim.layout.element_type import as_array, promoted
+from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.provenance import NUMBER
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from spmdsim.arrays.program_tensor import Tensor
+
+
+class HasOperand(Protocol):
+    """What stands for a tensor, such as a parameter."""
+
+    def as_operand(self, like: Tensor) -> Tensor:
+        """The tensor that it stands for."""
+
+
+#: What operators take: tensors, what stands for one, and numbers and arrays, which every rank has whole.
+Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
+
+
+def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
+    """What an operator is given as tensors, beside those that are; UsageTypeError if none says in which world that is."""
+    like: Any = next((x if isinstance(x, PlainTensor) else x.value for x in values if _placed(x)), None)
+    if like is None:
+        kinds = ", ".join(type(x).__name__ for x in values)
+        raise NoTensorError(
+            f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
+        )
+    return [as_operand(x, like) for x in values]
+
+
+def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
+    """:func:`operands` of what NumPy makes arrays of first: a Python number has a type of its own, float64 or int64.
+
+    In functions of elements it takes the other operand's instead.
+    """
+    return operands(
+        name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in values]
+    )
+
+
+def _placed(operand: Any) -> bool:
+    """A tensor, or a parameter that has its values."""
+    return isinstance(operand, PlainTensor) or isinstance(getattr(operand, "tensor", None), PlainTensor)
+
+
+def as_operand(value: Operand, like: Tensor) -> Tensor:
+    """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
+
+    A Python number takes ``like``'s element type where it fits, as in numpy.
+    """
+    if isinstance(value, PlainTensor):
+        return value
+    if isinstance(value, (int, float, complex)):
+        world = like.world
+        # Zeros of both signs are equal.
+        held, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
+        if not world.has_data:
+            held = world.empty((), meta.dtype)
+        origin = 0
+        if world.provenance is not None and number:
+            origin = number
+            world.provenance.note(origin, NUMBER, parameters=value)
+        constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
+        if world.observers.programs:
+            world.observers.programs[-1].created(constant)
+        return constant
+    if hasattr(value, "as_operand"):  # a parameter
+        return value.as_operand(like)
+    array = as_array(value)
+    if array.dtype == object:
+        raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
+    return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
+
+
+def constant(value: Operand, like: Tensor) -> Tensor:
+    """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
+    kind: Any = type(value)
+    world: Any = like.world
+    if (kind is not int and kind is not float) or world.observers.programs or world.observers.watchers:
+        return as_operand(value, like)
+    # Zeros of both signs are equal.
+    key = type(like), like.meta, kind, value if value or kind is int else repr(value)
+    constant: Tensor | None = world.constants.get(key)
+    if constant is None:
+        constant = as_operand(value, like)
+        if len(world.ranks) == 1:
+            world.constants[key] = constant
+    return constant
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
+    """A Python number as an array that is only read, in the type that it has beside such a tensor, where every rank has it.
+
+    And its origin.
+    """
+    dtype = _with_number(beside.dtype, value)
+    try:
+        number = np.array(value, dtype)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        raise InputError(
+            f"{value} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
+            "such as x.astype('int64')"
+        ) from None
+    number.flags.writeable = False
+    # -1 and -2 have one hash, each nan has another.
+    origin = hash((value, value + 1)) & ORIGINS if value == value else 0
+    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), origin
+
+
+def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
+    """The type of a Python number beside elements of a type: theirs where it fits, as in numpy."""
+    if dtype.kind != "V":
+        return np.result_type(dtype, value)
+    return promoted(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype
+
+
+def counted_dim(dim: int, ndim: int) -> int:
+    """A dim counted from the front.
+
+    >>> counted_dim(-1, 3)
+    2
+    """
+    if not -ndim <= dim < ndim:
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(ndim, 'dim')}")
+    return int(dim) % ndim
+
+
+def flag(name: str, value: Any) -> bool:
+    """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
+
+    >>> flag("keepdims", 1)
+    True
+    """
+    if isinstance(value, type) or value not in (False, True):
+        raise UsageTypeError(f"{name} is True or False, but got {value!r}")
+    return bool(value)

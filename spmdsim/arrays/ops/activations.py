@@ -1,0 +1,365 @@
+"""What layers put between products: activations, numbers per channel, and dropout.
+
+numpy has no error function. Here it is its Taylor series around the nearest of a row of points, of which the slopes follow
+from Hermite's recurrence: accurate to the type's last places everywhere, with one look-up per term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Context, Op, Tensor
+from spmdsim.arrays.operands import Operand, counted_dim
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, unary
+from spmdsim.arrays.ops.elementwise import one_of
+from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.random import uniform_block
+from spmdsim.core import PASSES, Rule
+from spmdsim.errors import InputError, OutOfRange, many
+from spmdsim.layout.element_type import fractional, ordered, promoted
+
+__all__ = [
+    "bias_add", "dropout", "elu", "erf", "gelu", "prelu", "relu", "relu6", "sigmoid", "silu", "softplus",
+]  # fmt: skip
+
+
+def stable_sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow on either side."""
+    right = (x.real if x.dtype.kind == "c" else x) >= 0
+    small = np.exp(np.where(right, -x, x))
+    one = np.asarray(1, small.dtype)
+    array: Array = np.where(right, one / (one + small), small / (one + small))
+    return array
+
+
+_maximum = pooled(np.maximum)
+
+
+def _relu(x: Array) -> Array:
+    array: Array = _maximum(x, np.zeros((), x.dtype))
+    return array
+
+
+relu = unary("relu", _relu, lambda y: y > 0, real=True, says="max(x, 0)")
+sigmoid = unary(
+    "sigmoid",
+    stable_sigmoid,
+    lambda y: y * (1 - y),
+    fractions=True,
+    work=PASSES,
+    says="1 / (1 + exp(-x))",
+)
+softplus = unary(
+    "softplus",
+    lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
+    lambda x: stable_sigmoid(x),
+    fractions=True,
+    says="log(1 + exp(x))",
+)
+silu = unary(
+    "silu",
+    lambda x: x * stable_sigmoid(x),
+    lambda x, y: stable_sigmoid(x) + y * (1 - stable_sigmoid(x)),
+    fractions=True,
+    says="x / (1 + exp(-x))",
+)
+relu6 = unary(
+    "relu6",
+    lambda x: np.clip(x, 0, 6).astype(x.dtype),
+    lambda y: (y > 0) & (y < 6),
+    real=True,
+    says="min(max(x, 0), 6)",
+)
+elu = unary(
+    "elu",
+    lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    lambda y: np.where(y > 0, one_of(y), y + 1),
+    fractions=True,
+    real=True,
+    says="x if x > 0 else exp(x) - 1",
+)
+
+#: Points per unit, up to where the function is 1 in float64, and terms: the next one is below 1e-17.
+_DENSITY, _END, _TERMS = 16, 6, 10
+_SLOPE = 2 / math.sqrt(math.pi)
+
+
+@lru_cache(maxsize=4)
+def _series(dtype: np.dtype) -> Array:
+    """The coefficients around every point, ``[term, point]``, the constant ones first."""
+    points = np.arange(_DENSITY * _END + 1) / _DENSITY
+    bell = _SLOPE * np.exp(-points * points)
+    hermite, before = np.ones_like(points), np.zeros_like(points)
+    rows = [np.array([math.erf(x) for x in points])]
+    for order in range(1, _TERMS + 1):
+        rows.append(bell * hermite / math.factorial(order) * (-1) ** (order - 1))
+        hermite, before = 2 * points * hermite - 2 * (order - 1) * before, hermite
+    return np.stack(rows).astype(dtype)
+
+
+def _erf(x: Array) -> Array:
+    kind = x.dtype if x.dtype.kind in "fV" else fractional(x.dtype)
+    rows = _series(np.result_type(kind, np.float32))
+    size = np.minimum(np.abs(x).astype(rows.dtype, copy=False), _END)  # nan stays nan
+    near = np.nan_to_num(np.rint(size * _DENSITY)).astype(np.intp)
+    step = size - near.astype(rows.dtype) / _DENSITY
+    total = rows[_TERMS][near]
+    for row in rows[_TERMS - 1 :: -1]:
+        total = total * step + row[near]
+    array: Array = np.copysign(total, x).astype(kind, copy=False)
+    return array
+
+
+def _bell(x: Array) -> Array:
+    array: Array = np.asarray(_SLOPE, x.dtype) * np.exp(-x * x)
+    return array
+
+
+erf = unary(
+    "erf",
+    _erf,
+    _bell,
+    fractions=True,
+    real=True,
+    work=PASSES,
+    says="2 / sqrt(pi) * integral of exp(-t**2) from 0 to x",
+)
+
+
+_SCALE = math.sqrt(2 / math.pi)
+
+
+def _numbers(x: Array, *values: float) -> list[Array]:
+    """Numbers in an array's type: 16-bit floats meet Python's in a wider one."""
+    return [np.asarray(value, x.dtype) for value in values]
+
+
+def _by_tanh(x: Array) -> Array:
+    half, cubic, scale = np.asarray(0.5, x.dtype), np.asarray(0.044715, x.dtype), np.asarray(_SCALE, x.dtype)
+    array: Array = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
+    return array
+
+
+def _slope_by_tanh(x: Array) -> Array:
+    half, cubic, scale = _numbers(x, 0.5, 0.044715, _SCALE)
+    t = np.tanh(scale * (x + cubic * x * x * x))
+    array: Array = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
+    return array
+
+
+def _share(x: Array) -> Array:
+    """The share of normally distributed numbers that are less than ``x``."""
+    half, root = _numbers(x, 0.5, math.sqrt(0.5))
+    array: Array = half * (1 + _erf(x * root))
+    return array
+
+
+def _slope_exact(x: Array) -> Array:
+    half, root = _numbers(x, 0.5, math.sqrt(0.5))
+    array: Array = _share(x) + x * root * half * _bell(x * root)
+    return array
+
+
+def _slope_by_sigmoid(x: Array) -> Array:
+    scaled = np.asarray(1.702, x.dtype) * x
+    y = stable_sigmoid(scaled)
+    array: Array = y + scaled * y * (1 - y)
+    return array
+
+
+def _form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = False) -> Any:
+    """A form of GELU, given fractions where it is given whole numbers; its slope; its result type."""
+
+    def local(x: Array) -> Any:
+        return function(x.astype(fractional(x.dtype), copy=False))
+
+    return local, slope, derived("gelu", local, real)
+
+
+#: By what ``approximate`` is; the first one is by Hendrycks and Gimpel, 2016.
+_FORMS = {
+    "tanh": _form(_by_tanh, _slope_by_tanh),
+    "none": _form(lambda x: x * _share(x), _slope_exact, real=True),
+    "sigmoid": _form(
+        lambda x: x * stable_sigmoid(np.asarray(1.702, x.dtype) * x), _slope_by_sigmoid, real=True
+    ),
+}
+
+_gelu_op = Op(
+    "gelu",
+    Rule.parse("... -> ...", work=PASSES, backward=3),
+    lambda x, approximate="tanh": _FORMS[approximate][0](x),
+    lambda dy, xs, _y, approximate="tanh": (dy * conj(_FORMS[approximate][1](xs[0])),),
+    dtype=lambda x, approximate="tanh": _FORMS[approximate][2](x),
+)
+
+
+@operator(_gelu_op)
+def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
+    """Apply the Gaussian error linear unit to every element.
+
+    Integers become floats.
+
+    Args:
+        x: the tensor.
+        approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``"none"`` (or
+            False): ``x / 2 * (1 + erf(x / sqrt(2)))``, which is at most 5e-4 away. The words are torch's, the truth
+            values JAX's and Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's
+            FastGeLU, OneFlow's quick_gelu).
+
+    Raises:
+        InputError: another word.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.gelu(m - 2.0).full().round(4).tolist(), ops.gelu(m - 2.0, approximate="none").full().round(4).tolist()
+    ([[0.8412, -0.1588], [0.0, 1.9546]], [[0.8413, -0.1587], [0.0, 1.9545]])
+    """
+    form = ("tanh" if approximate else "none") if isinstance(approximate, bool) else approximate
+    if not isinstance(form, str) or form not in _FORMS:
+        raise InputError(
+            f"approximate is 'tanh', 'none' (also True and False) or 'sigmoid', not {approximate!r}"
+        )
+    return _gelu_op(x) if form == "tanh" else _gelu_op(x, approximate=form)
+
+
+def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> Rule:
+    """``x`` with one parameter per entry of a dim; a single entry serves them all."""
+    if not 0 <= dim < len(x):
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(len(x), 'dim')}")
+    names = [f"d{k}" for k in range(len(x))]
+    parameter = "1" if channel == (1,) and x[dim] != 1 else names[dim]
+    return Rule.parse(f"{' '.join(names)}, {parameter} -> {' '.join(names)}", linear=linear)
+
+
+def _along(parameter: Array, ndim: int, dim: int) -> Array:
+    return parameter.reshape([-1 if k == dim else 1 for k in range(ndim)])
+
+
+def _per_channel(gradient: Array, parameter: Array, dim: int) -> Array:
+    dims = tuple(k for k in range(gradient.ndim) if k != dim)
+    total = gradient.sum(axis=dims, dtype=gradient.dtype)
+    array: Array = total if total.shape == parameter.shape else total.sum(keepdims=True, dtype=total.dtype)
+    return array
+
+
+_bias_op = Op(
+    "bias_add",
+    lambda x, bias, dim: _channel_rule(x, bias, dim, linear="all"),
+    lambda x, bias, dim: x + _along(bias, x.ndim, dim),
+    lambda dy, operands, _y, dim: (dy, _per_channel(dy, operands[1], dim)),
+)
+
+
+@operator(_bias_op)
+def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
+    """Add one number per entry of a dimension: ``[n, c, ...] + [c]``.
+
+    The result has the type to which both operands are promoted.
+
+    Args:
+        x: the tensor.
+        bias: ``[c]``, or ``[1]`` for the same number everywhere.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range, a bias of several dims or none, or of another size than the dim.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
+    [[13, 21, 32], [16, 25, 34]]
+    """
+    return _bias_op(*alike("bias_add", x, bias), dim=counted_dim(dim, x.ndim))
+
+
+def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any]:
+    x, slope = operands
+    negative = x <= 0
+    return (
+        np.where(negative, dy * _along(slope, x.ndim, dim), dy),
+        _per_channel(np.where(negative, dy * x, np.zeros((), dy.dtype)), slope, dim),
+    )
+
+
+_prelu_op = Op(
+    "prelu",
+    _channel_rule,
+    lambda x, slope, dim: np.where(x > 0, x, x * _along(slope, x.ndim, dim)),
+    _prelu_vjp,
+    dtype=lambda x, slope, dim: ordered(promoted(x, slope), "prelu"),
+)
+
+
+@operator(_prelu_op)
+def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
+    """Multiply negative elements by the slope of their channel.
+
+    The result has the type to which both operands are promoted.
+
+    Args:
+        x: ``[n, c, ...]``, real.
+        slope: ``[c]``, or ``[1]`` for the same slope everywhere.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range, slopes of several dims or none, or of another size than the dim; complex
+            numbers.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.prelu(m - 2.0, [0.5, 0.1]).full().tolist()
+    [[1.0, -0.1], [0.0, 2.0]]
+    """
+    return _prelu_op(*alike("prelu", x, slope), dim=counted_dim(dim, x.ndim))
+
+
+def _mask(context: Context, x: Array, rate: float, seed: int) -> Array:
+    """Which elements stay, by their global index, scaled so that the mean stays the same."""
+    keep = uniform_block(context.index(0), context.bound.shapes[0], np.float32, seed) >= rate
+    array: Array = keep * x.dtype.type(1 / (1 - rate))
+    return array
+
+
+_dropout_op = Op(
+    "dropout",
+    Rule.parse("... -> ...", linear="each"),
+    lambda context, x, rate, seed: np.asarray(x * _mask(context, x, rate, seed), x.dtype),
+    lambda context, dy, xs, _y, rate, seed: (dy * _mask(context, xs[0], rate, seed),),
+    contextual=True,
+    varying=("seed",),
+)
+
+
+@operator(_dropout_op)
+def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
+    """Set a share of the elements to zero and scale the others up.
+
+    Integers become floats.
+
+    Which ones follows from the seed and the global index: every layout and rank count drops the same.
+
+    Args:
+        x: the tensor.
+        rate: share of elements to drop, ``0 <= rate < 1``.
+        seed: another one for every call.
+
+    Raises:
+        InputError: a rate outside [0, 1).
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> bool((ops.dropout(m, 0.5, seed=1).full() == ops.dropout(m, 0.5, seed=1).full()).all())
+    True
+    """
+    if not 0 <= rate < 1:
+        raise InputError(f"dropout drops a share of at least 0 and less than 1, not {rate}")
+    x = x if x.dtype.kind in "fcV" else cast(x, fractional(x.dtype))
+    return x if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))

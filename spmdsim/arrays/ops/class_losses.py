@@ -1,0 +1,190 @@
+"""Cross entropies of classes.
+
+Those with two results are SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy of other frameworks.
+Their classes must not be split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Op, Tensor
+from spmdsim.arrays.ops.declare import Array, Arrays, in_fractions
+from spmdsim.arrays.ops.dim_reductions import as_type, mean, reduced, wide
+from spmdsim.arrays.ops.dim_reductions import sum as sum_
+from spmdsim.arrays.ops.elementwise import exp, log, subtract
+from spmdsim.arrays.ops.lookup import pick
+from spmdsim.arrays.ops.normalise import is_whole, row_log_softmax, row_softmax, shift_rows
+from spmdsim.arrays.ops.operators import operator
+from spmdsim.core import PASSES, Rule
+from spmdsim.errors import RuleError
+from spmdsim.redistribution.sparse_lookup import checked_ids
+
+__all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy"]
+
+
+def _rows(logits: Array, labels: Array) -> Array:
+    checked_ids(labels, logits.shape[-1], what="classes")
+    return _losses(logits, _at(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
+
+
+def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
+    """The losses, and what their gradient takes again: exponentials, their sums, and where the labels are."""
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    picked = shifted[at]
+    powers = np.exp(shifted, out=shifted)
+    totals = np.add.reduce(powers, axis=-1, keepdims=True, dtype=logits.dtype)
+    return np.log(totals[..., 0]) - picked, (powers, totals, at)
+
+
+def _at(labels: Array) -> tuple[Array, ...]:
+    """Where the labelled elements of rows are."""
+    if labels.ndim == 1:
+        return np.arange(len(labels)), labels
+    return *np.ix_(*map(np.arange, labels.shape)), labels
+
+
+def _rows_vjp(dy: Array, operands: Arrays, _losses: Any) -> tuple[Array, None]:
+    """Softmax minus one at the label."""
+    return _slope(dy, row_softmax(operands[0], -1), _at(operands[1])), None
+
+
+def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
+    softmax[at] -= 1
+    softmax *= dy[..., None]
+    return softmax
+
+
+_rows_op = Op(
+    "cross_entropy",
+    Rule.parse("... w, ... -> ...", whole="w", work=PASSES),
+    _rows,
+    _rows_vjp,
+    dtype=lambda logits, _labels: logits,
+)
+
+
+@operator(_rows_op)
+def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Compute minus the log-probability of each label.
+
+    Where the classes are split (vocabulary-parallel logits) the rows are never gathered: a max, a sum of
+    exponentials and the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
+
+    Args:
+        logits: ``[..., c]``.
+        labels: integers ``[...]``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Raises:
+        RuleError: an unknown reduction.
+        InputError: a label outside the classes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> print(f"{ops.cross_entropy(m, Tensor.from_global([0, 1], m.layout.mesh('dp'))).item():.4f}")
+    0.1269
+    """
+    (logits,) = in_fractions("cross_entropy", logits)
+    if is_whole(logits, logits.ndim - 1):
+        losses = _rows_op(logits, labels)
+    else:
+        shifted = shift_rows(wide(logits), logits.ndim - 1)
+        losses = subtract(log(reduced(sum_(exp(shifted), -1))), reduced(pick(shifted, labels)))
+        losses = as_type(losses, logits.dtype)
+    if reduction == "none":
+        return losses
+    if reduction not in ("mean", "sum"):
+        raise RuleError(f"the reduction of cross_entropy is 'mean', 'sum' or 'none', not {reduction!r}")
+    return mean(losses) if reduction == "mean" else sum_(losses)
+
+
+def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
+    logs = row_log_softmax(logits, -1)
+    return -(labels * logs).sum(axis=-1, dtype=logits.dtype), np.exp(logs) - labels
+
+
+def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, Array]:
+    logits, labels = operands
+    logs = row_log_softmax(logits, -1)
+    mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
+    dloss = np.zeros((), logits.dtype) if dys[0] is None else dys[0][..., None]
+    return dloss * (np.exp(logs) * mass - labels), -dloss * logs
+
+
+_dense_op = Op(
+    "softmax_cross_entropy",
+    Rule.parse("... w, ... w -> ..., ... w", whole="w", work=PASSES),
+    _dense,
+    _dense_vjp,
+)
+
+
+@operator(_dense_op)
+def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the cross entropy of rows of probabilities, and softmax minus labels.
+
+    The second result has no gradient of its own.
+
+    Args:
+        logits: ``[..., c]``; c must not be split.
+        labels: probabilities ``[..., c]``.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> loss, slope = ops.softmax_cross_entropy(m, ops.softmax(m))
+    >>> loss.shape, slope.shape
+    ((2,), (2, 2))
+    """
+    losses, gradients = _dense_op.results(*in_fractions("softmax_cross_entropy", logits, labels))
+    return losses, gradients
+
+
+def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
+    checked_ids(labels, logits.shape[-1], what="classes")
+    logs = row_log_softmax(logits, -1)
+    return np.exp(logs), -logs[_at(labels)]
+
+
+def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
+    logits, labels = operands
+    dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
+    gradient = np.exp(row_log_softmax(logits, -1))
+    gradient[_at(labels)] -= 1
+    return dloss * gradient, None
+
+
+_sparse_op = Op(
+    "sparse_softmax_cross_entropy",
+    Rule.parse("... w, ... -> ... w, ...", whole="w", work=PASSES),
+    _sparse,
+    _sparse_vjp,
+    dtype=lambda logits, _labels: logits,
+)
+
+
+@operator(_sparse_op)
+def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the softmax of logits and the cross entropy of the labelled classes.
+
+    The softmax has no gradient of its own.
+
+    Args:
+        logits: ``[..., c]``; c must not be split.
+        labels: integers ``[...]``.
+
+    Raises:
+        InputError: a label outside the classes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> labels = Tensor.from_global([0, 1], m.layout.mesh("dp"))
+    >>> probabilities, losses = ops.sparse_softmax_cross_entropy(m, labels)
+    >>> probabilities.shape, losses.full().round(4).tolist()
+    ((2, 2), [0.1269, 0.1269])
+    """
+    probabilities, losses = _sparse_op.results(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
+    return probabilities, losses

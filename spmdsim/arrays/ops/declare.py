@@ -1,0 +1,320 @@
+"""How an operator on elements is declared in one row: its function, its slope, and what linearity lets through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from spmdsim.arrays import Op, Tensor
+from spmdsim.arrays.operands import Operand, constant, operands
+from spmdsim.arrays.ops.operators import OperatorFunction, P, operator
+from spmdsim.core import Rule
+from spmdsim.core.operator import apply
+from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import fractional, number_type, ordered, promoted
+from spmdsim.worlds.pool import SMALLEST, empty
+
+__all__ = ["cast"]
+
+
+def unbroadcast(gradient: Array, shape: Shape) -> Array:
+    """Sum a gradient over the dims that broadcasting added or stretched.
+
+    >>> unbroadcast(np.ones((2, 3)), (3,)).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    if gradient.shape == shape:
+        return gradient
+    extra = gradient.ndim - len(shape)
+    stretched = [d for d, n in enumerate(shape) if gradient.shape[d + extra] != n]
+    dims = (*range(extra), *(d + extra for d in stretched))
+    array: Array = gradient.sum(axis=dims, dtype=gradient.dtype).reshape(shape)
+    return array
+
+
+#: What local functions take and give, and the sizes of dims.
+Array = np.ndarray
+Arrays = Sequence[np.ndarray]
+Shape = tuple[int, ...]
+Vjp = Callable[..., Sequence[Any]]
+#: What says yes or no, of numbers of any size.
+COMPARISONS = {
+    *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
+    *(np.logical_and, np.logical_or, np.logical_xor),
+}
+
+#: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost as much as the layer.
+Gradient = Callable[[], np.ndarray]
+
+
+_cast_op = Op(
+    "cast",
+    Rule.parse("... -> ...", linear="each"),
+    lambda x, dtype: (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype),
+    lambda dy, _operands, _y, dtype: (dy,),
+    dtype=lambda _, dtype: np.dtype(dtype),
+)
+
+
+@operator(_cast_op)
+def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
+    """Convert a tensor to another element type.
+
+    A real type takes the real part of complex numbers.
+
+    A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
+    reduced first otherwise.
+
+    Args:
+        x: the tensor.
+        dtype: the element type of the result.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.cast(x, "float32").dtype
+    dtype('float32')
+    """
+    return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
+
+
+def alike(name: str, *values: Operand) -> list[Tensor]:
+    """Operands as tensors, in one type where numpy does not find it by itself: with bfloat16 and its relatives."""
+    tensors = [operand for operand in values if isinstance(operand, Tensor)]
+    if len(tensors) < len(values):
+        tensors = operands(name, values)
+    dtypes = {tensor.meta.dtype for tensor in tensors}
+    if len(dtypes) == 1 or not any(dtype.kind == "V" for dtype in dtypes):
+        return tensors
+    common = promoted(*dtypes)
+    return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in tensors]
+
+
+def in_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
+    """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet."""
+    dtypes = [ordered(tensor.dtype, name) for tensor in tensors]
+    if all(dtype.kind in "fV" for dtype in dtypes):
+        return alike(name, *tensors)
+    common = fractional(promoted(*dtypes))
+    return alike(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
+
+
+def conj(array: Any) -> Any:
+    """The complex conjugate, without a copy of what is real."""
+    return array.conj() if array.dtype.kind == "c" else array
+
+
+def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of elements of numpy's, which puts large results into buffers that nobody uses any more.
+
+    Fresh memory costs page faults, which take longer than an addition does.
+    """
+    if not isinstance(function, np.ufunc):
+        return function
+
+    def local(*arrays: Array) -> Any:
+        if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
+            return function(*arrays)
+        dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
+        shape = arrays[0].shape
+        if shape != arrays[-1].shape:
+            shape = np.broadcast_shapes(*[array.shape for array in arrays])
+        return function(*arrays, out=empty(shape, dtype))
+
+    return local
+
+
+def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
+    """The result type of a function of elements, by trying it on one; ``real`` ones compare numbers, so complex ones are refused."""
+
+    @lru_cache(maxsize=512)
+    def dtype(*dtypes: np.dtype) -> np.dtype:
+        for one in dtypes if real else ():
+            ordered(one, name)
+        try:
+            with np.errstate(all="ignore"):
+                return np.asarray(function(*[np.ones(1, one) for one in dtypes])).dtype
+        except TypeError:
+            names = " and ".join(one.name for one in dtypes)
+            raise RuleError(f"{name} is not defined for elements of {names}") from None
+
+    return dtype
+
+
+def binary(
+    name: str,
+    function: Callable[..., Any],
+    vjp: Vjp | None,
+    linear: Any = "none",
+    moves: bool = False,
+    says: str = "",
+    **rule: Any,
+) -> OperatorFunction[[Operand, Operand], Tensor]:
+    """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes.
+
+    A gradient may be a function without arguments, which is called if that gradient is wanted. The result's type
+    follows from the function. With ``moves`` floats of 16 bits are given to it as they are. ``says`` is its formula, where
+    the function is not numpy's own.
+    """
+    declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
+    gradient = None if vjp is None else _summed(vjp)
+    op = Op(name, declared, pooled(function), gradient, dtype=derived(name, function), moves=moves)
+    compares = function in COMPARISONS
+    adapts = compares or function is np.true_divide
+
+    def call(a: Operand, b: Operand, /) -> Tensor:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            like = a if isinstance(a, Tensor) else b
+            if not isinstance(like, Tensor):
+                a, b = operands(name, (a, b))
+            else:
+                other = b if like is a else a
+                if adapts and like.meta.dtype.kind in "iu":
+                    other = _in_range(other, like.dtype, compares)
+                other = constant(other, like)
+                a, b = (like, other) if like is a else (other, like)
+        # Without another call in between: it costs as much as a sum of few elements.
+        return apply(op, (a, b) if a.meta.dtype is b.meta.dtype else alike(name, a, b), {})  # type: ignore[no-any-return]
+
+    return _named(call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear)
+
+
+def _in_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
+    """Return an int that is out of range for an integer type as a float; for comparisons as an infinite one.
+
+    Comparisons with an infinite number are those with the int. Quotients of integers are floats anyway.
+    """
+    if type(value) is not int:
+        return value
+    limits = np.iinfo(dtype)
+    if limits.min <= value <= limits.max:
+        return value
+    return math.copysign(math.inf, value) if compares else float(value)
+
+
+def _summed(vjp: Vjp) -> Vjp:
+    """The gradients summed over what was broadcast."""
+
+    def lazily(gradient: Any, shape: Shape) -> Any:
+        if callable(gradient):
+            return lambda: unbroadcast(gradient(), shape)
+        return unbroadcast(gradient, shape)
+
+    def local(dy: Array, operands: Arrays, result: Any, **params: Any) -> list[Any]:
+        gradients = vjp(dy, operands, result, **params)
+        return [None if g is None else lazily(g, x.shape) for g, x in zip(gradients, operands)]
+
+    return local
+
+
+def unary(
+    name: str,
+    function: Callable[..., Any],
+    derivative: Callable[..., Any] | None = None,
+    linear: Any = "none",
+    vjp: Vjp | None = None,
+    fractions: bool = False,
+    real: bool = False,
+    says: str = "",
+    **rule: Any,
+) -> OperatorFunction[[Tensor], Tensor]:
+    """A function of one element, whose result type follows from the function.
+
+    ``derivative`` is the slope from the operand ``x``, the result ``y``, or both, as its parameters are called: what it does
+    not take is not kept for it. The gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
+    With ``fractions`` whole numbers become fractions before the function sees them, as numpy's own do by themselves; ``real``
+    refuses complex ones; ``says`` is its formula, where the function is not numpy's own; the rest is as in :meth:`Rule.parse`.
+    """
+
+    def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
+        return (_scaled(dy, conj(slope(operands[0], result))),)
+
+    slope, seen = _slope(derivative or (lambda x: x))
+    local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
+    declared = Rule.parse("... -> ...", linear=linear, **rule)
+    dtype = derived(name, local, real)
+    gradient = times if derivative else vjp
+    unseen = () if "x" in seen else (0,)
+    op = Op(name, declared, pooled(local), gradient, dtype, saves_result="y" in seen, unseen=unseen)
+
+    def call(x: Tensor, /) -> Tensor:
+        return apply(op, (x,), {})  # type: ignore[no-any-return]
+
+    return _named(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
+
+
+def _slope(derivative: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """A derivative as a function of operand and result, and which of them it takes, by their names."""
+    seen = "".join(signature(derivative).parameters)
+    return {"x": lambda x, y: derivative(x), "y": lambda x, y: derivative(y)}.get(seen, derivative), seen
+
+
+def _scaled(dy: Array, slope: Array) -> Array:
+    """A gradient times a slope, in a buffer that nobody uses any more."""
+    if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
+        array: Array = dy * slope
+    else:
+        array = np.multiply(dy, slope, out=empty(dy.shape, dy.dtype))
+    return array
+
+
+def _named(
+    call: Callable[P, Tensor], op: Op, function: Callable[..., Any], says: str, linear: Any
+) -> OperatorFunction[P, Tensor]:
+    call.__name__ = call.__qualname__ = op.name
+    call.__doc__ = _compose_docstring(op, call.__code__.co_argcount == 2, function, says, linear)
+    return OperatorFunction(call, op, direct=True)
+
+
+def _compose_docstring(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:
+    """Return the docstring of a function of elements, from its declaration, with an example."""
+    shapes = "Operands may have any shapes that broadcast" if two else "The operand may have any shape"
+    partial = (
+        "Partial operands are reduced first."
+        if linear == "none"
+        else "Partial sums pass through as far as the function is linear."
+    )
+    gradient = "It has a gradient." if op.vjp is not None else "It has no gradient."
+    broadcast = ", or shapes that do not broadcast" if two else ""
+    return f"""Compute ``{says}`` of every element.
+
+{shapes}; the element type of the result is NumPy's. {partial} {gradient}
+
+Raises:
+    RuleError: element types that it is not defined for{broadcast}.
+{_example(op.name, function, two)}"""
+
+
+#: Of an example the first that the function takes and for which it gives finite numbers.
+_SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]))
+
+
+def _example(name: str, function: Callable[..., Any], two: bool) -> str:
+    for sample in _SAMPLES:
+        arrays = [np.array(values) for values in sample[: 1 + two]]
+        try:
+            with np.errstate(all="ignore"):
+                result = np.asarray(function(*arrays))
+        except TypeError:
+            continue
+        if np.isfinite(result).all():
+            tensors = ", ".join(f"Tensor.from_global({values}, layout)" for values in sample[: 1 + two])
+            short = ".round(4)" if result.dtype.kind in "fc" else ""
+            values = (result.round(4) if short else result).tolist()
+            return f"""
+>>> from spmdsim import Mesh, Tensor, ops
+>>> layout = Mesh((2,), ("dp",))("dp")
+>>> ops.{name}({tensors}).full(){short}.tolist()
+{values}
+"""
+    return ""
+
+
+def boolean(*_: Any, **__: Any) -> np.dtype:
+    """The result type of comparisons."""
+    return np.dtype(bool)

@@ -1,0 +1,272 @@
+"""Sums of products in Einstein's notation, and over several dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from string import ascii_letters
+from typing import Any, cast
+
+import numpy as np
+
+from spmdsim.arrays import Op, Tensor
+from spmdsim.arrays.operands import Operand, counted_dim
+from spmdsim.arrays.ops.along import take_along_axis
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, conj
+from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.ops.shape import reshape, transpose
+from spmdsim.core import Layout, Rule
+from spmdsim.errors import RuleError, UsageTypeError, many
+
+__all__ = ["einsum", "tensordot"]
+
+#: The letters of labels that are numbers, in their order.
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@lru_cache(maxsize=1024)
+def _terms(equation: str) -> tuple[tuple[str, ...], str]:
+    compact = equation.replace(" ", "")
+    if compact.count("->") != 1:
+        raise RuleError(f"einsum takes terms such as 'ij,jk->ik', but got {equation!r}")
+    left, out = compact.split("->")
+    return tuple(left.split(",")), out
+
+
+def _spaced(term: str) -> str:
+    return " ".join(term.replace("...", ".")).replace(".", "...")
+
+
+def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
+    terms, out = _terms(equation)
+    for term in (*terms, out):
+        letters = term.replace("...", "")
+        if not letters.isalpha() and letters:
+            raise RuleError(f"einsum terms are letters and '...', but {equation!r} has {term!r}")
+    text = f"{', '.join(map(_spaced, terms))} -> {_spaced(out)}"
+    return Rule.parse(text, linear="each")
+
+
+def _contract(equation: str, *arrays: Array) -> Array:
+    # In one type: numpy reduces pairs in their own, so truth values and short integers would not add up.
+    kind = np.result_type(*arrays)
+    arrays = tuple(array.astype(kind, copy=False) for array in arrays)
+    return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
+
+
+def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
+    """The transposed equation; letters that only the operand has are broadcast back."""
+    terms, out = _terms(equation)
+    gradients = []
+    for i, (term, operand) in enumerate(zip(terms, operands)):
+        others = [(t, conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
+        present = set(out).union(*[set(t) for t, _ in others])
+        kept = "".join(c for c in term.replace("...", "") if c in present)
+        dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
+        equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{kept}"
+        slope = _contract(equation_i, dy, *[x for _, x in others])
+        gradients.append(_expand_to(slope, f"{dots}{kept}", term, operand.shape))
+    return gradients
+
+
+def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
+    """Reorder letters, insert missing ones, and undo broadcasting of ``...``."""
+    letters = have.replace("...", "")
+    width = len(shape) - len(want.replace("...", ""))
+    lead = array.ndim - len(letters)
+    names = [f".{k}" for k in range(lead - 1, -1, -1)] + list(letters)
+    target: list[str] = []
+    for c in want.replace("...", "."):
+        target += [f".{k}" for k in range(width - 1, -1, -1)] if c == "." else [c]
+    extra = tuple(i for i, name in enumerate(names) if name not in target)
+    array = array.sum(axis=extra) if extra else array
+    names = [name for name in names if name in target]
+    array = array.transpose([names.index(name) for name in target if name in names])
+    index = tuple(slice(None) if name in names else None for name in target)
+    array = array[index]
+    for d, n in enumerate(shape):
+        if n == 1 and array.shape[d] != 1:
+            array = array.sum(axis=d, keepdims=True)
+    return np.broadcast_to(array, shape)
+
+
+_einsum_op = Op(
+    "einsum",
+    _einsum_rule,
+    lambda *arrays, equation: _contract(equation.replace(" ", ""), *arrays),
+    _einsum_vjp,
+)
+
+
+@operator(_einsum_op)
+def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Tensor:
+    """Compute a sum of products in Einstein's notation, as ``numpy.einsum``.
+
+    An example of the notation is ``"bij,bjk->bik"``.
+
+    Args:
+        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts. Without ``->`` the result has
+            the letters that occur once, by the alphabet. A letter twice in an operand takes its diagonal. Or the first
+            operand, if labels are lists.
+        *tensors: the operands; dims of size 1 stand for longer ones of the same letter. Or each operand followed by
+            its list of labels, which are numbers below 52 or ``...``, and the result's list in the end, if any.
+
+    Raises:
+        RuleError: sizes that differ, a letter of the result that no operand has, not as many terms as operands.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.einsum("ij,kj->ik", m, m).full().tolist()
+    [[10.0, 10.0], [10.0, 20.0]]
+    >>> ops.einsum(m, [0, 1], m, [1, 2]).full().tolist() == (m @ m).full().tolist(), ops.einsum("ii", m).item()
+    (True, 7.0)
+    """
+    if not isinstance(equation, str):
+        equation, tensors = _from_lists((equation, *tensors))
+    operands = alike("einsum", *cast("tuple[Operand, ...]", tensors))
+    shapes = tuple(x.shape for x in operands)
+    written, dropped, repeated = _settled(equation, shapes)
+    if repeated:
+        equation, *operands = _without_repeats(written, operands)
+        return einsum(equation, *operands)
+    for k, dims in dropped:
+        operands[k] = reshape(operands[k], [n for d, n in enumerate(shapes[k]) if d not in dims])
+    return _einsum_op(*operands, equation=written)
+
+
+def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
+    """An equation and its operands, from operands that are each followed by a list of labels."""
+    labels = [*args[1::2], *(args[-1:] if len(args) % 2 else ())]
+    if len(args) < 2 or not all(isinstance(one, (list, tuple)) for one in labels):
+        raise UsageTypeError(
+            "einsum takes an equation such as 'ij,jk->ik' and operands, or operands each followed by a list of labels, such as "
+            "einsum(x, [0, 1], y, [1, 2])"
+        )
+    terms = ["".join(map(_letter, one)) for one in labels]
+    result = "->" + terms.pop() if len(args) % 2 else ""
+    return ",".join(terms) + result, tuple(args[: len(args) // 2 * 2 : 2])
+
+
+def _letter(label: Any) -> str:
+    if label is Ellipsis:
+        return "..."
+    if (
+        isinstance(label, (bool, np.bool_))
+        or not isinstance(label, (int, np.integer))
+        or not 0 <= label < len(LETTERS)
+    ):
+        raise RuleError(
+            f"einsum: labels are whole numbers from 0 to {len(LETTERS) - 1}, or ..., but got {label!r}"
+        )
+    return LETTERS[label]
+
+
+@lru_cache(maxsize=1024)
+def _settled(equation: str, shapes: tuple[Shape, ...]) -> tuple[str, list[tuple[int, list[int]]], bool]:
+    """Write an equation out for operands of these shapes.
+
+    Returns:
+        The equation, with its result, and without letters of dims that broadcast; these dims, with the number of their
+        operand; and whether a letter stands twice in a term, whereupon nothing is left out.
+    """
+    compact = equation.replace(" ", "")
+    if "->" not in compact:
+        once = sorted(c for c in set(compact) if c.isalpha() and compact.count(c) == 1)
+        compact = f"{compact}->{'...' * ('...' in compact)}{''.join(once)}"
+    terms, out = _terms(compact)
+    if len(terms) != len(shapes):
+        raise RuleError(
+            f"einsum: {equation!r} has {many(len(terms), 'term')} for {many(len(shapes), 'operand')}"
+        )
+    letters = [term.replace("...", "") for term in terms]
+    if any(len(set(one)) < len(one) for one in letters):
+        return compact, [], True
+    most: dict[str, int] = {}
+    dims = [_dims_of(term, len(shape)) for term, shape in zip(terms, shapes)]
+    for places, shape in zip(dims, shapes):
+        for c, d in places.items():
+            most[c] = max(most.get(c, 1), shape[d]) if shape[d] and most.get(c, 1) else 0
+    dropped, written = [], list(terms)
+    for k, (places, shape) in enumerate(zip(dims, shapes)):
+        gone = {c: d for c, d in places.items() if shape[d] == 1 != most[c]}
+        if gone:
+            written[k] = "".join(c for c in terms[k] if c not in gone)
+            dropped.append((k, sorted(gone.values())))
+    return f"{','.join(written)}->{out}", dropped, False
+
+
+def _dims_of(term: str, ndim: int) -> dict[str, int]:
+    """Return the dim that each letter of a term names; an empty dict if they do not fit, which the rule refuses later."""
+    before, dots, after = term.partition("...")
+    if len(before) + len(after) > ndim or (not dots and len(before) < ndim):
+        return {}
+    return {**{c: d for d, c in enumerate(before)}, **{c: ndim - len(after) + d for d, c in enumerate(after)}}
+
+
+def _without_repeats(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...]:
+    """The equation and the operands with diagonals in the place of letters that stand twice."""
+    terms, out = _terms(equation)
+    pairs = [_diagonals(list(term.replace("...", ".")), x) for term, x in zip(terms, operands)]
+    left = ",".join("".join(term).replace(".", "...") for term, _ in pairs)
+    return f"{left}->{out}", *[x for _, x in pairs]
+
+
+def _diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
+    """Return the term and the tensor with the diagonal, as last dim, for each letter that stands twice."""
+    for letter in term:
+        if letter != "." and term.count(letter) > 1:
+            places = [k for k, c in enumerate(term) if c == letter][:2]
+            first, second = (k - len(term) if "." in term[:k] else k for k in places)
+            if x.shape[first] != x.shape[second]:
+                raise RuleError(
+                    f"einsum: {letter!r} is {x.shape[first]} and {x.shape[second]} in shape {x.shape}"
+                )
+            others = [d for d in range(x.ndim) if d not in (first % x.ndim, second % x.ndim)]
+            matrices = transpose(x, [*others, first % x.ndim, second % x.ndim])
+            rest = [c for k, c in enumerate(term) if k not in places]
+            return _diagonals([*rest, letter], _diagonal(matrices))
+    return term, x
+
+
+def _diagonal(x: Tensor) -> Tensor:
+    """The diagonals of square matrices, each looked up by the ranks that have its row."""
+    n = x.shape[-1]
+    if not n:
+        return reshape(x, x.shape[:-1])
+    ids = np.arange(n).reshape(*[1] * (x.ndim - 2), n, 1)
+    layout = Layout(x.layout.mesh, [*[None] * (x.ndim - 2), x.layout.dims[-2], None])
+    diagonal = take_along_axis(x, Tensor.from_global(ids, layout, x.world), -1)
+    return reshape(diagonal, diagonal.shape[:-1])
+
+
+@operator()
+def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """Compute a product that is summed over several dimensions.
+
+    Args:
+        a: the left tensor.
+        b: the right tensor.
+        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
+
+    Raises:
+        RuleError: different numbers of dims, or sizes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.tensordot(m, m, 1).full().tolist()
+    [[11.0, 7.0], [14.0, 18.0]]
+    """
+    a, b = alike("tensordot", a, b)
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(a.ndim, b.ndim):
+            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {many(b.ndim, 'dim')}")
+        axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
+    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
+    left, right = ([counted_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
+    if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
+        raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
+    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
+    for d, e in zip(left, right):
+        second[e] = first[d]
+    kept = [name for name in (*first, *second) if (name in first) != (name in second)]
+    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", a, b)

@@ -1,0 +1,393 @@
+"""Element by element, with numpy's broadcasting: each operator is one row, by numpy's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Op, Tensor
+from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.ops.declare import (
+    Array,
+    Arrays,
+    Gradient,
+    Shape,
+    Vjp,
+    alike,
+    binary,
+    conj,
+    unary,
+    unbroadcast,
+)
+from spmdsim.arrays.ops.operators import operator
+from spmdsim.core import FUNCTIONS, PASSES, Rule
+from spmdsim.errors import InputError, RuleError
+from spmdsim.layout.element_type import ordered, promoted
+
+__all__ = [
+    "absolute", "add", "add_n", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
+    "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor", "ceil", "clip", "conjugate", "copysign",
+    "cos", "cosh", "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal",
+    "hypot", "identity", "imag", "isfinite", "isinf", "isnan", "left_shift", "less", "less_equal", "log",
+    "log1p", "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "positive", "power", "real",
+    "reciprocal", "remainder", "right_shift", "rint", "round", "rsqrt", "sign", "signbit", "sin", "sinh",
+    "sqrt", "square", "squared_difference", "subtract", "tan", "tanh", "trunc", "where",
+]  # fmt: skip
+
+
+def one_of(x: Array) -> Array:
+    """The number one in an array's type."""
+    return np.ones((), x.dtype)
+
+
+# -- of two elements ----------------------------------------------------------------------------------
+
+
+def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
+    """``a ** 0`` is 1 for every a, and ``0 ** b`` is 0 for every b > 0: neither changes with what is written first."""
+    a, b = ab
+
+    def of_base() -> Array:
+        with np.errstate(all="ignore"):
+            slope = np.asarray(b * np.power(a, b - 1))
+        array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
+        return array
+
+    def of_exponent() -> Array:
+        value = np.power(a, b)
+        constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
+        with np.errstate(all="ignore"):
+            slope = np.asarray(value * np.log(a.astype(value.dtype, copy=False)))
+        array: Array = dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
+        return array
+
+    return of_base, of_exponent
+
+
+def _chosen(pick: Callable[..., Any]) -> Vjp:
+    """The gradient goes to the operand that was picked, to both halves where they are equal."""
+
+    def vjp(dy: Array, ab: Arrays, _y: Any) -> tuple[Array, Array]:
+        a, b = ab
+        share = pick(a, b).astype(dy.dtype) + (a == b) * np.asarray(0.5, dy.dtype)
+        return dy * share, dy * (1 - share)
+
+    return vjp
+
+
+def _power(x: Array, y: Array) -> Array:
+    try:
+        return np.asarray(np.power(x, y))
+    except ValueError:
+        raise InputError(
+            f"{x.dtype.name} to a negative power of {y.dtype.name} is no integer: convert it first, x.astype(float)"
+        ) from None
+
+
+def _share(x: Array, a: Array, b: Array) -> Array:
+    """A leg over the hypotenuse; nothing where that is zero."""
+    y = np.hypot(a, b)
+    array: Array = x / np.where(y == 0, np.ones((), y.dtype), y)
+    return array
+
+
+def _odds(x: Array) -> Array:
+    array: Array = np.exp(-np.logaddexp(np.zeros((), x.dtype), -x))
+    return array
+
+
+# A product is linear in each factor, a sum in both together, a quotient in the numerator.
+add = binary("add", np.add, lambda dy, ab, y: (dy, dy), linear="all")
+subtract = binary("subtract", np.subtract, lambda dy, ab, y: (dy, -dy), linear="all", passes=("sum", "avg"))
+multiply = binary(
+    "multiply",
+    np.multiply,
+    lambda dy, ab, y: (lambda: dy * conj(ab[1]), lambda: dy * conj(ab[0])),
+    linear="each",
+)
+divide = binary(
+    "divide",
+    np.true_divide,
+    lambda dy, ab, y: (lambda: dy / conj(ab[1]), lambda: -dy * conj(ab[0] / ab[1] / ab[1])),
+    linear=((0,),),
+)
+power = binary("power", _power, _power_vjp, work=PASSES, says="a ** b")
+maximum = binary("maximum", np.maximum, _chosen(np.greater))
+minimum = binary("minimum", np.minimum, _chosen(np.less))
+equal = binary("equal", np.equal, None)
+greater = binary("greater", np.greater, None)
+less = binary("less", np.less, None)
+greater_equal = binary("greater_equal", np.greater_equal, None)
+less_equal = binary("less_equal", np.less_equal, None)
+not_equal = binary("not_equal", np.not_equal, None)
+logical_and = binary("logical_and", np.logical_and, None)
+logical_or = binary("logical_or", np.logical_or, None)
+floor_divide = binary("floor_divide", np.floor_divide, None)
+remainder = binary(
+    "remainder", np.remainder, lambda dy, ab, y: (dy, lambda: -dy * np.floor_divide(ab[0], ab[1]))
+)
+squared_difference = binary(
+    "squared_difference",
+    lambda a, b: (a - b) * (a - b),
+    lambda dy, ab, y: (2 * dy * conj(ab[0] - ab[1]), 2 * dy * conj(ab[1] - ab[0])),
+    says="(a - b) ** 2",
+)
+arctan2 = binary(
+    "arctan2",
+    np.arctan2,
+    lambda dy, ab, y: (
+        dy * ab[1] / (ab[0] * ab[0] + ab[1] * ab[1]),
+        -dy * ab[0] / (ab[0] * ab[0] + ab[1] * ab[1]),
+    ),
+)
+logical_xor = binary("logical_xor", np.logical_xor, None)
+bitwise_and = binary("bitwise_and", np.bitwise_and, None)
+bitwise_or = binary("bitwise_or", np.bitwise_or, None)
+bitwise_xor = binary("bitwise_xor", np.bitwise_xor, None)
+left_shift = binary("left_shift", np.left_shift, None)
+right_shift = binary("right_shift", np.right_shift, None)
+nextafter = binary("nextafter", np.nextafter, None, moves=True)
+copysign = binary(
+    "copysign",
+    np.copysign,
+    lambda dy, ab, y: (dy * np.sign(ab[0]) * np.copysign(one_of(ab[1]), ab[1]), np.zeros_like(dy)),
+)
+hypot = binary("hypot", np.hypot, lambda dy, ab, y: (dy * _share(ab[0], *ab), dy * _share(ab[1], *ab)))
+logaddexp = binary(
+    "logaddexp",
+    np.logaddexp,
+    lambda dy, ab, y: (dy * _odds(ab[0] - ab[1]), dy * _odds(ab[1] - ab[0])),
+    work=FUNCTIONS,
+)
+
+# -- of one element -----------------------------------------------------------------------------------
+
+
+def _away_from_zero(x: Array) -> Array:
+    """The slope of the modulus: its gradient points where ``x`` does, and nowhere at zero."""
+    size = np.absolute(x) if x.dtype.kind == "c" else x
+    array: Array = (
+        np.sign(x) if size is x else np.conj(x) / np.where(size == 0, np.ones((), size.dtype), size)
+    )
+    return array
+
+
+negative = unary("negative", np.negative, lambda x: np.asarray(-1, x.dtype), linear="each")
+exp = unary("exp", np.exp, lambda y: y, work=FUNCTIONS)
+log = unary("log", np.log, lambda x: 1 / x, work=FUNCTIONS)
+sqrt = unary("sqrt", np.sqrt, lambda y: np.asarray(0.5, y.dtype) / y)
+tanh = unary("tanh", np.tanh, lambda y: 1 - y * y, work=FUNCTIONS)
+absolute = unary("absolute", np.absolute, _away_from_zero)
+logical_not = unary("logical_not", np.logical_not, None)
+identity = unary("identity", lambda x: x, lambda x: one_of(x), linear="each", says="x")
+sign = unary("sign", np.sign, None)
+floor = unary("floor", np.floor, None)
+ceil = unary("ceil", np.ceil, None)
+rint = unary("rint", np.rint, None)
+square = unary("square", np.square, lambda x: 2 * x)
+reciprocal = unary("reciprocal", lambda x: one_of(x) / x, lambda y: -y * y, fractions=True, says="1 / x")
+rsqrt = unary(
+    "rsqrt", lambda x: one_of(x) / np.sqrt(x), lambda y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
+)
+sin = unary("sin", np.sin, lambda x: np.cos(x))
+cos = unary("cos", np.cos, lambda x: -np.sin(x))
+log1p = unary("log1p", np.log1p, lambda x: 1 / (1 + x))
+expm1 = unary("expm1", np.expm1, lambda y: y + 1)
+isnan = unary("isnan", np.isnan, None)
+isinf = unary("isinf", np.isinf, None)
+isfinite = unary("isfinite", np.isfinite, None)
+signbit = unary("signbit", np.signbit, None)
+round = unary("round", np.round, None)
+trunc = unary("trunc", np.trunc, None)
+positive = unary("positive", np.positive, lambda x: np.ones((), x.dtype), linear="each")
+bitwise_invert = unary("bitwise_invert", np.invert, None)
+conjugate = unary("conjugate", np.conjugate, vjp=lambda dy, xs, y: (conj(dy),), linear="each")
+real = unary("real", lambda x: np.array(x.real), lambda x: np.ones((), x.dtype), linear="each", says="x.real")
+imag = unary("imag", lambda x: np.array(x.imag), lambda x: np.asarray(-1j), linear="each", says="x.imag")
+
+
+def _with_part(x: Array, value: Array, name: str) -> Array:
+    changed = np.array(x)
+    setattr(changed, name, value)
+    return changed
+
+
+def _with_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Array, Array]:
+    return (1j * dy.imag, dy.real.copy()) if name == "real" else (dy.real + 0j, dy.imag.copy())
+
+
+_with_part_op = Op(
+    "with_part",
+    lambda *_, name: Rule.parse("..., ... -> ...", linear="all"),
+    _with_part,
+    _with_part_vjp,
+    lambda x, value, name: x,
+)
+
+
+def with_part(name: str, x: Tensor, value: Tensor) -> Tensor:
+    """Return complex numbers with another real or imaginary part; ``name`` is "real" or "imag"."""
+    return _with_part_op(x, value, name=name)
+
+
+_LN2, _LN10 = np.log(2.0), np.log(10.0)
+log2 = unary("log2", np.log2, lambda x: 1 / (x * x.dtype.type(_LN2)), work=FUNCTIONS)
+log10 = unary("log10", np.log10, lambda x: 1 / (x * x.dtype.type(_LN10)), work=FUNCTIONS)
+tan = unary("tan", np.tan, lambda y: 1 + y * y, work=FUNCTIONS)
+sinh = unary("sinh", np.sinh, lambda x: np.cosh(x), work=FUNCTIONS)
+cosh = unary("cosh", np.cosh, lambda x: np.sinh(x), work=FUNCTIONS)
+arcsin = unary("arcsin", np.arcsin, lambda y: 1 / np.cos(y), work=FUNCTIONS)
+arccos = unary("arccos", np.arccos, lambda y: -1 / np.sin(y), work=FUNCTIONS)
+arctan = unary("arctan", np.arctan, lambda x: 1 / (1 + x * x), work=FUNCTIONS)
+arcsinh = unary("arcsinh", np.arcsinh, lambda y: 1 / np.cosh(y), work=FUNCTIONS)
+arccosh = unary("arccosh", np.arccosh, lambda y: 1 / np.sinh(y), work=FUNCTIONS)
+arctanh = unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=FUNCTIONS)
+
+# -- of several ---------------------------------------------------------------------------------------
+
+
+def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
+    mask = operands[0]
+    zero = np.zeros((), dy.dtype)
+    return [
+        None,
+        unbroadcast(np.where(mask, dy, zero), operands[1].shape),
+        unbroadcast(np.where(mask, zero, dy), operands[2].shape),
+    ]
+
+
+_where_op = Op(
+    "where",
+    Rule.parse("..., ..., ... -> ...", linear=((1, 2),)),
+    np.where,
+    _where_vjp,
+    dtype=lambda _, a, b: promoted(a, b),
+    moves=True,
+)
+
+
+def _in_one_type(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
+    """Numbers and arrays in the type in which they meet, as numpy has it: that of a condition says nothing."""
+    numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
+    if all(numbers) and condition.dtype.kind == "b":  # beside which they meet as they would alone
+        return a, b
+    parts = [x if number else np.asarray(x) for x, number in zip((a, b), numbers)]
+    dtype = np.result_type(*parts)
+    return np.asarray(parts[0], dtype), np.asarray(parts[1], dtype)
+
+
+@operator(_where_op)
+def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
+    """Return ``a`` where the condition holds, else ``b``.
+
+    All three broadcast. The result has the type to which ``a`` and ``b`` are promoted.
+
+    Args:
+        condition: truth values, or numbers, of which all but 0 are true.
+        a: elements where it holds.
+        b: elements where it does not. Each of the three is a tensor, an array or a number, one at least a tensor.
+
+    Raises:
+        RuleError: shapes that do not broadcast.
+        UsageTypeError: no tensor among them.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.where(x > 3, x, 0).full().tolist()
+    [[0, 0, 0], [6, 5, 4]]
+    """
+    like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
+    typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
+    if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):
+        a, b = _in_one_type(a, b, like)
+    return _where_op(as_operand(condition, like), *alike("where", as_operand(a, typed), as_operand(b, typed)))
+
+
+def _add_n_rule(*shapes: Shape) -> Rule:
+    if len(set(shapes)) > 1:
+        raise RuleError(f"add_n takes tensors of one shape, but got {', '.join(map(str, shapes))}")
+    return Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ...", linear="all")
+
+
+_add_n_op = Op(
+    "add_n",
+    _add_n_rule,
+    lambda *arrays: np.array(reduce(np.add, arrays)),
+    lambda dy, operands, _y: [dy] * len(operands),
+)
+
+
+@operator(_add_n_op)
+def add_n(*tensors: Operand) -> Tensor:
+    """Add tensors of one shape.
+
+    Raises:
+        RuleError: shapes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.add_n(x, x, x).full().tolist()
+    [[9, 3, 6], [18, 15, 12]]
+    """
+    return _add_n_op(*alike("add_n", *tensors))
+
+
+def _bounded(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
+    """The elements, and the limits that there are."""
+    rest = list(arrays[1:])
+    return arrays[0], rest.pop(0) if "min" in limits else None, rest.pop() if "max" in limits else None
+
+
+def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
+    """An element has a slope up to its limits, a limit where it is what comes out."""
+    x, low, high = _bounded(operands, limits)
+    zero = np.zeros((), dy.dtype)
+    above = False if high is None else x > high
+    above = above if low is None or high is None else above | (low > high)
+    below = np.zeros((), bool) if low is None else (x < low) & ~np.asarray(above)
+    masks = [
+        ~(np.asarray(above) | below),
+        *([] if low is None else [below]),
+        *([] if high is None else [above]),
+    ]
+    return [unbroadcast(np.where(mask, dy, zero), x.shape) for mask, x in zip(masks, operands)]
+
+
+_clip_op = Op(
+    "clip",
+    lambda *shapes, limits: Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ..."),
+    lambda *arrays, limits: np.asarray(np.clip(*_bounded(arrays, limits))),
+    _clip_vjp,
+    dtype=lambda *dtypes, limits: ordered(promoted(*dtypes), "clip"),
+)
+
+
+@operator(_clip_op)
+def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    """Limit the elements of ``x`` to the range from ``min`` to ``max``.
+
+    The limits broadcast. The result has the type to which all three are promoted.
+
+    Args:
+        x: the tensor.
+        min: a number, an array or a tensor that broadcasts with ``x``; no limit for None.
+        max: as ``min``. Where it is less than ``min`` the result is ``max``.
+
+    Raises:
+        RuleError: complex numbers, or shapes that do not broadcast.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.clip(x, 2, 5).full().tolist()
+    [[3, 2, 2], [5, 5, 4]]
+    """
+    limits = [value for value in (min, max) if value is not None]
+    names = " ".join(name for name, value in (("min", min), ("max", max)) if value is not None)
+    if not limits:
+        return positive(x)
+    tensors = alike("clip", *[as_operand(value, x) for value in (x, *limits)])
+    return _clip_op(*tensors, limits=names)

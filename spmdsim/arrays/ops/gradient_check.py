@@ -1,0 +1,312 @@
+"""Gradients compared with finite differences, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Op, Tensor
+from spmdsim.arrays.ops.declare import cast
+from spmdsim.arrays.ops.dim_reductions import sum as sum_
+from spmdsim.arrays.ops.elementwise import add, conjugate, multiply, real, subtract
+from spmdsim.arrays.ops.indexing import getitem
+from spmdsim.arrays.sources import Described
+from spmdsim.arrays.watch import Watcher, watching
+from spmdsim.errors import UsageTypeError, WorldError, many
+from spmdsim.pictured import Pictured
+from spmdsim.wrong_calls import explained
+
+__all__ = ["GradientReport", "check_gradient"]
+
+#: Steps of the differences, from the one with the least rounding to the one that is nearest to a derivative.
+STEPS = (1e-3, 1e-4, 1e-5)
+#: Part of an operand's largest gradient that any of its gradients may be off.
+OF_LARGEST = 1e-8
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A gradient that is not what finite differences give.
+
+    Attributes:
+        name: the operator's, or the function's.
+        operand: number of the operand, from 0.
+        index: the element's global index.
+        gradient: what ``backward`` gives for it.
+        differences: what finite differences give.
+    """
+
+    name: str
+    operand: int
+    index: tuple[int, ...]
+    gradient: complex
+    differences: complex
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: operand {self.operand}, element {self.index}: the gradient is {self.gradient:.10g}, finite "
+            f"differences give {self.differences:.10g}"
+        )
+
+
+@dataclass(frozen=True)
+class GradientReport(Pictured):
+    """Result of :func:`check_gradient`; true if every gradient agrees with finite differences.
+
+    Attributes:
+        checked: number of elements whose gradients were compared.
+        elements: number of elements of all operands that have gradients.
+        largest: the largest difference, as a part of the larger of the two numbers.
+        wrong: the gradients that differ by more than the tolerance, first those of one wrong operator if that is found.
+    """
+
+    checked: int
+    elements: int
+    largest: float
+    wrong: tuple[Difference, ...]
+
+    def __bool__(self) -> bool:
+        return not self.wrong
+
+    @property
+    def ok(self) -> bool:
+        """True if no gradient differs from finite differences."""
+        return not self.wrong
+
+    def __str__(self) -> str:
+        said = f"{self.checked} of {many(self.elements, 'element')}"
+        if self.ok:
+            return f"ok: {said}, largest relative difference {self.largest:.1e}"
+        return f"WRONG: {self.wrong[0]} ({len(self.wrong)} gradients differ, of {said})"
+
+    __repr__ = __str__
+
+
+@explained
+def check_gradient(
+    function: Callable[..., object],
+    *operands: object,
+    tolerance: float = 1e-6,
+    samples: int = 48,
+    seed: int = 0,
+) -> GradientReport:
+    """Compare gradients of a function of tensors with finite differences; all ranks must call it.
+
+    Compute in float64 or complex128; results are summed with random weights. Per element, central differences with steps 1e-3,
+    1e-4 and 1e-5 times ``max(1, |x|)`` are extrapolated. If a gradient differs and ``function`` is not an `Op`, the
+    operators that it calls are checked in turn, and the first wrong one is named.
+
+    Args:
+        function: an operator, or a deterministic function that returns a tensor, or a tuple or list of tensors.
+        operands: its arguments. Tensors with ``requires_grad`` are checked; if none has it, all floating and complex ones.
+        tolerance: largest relative error; 1e-8 of the operand's largest gradient is allowed besides.
+        samples: elements checked per operand, drawn at random; all if there are no more.
+        seed: seed of the drawn elements and weights.
+
+    Returns:
+        The report, equal on all ranks. At a kink, such as ``abs`` at 0, it may report a difference that is no mistake.
+
+    Raises:
+        UsageTypeError: If no operand is floating or complex, or no result has a gradient.
+        WorldError: If the world has no data (``ShapeOnly``).
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Op, Rule, Tensor, check_gradient, ops
+    >>> x = Tensor.from_global([0.5, 1.0, 2.0], Mesh((3,), ("x",))("x"))
+    >>> check_gradient(ops.tanh, x).ok
+    True
+    >>> cube = Op("cube", Rule.parse("... -> ..."), lambda x: x**3, lambda dy, xs, y: (dy * 2 * xs[0] ** 2,))
+    >>> print(check_gradient(lambda x: ops.sum(cube(x)) * 2, x))  # doctest: +ELLIPSIS
+    WRONG: cube: operand 0, element (0,): the gradient is ..., finite differences give ... (3 gradients differ, of 3 of 3 elements)
+    """
+    name = str(getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__))
+    wide = [_widened(x) for x in operands]
+    chosen = [k for k, x in enumerate(operands) if isinstance(x, Tensor) and x.requires_grad]
+    chosen = chosen or [k for k, x in enumerate(wide) if isinstance(x, Tensor) and x.dtype.kind in "fc"]
+    if not chosen:
+        raise UsageTypeError(
+            f"check_gradient takes at least one floating or complex tensor beside the function, but got {operands!r}"
+        )
+    if not wide[chosen[0]].world.has_data:
+        raise WorldError(
+            "check_gradient computes with numbers, which a ShapeOnly world does not have; use LockStep"
+        )
+    check = partial(_compared, tolerance=tolerance, samples=samples, seed=seed)
+    checked, largest, wrong = check(name, function, wide, chosen)
+    if wrong and not isinstance(function, Op):
+        calls = _Calls()
+        with watching(calls):
+            function(*wide)
+        for op, tensors, params in calls.calls:
+            floating = [k for k, x in enumerate(tensors) if x.dtype.kind in "fc"]
+            if floating and op.has_gradient and op.name != name:
+                inner = check(op.name, partial(op, **params), [x.detach() for x in tensors], floating)[2]
+                if inner:
+                    wrong = inner
+                    break
+    return GradientReport(checked, sum(wide[k].size for k in chosen), largest, tuple(wrong))
+
+
+class _Calls(Watcher):
+    """The operator calls of a function, in their order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Op, Sequence[Tensor], dict[str, Any]]] = []
+
+    def after(
+        self,
+        op: Op,
+        tensors: Sequence[Tensor],
+        params: dict[str, Any],
+        sharding: Any,
+        results: Sequence[Tensor],
+    ) -> None:
+        """Remember a call."""
+        self.calls.append((op, tensors, params))
+
+
+def _widened(x: Any) -> Any:
+    """A tensor without history, floating or complex numbers in 64 bits each; anything else as it is."""
+    if not isinstance(x, Tensor):
+        return x
+    wide = {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
+    if x.dtype.name == "bfloat16":
+        wide = np.float64
+    return x.detach() if x.dtype == wide else cast(x.detach(), wide)
+
+
+def _compared(
+    name: str,
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    chosen: Sequence[int],
+    tolerance: float,
+    samples: int,
+    seed: int,
+) -> tuple[int, float, list[Difference]]:
+    """Return how many elements were compared, the largest relative difference, and those beyond the tolerance."""
+    leaves = [*operands]
+    for k in chosen:
+        x = operands[k]
+        leaves[k] = Tensor(x.world, x.meta, x.held, True, x.name, x.origin)
+    results = _floating(function(*leaves))
+    if not results or not any(y.requires_grad for y in results):
+        raise UsageTypeError(
+            f"the result of {name} has no gradient: no operator between it and the operands has one, or it was detached"
+        )
+    rng = np.random.default_rng(seed)
+    weights = [_weights(y, rng) for y in results]
+    _weighed(results, weights).backward()
+    checked, largest, wrong = 0, 0.0, list[Difference]()
+    for k in chosen:
+        rows = []
+        for index in _indices(operands[k].shape, samples, rng):
+            gradient = 0.0 if leaves[k].grad is None else getitem(leaves[k].grad, index).item()
+            rows.append((index, gradient, _differences(function, operands, k, index, weights)))
+        scale = max((abs(number) for row in rows for number in row[1:]), default=0.0)
+        for index, gradient, slope in rows:
+            size, off = max(abs(gradient), abs(slope)), abs(gradient - slope)
+            largest = max(largest, off / max(size, OF_LARGEST * scale, np.finfo(float).tiny))
+            if not off <= tolerance * size + OF_LARGEST * scale:
+                wrong.append(Difference(name, k, index, gradient, slope))
+        checked += len(rows)
+    return checked, largest, wrong
+
+
+def _floating(results: Any) -> list[Tensor]:
+    """The results that are tensors of floating or complex numbers."""
+    several = results if isinstance(results, (tuple, list)) else [results]
+    return [y for y in several if isinstance(y, Tensor) and y.dtype.kind in "fc"]
+
+
+def _weights(y: Tensor, rng: np.random.Generator) -> Tensor:
+    """Random numbers in a result's type and layout."""
+    numbers = rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1.0, 1.0], y.shape)
+    if y.dtype.kind == "c":
+        numbers = numbers + 1j * rng.uniform(-1, 1, y.shape)
+    return Tensor.from_global(numbers.astype(y.dtype), y.layout.reduced, y.world)
+
+
+def _weighed(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """The sum of all results' elements, each times its weight; of complex ones the real part of conj(weight) * element."""
+    terms = [
+        sum_(real(multiply(conjugate(w), y)) if y.dtype.kind == "c" else multiply(w, y))
+        for y, w in zip(results, weights)
+    ]
+    total = terms[0]
+    for term in terms[1:]:
+        total = add(total, term)
+    return total
+
+
+def _indices(shape: tuple[int, ...], samples: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+    """The elements to look at: all of few, and of many a random choice, in their order."""
+    size = math.prod(shape)
+    places = np.arange(size) if size <= samples else np.sort(rng.choice(size, samples, replace=False))
+    for place in places:
+        yield tuple(int(i) for i in np.unravel_index(place, shape))
+
+
+def _differences(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    k: int,
+    index: tuple[int, ...],
+    weights: Sequence[Tensor],
+) -> complex:
+    """The gradient of the weighed results by one element, from results at both sides of it."""
+    x = operands[k]
+    size = max(1.0, abs(getitem(x, index).item()))
+    parts = [
+        _slope(function, operands, k, index, weights, size, unit)
+        for unit in ((1.0, 1j) if x.dtype.kind == "c" else (1.0,))
+    ]
+    return complex(parts[0], parts[1]) if len(parts) > 1 else parts[0]
+
+
+def _slope(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    k: int,
+    index: tuple[int, ...],
+    weights: Sequence[Tensor],
+    size: float,
+    unit: complex,
+) -> float:
+    """The slope along a direction: central differences with a step and half of it, extrapolated, of the steps that agree best."""
+
+    def central(step: float) -> float:
+        ends = []
+        for sign in (1, -1):
+            moved = [*operands]
+            moved[k] = add(operands[k], _alone(operands[k], index, sign * step * unit))
+            ends.append(_floating(function(*moved)))
+        changes = [subtract(after, before) for after, before in zip(*ends)]
+        return float(_weighed(changes, weights).item()) / (2 * step)
+
+    best, spread = 0.0, math.inf
+    for step in STEPS:
+        wide, narrow = central(step * size), central(step * size / 2)
+        if abs(wide - narrow) < spread:
+            best, spread = narrow + (narrow - wide) / 3, abs(wide - narrow)
+        if spread <= 1e-5 * abs(best):
+            break
+    return best
+
+
+def _alone(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor:
+    """A tensor like another one, with a single element that is not 0."""
+
+    def block(box: tuple[slice, ...]) -> np.ndarray:
+        values = np.zeros([part.stop - part.start for part in box], x.dtype)
+        if all(part.start <= i < part.stop for part, i in zip(box, index)):
+            values[tuple(i - part.start for part, i in zip(box, index))] = value
+        return values
+
+    source = Described(block, f"{value} at {index}")
+    return Tensor.from_global(source, x.layout, x.world, shape=x.shape, dtype=x.dtype)

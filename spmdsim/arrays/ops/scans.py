@@ -1,0 +1,285 @@
+"""Running sums and products along a dim, split or not: each rank's own, and one exclusive scan of what they come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from spmdsim.arrays import Context, Tensor
+from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.ops.declare import Array, Shape, cast
+from spmdsim.arrays.ops.dim_reductions import as_type
+from spmdsim.arrays.ops.elementwise import (
+    conjugate,
+    divide,
+    equal,
+    logical_and,
+    multiply,
+    not_equal,
+    subtract,
+    where,
+)
+from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.ops.shape import broadcast_to
+from spmdsim.arrays.ops.slicing import concat, part_along
+from spmdsim.arrays.stepped import SteppedOp
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.core.elements import identity
+from spmdsim.errors import OutOfRange, RuleError, many
+from spmdsim.layout.element_type import accumulator
+from spmdsim.redistribution.group_steps import scan_step
+
+__all__ = ["cumulative_prod", "cumulative_sum", "diff"]
+
+#: A dim, which may be left out where there is one only.
+Dim = int | None
+Tensors = Sequence[Tensor]
+#: What stands before or behind a tensor, if anything.
+End: TypeAlias = "Operand | None"
+#: The factor along which an operator of this kind goes.
+ALONG = "w"
+
+
+def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: Any) -> Rule:
+    """A rule of which one dim is called :data:`ALONG`.
+
+    >>> along_rule((2, 3, 4), 1).text
+    'd0 w d2 -> d0 w d2'
+    """
+    names = " ".join(ALONG if d == dim else f"d{d}" for d in range(len(shape)))
+    return Rule.parse(text.replace("{}", names), **rule)
+
+
+def along_dim(name: str, x: Tensor, dim: Dim) -> int:
+    """The dim that a function goes along, counted from the front; the only one for None."""
+    if dim is None and x.ndim != 1:
+        raise RuleError(f"{name} of a tensor of {many(x.ndim, 'dim')} needs the dim to go along, dim=...")
+    dim = dim or 0
+    if not -x.ndim <= dim < x.ndim:
+        raise OutOfRange(f"{name}: dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
+    return dim % x.ndim
+
+
+def split_axes(strategy: Strategy, factor: str = ALONG) -> tuple[str, ...]:
+    """The axes that split a factor, by default that along which an operator goes."""
+    return tuple(a for a in strategy.axes_of(factor) if strategy.mesh.axis_size(a) > 1)
+
+
+def beside(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
+    """The sizes of the other dims, and how they are split."""
+    others = [d for d in range(len(meta.shape)) if d != dim]
+    return [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
+
+
+def rows_last(x: Array, dim: int) -> Array:
+    """An array as rows ``[b, n]``, those along a dim."""
+    count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
+    return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
+
+
+def rows_back(rows: Array, shape: Sequence[int], dim: int) -> Array:
+    """Rows as the array of which they are the rows along a dim."""
+    others = [n for d, n in enumerate(shape) if d != dim]
+    return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
+
+
+_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    axes = split_axes(strategy)
+    if not axes:
+        return ()
+    (meta,), op = inputs, params["op"]
+    sizes, entries = beside(meta, params["dim"])
+    step = scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
+    return ((step, accumulator(op, meta.dtype)),)
+
+
+def _forward(context: Context, x: Array, dim: int, op: str, backward: bool) -> Generator[Array, Array, Array]:
+    function = _UFUNCS[op]
+    turned = np.flip(x, dim) if backward else x
+    scanned = function.accumulate(turned, axis=dim, dtype=x.dtype)
+    if context.strategy.parts(ALONG) > 1:
+        last = np.moveaxis(scanned, dim, 0)[-1:]
+        if not len(last):
+            last = np.full((1, *x.shape[:dim], *x.shape[dim + 1 :]), identity(op, x.dtype))
+        before = yield last
+        scanned = function(scanned, np.moveaxis(before, 0, dim))
+    return np.asarray(np.flip(scanned, dim) if backward else scanned, order="C")
+
+
+def _adjoint(
+    dys: Tensors, operands: Tensors, results: Tensors, dim: int, op: str, backward: bool
+) -> tuple[Tensor]:
+    back = {"dim": dim, "op": "sum", "backward": not backward}
+    if op == "sum":
+        return (_scan_op(dys[0], **back),)
+    # Before the first zero, sums of dy * y over x; at it, those with 1 in its place; behind it nothing.
+    (dy,), (x,), (y,) = dys, operands, results
+    zero = equal(x, as_operand(0, x))
+    count = _scan_op(cast(zero, np.int64), dim=dim, op="sum", backward=backward)
+    first = logical_and(zero, equal(count, as_operand(1, count)))
+    one, none = as_operand(1, x), as_operand(0, x)
+    without = _scan_op(where(first, one, x), dim=dim, op="prod", backward=backward)
+    before = divide(_scan_op(multiply(dy, conjugated(y)), **back), conjugated(where(zero, one, x)))
+    at = _scan_op(multiply(dy, conjugated(without)), **back)
+    return (where(first, at, where(equal(count, as_operand(0, count)), before, none)),)
+
+
+def conjugated(x: Tensor) -> Tensor:
+    """The complex conjugate of a tensor; what is real stays as it is."""
+    return conjugate(x) if x.dtype.kind == "c" else x
+
+
+def _linear_in_sums(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
+    return along_rule(shape, dim, linear="each" if op == "sum" else "none")
+
+
+_scan_op = SteppedOp(
+    "scan", _linear_in_sums, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True
+)
+
+#: Running extremes, which have no gradient.
+_extreme_op = SteppedOp("running_extreme", _linear_in_sums, _forward, steps=_steps, contextual=True)
+
+
+def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:
+    """The largest (``max``) or least (``min``) element up to each place of a dim."""
+    at = along_dim(f"running {op}", x, axis)
+    return _extreme_op(x, dim=at, op=op, backward=False)
+
+
+def _scan(name: str, op: str, x: Tensor, dim: Dim, dtype: DTypeLike | None, include_initial: bool) -> Tensor:
+    at = along_dim(name, x, dim)
+    wide = {"b": np.int64, "i": np.int64, "u": np.uint64}
+    kind = np.dtype(wide.get(x.dtype.kind, x.dtype) if dtype is None else dtype)
+    y = _scan_op(as_type(x, kind), dim=at, op=op, backward=False)
+    if not include_initial:
+        return y
+    shape = tuple(1 if d == at else n for d, n in enumerate(y.shape))
+    dims = [None if d == at else entry for d, entry in enumerate(y.layout.dims)]
+    layout = Layout(y.layout.mesh, dims)
+    first = np.broadcast_to(np.full((), identity(op, kind)), shape)
+    return concat([Tensor.from_global(first, layout, y.world), y], at)
+
+
+@operator(_scan_op)
+def cumulative_sum(
+    x: Tensor,
+    dim: Dim = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+    *,
+    axis: Dim = None,
+) -> Tensor:
+    """Compute running sums along a dimension.
+
+    If the dimension is split, one exclusive scan adds the totals of preceding ranks.
+
+    Args:
+        x: the tensor.
+        dim: which dim; may be left out where there is one only.
+        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+            ``x``.
+        include_initial: begin with 0, so that the result is one entry longer.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range, no dim where there are several.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.cumulative_sum(v).full().tolist()
+    [3, 4, 7, 9]
+    """
+    return _scan("cumulative_sum", "sum", x, dim, dtype, include_initial)
+
+
+@operator(_scan_op)
+def cumulative_prod(
+    x: Tensor,
+    dim: Dim = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+    *,
+    axis: Dim = None,
+) -> Tensor:
+    """Compute running products along a dimension, like :func:`cumulative_sum`.
+
+    Gradients are right where factors are 0, too.
+
+    Args:
+        x: the tensor.
+        dim: which dim; may be left out where there is one only.
+        dtype: element type of the result; by default 64-bit integers for integers and truth values, else that of
+            ``x``.
+        include_initial: begin with 1, so that the result is one entry longer.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range, no dim where there are several.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.cumulative_prod(x, dim=0).full().tolist()
+    [[3, 1, 2], [18, 5, 8]]
+    """
+    return _scan("cumulative_prod", "prod", x, dim, dtype, include_initial)
+
+
+@operator()
+def diff(
+    x: Tensor, dim: int = -1, n: int = 1, prepend: End = None, append: End = None, *, axis: int = -1
+) -> Tensor:
+    """Compute differences of neighbours along a dimension, ``n`` times, as ``numpy.diff``.
+
+    Args:
+        x: the tensor; differences of truth values say where they change.
+        dim: the dimension; negative numbers count from the end. It may be split.
+        n: how many times.
+        prepend: what stands before it: a tensor or array, or a number.
+        append: what stands behind it.
+        axis: another name of ``dim``.
+
+    Raises:
+        RuleError: a dimension out of range, a negative number of times.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.diff(x, dim=0).full().tolist()
+    [[3, 4, 2]]
+    """
+    at = along_dim("diff", x, dim)
+    if n < 0:
+        raise RuleError(f"differences are taken any number of times from 0 on, but got {n}")
+    if n == 0:
+        return x
+    ends = [None if end is None else _end(end, x, at) for end in (prepend, append)]
+    parts = [part for part in (ends[0], x, ends[1]) if part is not None]
+    x = concat(parts, at) if len(parts) > 1 else x
+    for _ in range(min(n, x.shape[at])):
+        size = x.shape[at]
+        if size == 0:
+            break
+        after, before = part_along(x, at, 1, size), part_along(x, at, 0, size - 1)
+        x = (not_equal if x.dtype.kind == "b" else subtract)(after, before)
+    return x
+
+
+def _end(value: Operand, x: Tensor, dim: int) -> Tensor:
+    """What stands before or behind a tensor, as one: a number is repeated over the other dims."""
+    if isinstance(value, Tensor) and value.ndim:
+        return value
+    shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
+        layout = Layout.replicated(x.layout.mesh, x.ndim)
+        return Tensor.from_global(
+            np.broadcast_to(array, shape if not array.ndim else array.shape), layout, x.world
+        )
+    return broadcast_to(value, shape)

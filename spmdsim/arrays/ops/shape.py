@@ -1,0 +1,368 @@
+"""Operators that only move elements: reshape, transpose, flip, broadcast_to.
+
+They are linear and pass any pending reduction on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Context, Op, Tensor
+from spmdsim.arrays.ops.declare import Array, Shape, unbroadcast
+from spmdsim.arrays.ops.dim_reductions import Dims, normal_dims
+from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.ops.windowed import WindowOp
+from spmdsim.arrays.sources import move
+from spmdsim.core import REDUCE_OPS, Layout, Rule
+from spmdsim.core.notation.layouts import integers
+from spmdsim.errors import RuleError, UsageTypeError, many
+from spmdsim.layout.windowed_layout import Window
+
+__all__ = ["broadcast_to", "flatten", "flip", "reshape", "transpose"]
+
+
+def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:
+    """A rule that passes every pending reduction on: elements are only moved."""
+    return Rule.parse(text, whole=" ".join(whole), linear=linear, passes=REDUCE_OPS)
+
+
+def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
+    """The rule of a reshape: the factors both shapes are made of.
+
+    Dims are cut at each other's boundaries as far as sizes divide; where they do not, the common leading
+    factor can still be split and the rest stays whole.
+
+    >>> reshape_rule((6, 4), (2, 3, 4))[0].text
+    '(f0 f1) f2 -> f0 f1 f2'
+    """
+    sizes: dict[str, int] = {}
+    whole: list[str] = []
+
+    def factor(size: int, keep_whole: bool = False) -> str:
+        name = f"f{len(sizes)}"
+        sizes[name] = size
+        if keep_whole:
+            whole.append(name)
+        return name
+
+    left: list[list[str]] = [[] for _ in shape]
+    right: list[list[str]] = [[] for _ in new_shape]
+    if 0 in shape:
+        for terms, dims in ((left, shape), (right, new_shape)):
+            for term, n in zip(terms, dims):
+                if n != 1:
+                    term.append(factor(n, keep_whole=True))
+    else:
+        _match(shape, new_shape, left, right, factor)
+    text = f"{_spell(left)} -> {_spell(right)}"
+    return moving_rule(text, whole), sizes
+
+
+def _match(
+    shape: Shape, new_shape: Shape, left: list[list[str]], right: list[list[str]], factor: Any
+) -> None:
+    i = j = 0
+    a = b = 1
+    while True:
+        while a == 1 and i < len(shape):
+            a, i = shape[i], i + 1
+        while b == 1 and j < len(new_shape):
+            b, j = new_shape[j], j + 1
+        if a == 1 and b == 1:
+            return
+        common = math.gcd(a, b)
+        if common > 1:
+            name = factor(common)
+            left[i - 1].append(name)
+            right[j - 1].append(name)
+            a, b = a // common, b // common
+        if a > 1 and b > 1:
+            # The boundaries do not line up: what is left up to the next common one stays whole.
+            i, j = _whole_until_aligned(shape, new_shape, left, right, (i, j, a, b), factor)
+            a = b = 1
+
+
+def _whole_until_aligned(
+    shape: Shape,
+    new_shape: Shape,
+    left: list[list[str]],
+    right: list[list[str]],
+    state: tuple[int, int, int, int],
+    factor: Any,
+) -> tuple[int, int]:
+    i, j, a, b = state
+    left[i - 1].append(factor(a, True))
+    right[j - 1].append(factor(b, True))
+    while a != b:
+        if a < b:
+            left[i] = [factor(shape[i], True)] if shape[i] != 1 else []
+            a, i = a * shape[i], i + 1
+        else:
+            right[j] = [factor(new_shape[j], True)] if new_shape[j] != 1 else []
+            b, j = b * new_shape[j], j + 1
+    return i, j
+
+
+def _spell(terms: list[list[str]]) -> str:
+    return " ".join("1" if not t else t[0] if len(t) == 1 else f"({' '.join(t)})" for t in terms)
+
+
+def _reshape(context: Context, x: Array, shape: Shape) -> Array:
+    sizes = tuple([part.stop - part.start for part in context.index(-1)])
+    return np.asarray(x, order="C").reshape(sizes)
+
+
+_reshape_op = Op(
+    "reshape",
+    lambda old, shape: reshape_rule(old, shape),
+    _reshape,
+    lambda context, dy, operands, _y, shape: (np.ascontiguousarray(dy).reshape(operands[0].shape),),
+    contextual=True,
+    moves=True,
+)
+
+
+@operator(_reshape_op)
+def reshape(
+    x: Tensor,
+    shape: int | Sequence[int],
+    layout: Layout | None = None,
+    *,
+    copy: bool | None = None,
+    order: str = "C",
+) -> Tensor:
+    """Return the elements in another shape, row by row.
+
+    Args:
+        x: the tensor.
+        shape: new shape, or the only size; one size may be -1.
+        layout: where the result should live; if left out, where it is without moving data, if possible.
+        copy: of no account, as tensors are values; for the array API standard.
+        order: ``"C"``: the last dim's elements follow one another; ``"F"``: the first dim's do, in ``x`` and in the
+            result.
+
+    Raises:
+        RuleError: another number of elements, or another order.
+        UsageTypeError: sizes that are not in one tuple.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.reshape(x, (2, 1, 3)).layout.short()
+    'S(0)'
+    """
+    if isinstance(layout, int):
+        raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
+    new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
+    if order != "C":
+        return _by_columns(x, new, layout, order)
+    if layout is None and x.ndim == 1 and len(new) > 1:
+        layout = _in_rows(x, new)
+    if layout is not None:
+        return move(x, layout, new)
+    return _reshape_op(x, shape=new)
+
+
+def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
+    if order == "F":
+        if len(shape) == 1:
+            result = flatten(x, order="F")
+        else:
+            result = transpose(reshape(transpose(x), shape[::-1]))
+        return result if layout is None else move(result, layout, shape)
+    if order == "A":  # how arrays lie in memory is nothing that tensors show
+        return reshape(x, shape, layout)
+    raise RuleError(f"elements are taken in order 'C' or 'F', but got {order!r}")
+
+
+def _in_rows(x: Tensor, shape: Shape) -> Layout | None:
+    """Where a vector goes whose blocks end within rows: rows are split then, and nothing is gathered."""
+    here, n = x.meta.layout, x.meta.shape[0]
+    first = next((d for d, size in enumerate(shape) if size != 1), 0)
+    if not here.dims[0] or here.partial_axes or shape[first] in (0, n) or shape[first] % here.cuts[0] == 0:
+        return None
+    return Layout(here.mesh, [here.dims[0] if d == first else None for d in range(len(shape))])
+
+
+def full_shape(old: Shape, new: Iterable[int]) -> Shape:
+    """A new shape with its -1 worked out."""
+    shape, count = integers(new), math.prod(old)
+    if shape.count(-1) > 1:
+        raise RuleError(f"only one size of a new shape may be -1, but got {shape}")
+    if shape and min(shape) < -1:
+        raise RuleError(f"a new shape has no negative sizes but one -1, and got {shape}")
+    if -1 in shape:
+        others = math.prod(n for n in shape if n != -1)
+        if not others or count % others:
+            raise RuleError(
+                f"{many(count, 'element')} of shape {old} {'does' if count == 1 else 'do'} not fill a shape {shape}"
+            )
+        shape = tuple(count // others if n == -1 else n for n in shape)
+    if math.prod(shape) != count:
+        raise RuleError(
+            f"shape {old} has {many(count, 'element')}, but the new shape {shape} has {math.prod(shape)}"
+        )
+    return shape
+
+
+@operator()
+def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
+    """Merge all dimensions from ``start`` on into one.
+
+    Args:
+        x: the tensor.
+        start: the first of them; or the order, as numpy has it, for all dims.
+        order: of all dims, as :func:`reshape` has it.
+
+    Raises:
+        RuleError: another order, or one of some dims.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.flatten(x).full().tolist(), ops.flatten(x, order="F").full().tolist()
+    ([3, 1, 2, 6, 5, 4], [3, 6, 1, 5, 2, 4])
+    """
+    start, order = (0, start) if isinstance(start, str) else (start, order)
+    if order in ("C", "A", "K"):  # how arrays lie in memory is nothing that tensors show
+        return merged(x, start, x.ndim)
+    if start or order != "F":
+        raise RuleError(
+            f"all dims are flattened in order 'C' or 'F', but got order {order!r} from dim {start} on"
+        )
+    return merged(transpose(x), 0, x.ndim)
+
+
+def merged(x: Tensor, start: int, stop: int) -> Tensor:
+    """Dims ``start .. stop-1`` as one, split by the axes that split any of them: elements move, nothing is gathered."""
+    dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
+    split = [d for d in range(x.ndim)[start:stop] if dims[d]]
+    stays = not split or (split == [start] and x.shape[start] % x.layout.cuts[start] == 0)
+    if stays or x.layout.partial_axes:
+        return reshape(x, shape)
+    axes = tuple(axis for d in split for axis in dims[d])
+    return reshape(x, shape, Layout(x.layout.mesh, [*dims[:start], axes, *dims[stop:]]))
+
+
+def _transpose(x: Array, perm: Shape) -> Array:
+    return np.asarray(x.transpose(perm), order="C")
+
+
+_transpose_op = Op(
+    "transpose",
+    lambda shape, perm: moving_rule(
+        f"{' '.join(f'd{d}' for d in range(len(shape)))} -> {' '.join(f'd{d}' for d in perm)}", ()
+    ),
+    _transpose,
+    lambda dy, _operands, _y, perm: (dy.transpose(np.argsort(perm)),),
+    moves=True,
+)
+
+
+@operator(_transpose_op)
+def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+    """Permute dimensions: dimension i of the result is dimension ``perm[i]`` of the operand.
+
+    Without ``perm`` their order is reversed.
+
+    Args:
+        x: the tensor.
+        perm: a permutation of the dimensions.
+        axes: another name of ``perm``.
+
+    Raises:
+        RuleError: ``perm`` is not a permutation of the dims.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.transpose(x).full().tolist()
+    [[3, 6], [1, 5], [2, 4]]
+    """
+    ndim = len(x.meta.shape)
+    order = tuple(range(ndim))[::-1] if perm is None else tuple(p + ndim if p < 0 else p for p in perm)
+    if sorted(order) != list(range(ndim)):
+        raise RuleError(f"{perm} is not an order of the {many(ndim, 'dim')}")
+    return _transpose_op(x, perm=order)
+
+
+def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
+    """The rule of an operator that only moves elements, whose result has the operands' dims, of whatever size."""
+    names = " ".join(f"d{d}" for d in range(len(shapes[0])))
+    return moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear)
+
+
+_flip_op = WindowOp(
+    "flip",
+    same_dims,
+    lambda x, **_: x,
+    lambda dy, _operands, _y, **_: (dy,),
+    moves=True,
+    windows=lambda shape, dims: {
+        0: [Window(n, n - 1, 1, -1) if d in dims and n > 1 else None for d, n in enumerate(shape)]
+    },
+)
+
+
+@operator(_flip_op)
+def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
+    """Reverse the order of entries along dimensions; split dimensions stay split.
+
+    Args:
+        x: the tensor.
+        dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
+        axis: another name of ``dims``.
+
+    Raises:
+        RuleError: a dimension out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.flip(x, 0).full().tolist()
+    [[6, 5, 4], [3, 1, 2]]
+    """
+    return _flip_op(x, dims=normal_dims(dims, x.ndim))
+
+
+def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
+    extra = len(shape) - len(old)
+    right = [f"d{i}" for i in range(len(shape))]
+    left = ["1" if n == 1 else right[i + extra] for i, n in enumerate(old)]
+    sizes = {f"d{i}": n for i, n in enumerate(shape)}
+    return moving_rule(f"{' '.join(left)} -> {' '.join(right)}", ()), sizes
+
+
+_broadcast_op = Op(
+    "broadcast_to",
+    _broadcast_rule,
+    lambda context, x, shape: np.asarray(
+        np.broadcast_to(x, [p.stop - p.start for p in context.index(-1)]), order="C"
+    ),
+    lambda context, dy, operands, _y, shape: (unbroadcast(dy, operands[0].shape),),
+    contextual=True,
+    moves=True,
+)
+
+
+@operator(_broadcast_op)
+def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Repeat the tensor to a larger shape, as NumPy broadcasts.
+
+    Args:
+        x: the tensor.
+        shape: the shape of the result.
+
+    Raises:
+        RuleError: shapes that do not broadcast.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.broadcast_to(x, (4, 2, 3)).shape
+    (4, 2, 3)
+    """
+    new = tuple(shape)
+    extra = len(new) - x.ndim
+    if extra < 0 or any(n not in (1, m) for n, m in zip(x.shape, new[extra:])):
+        raise RuleError(f"shape {x.shape} does not broadcast to {new}")
+    return _broadcast_op(x, shape=new)

@@ -1,0 +1,165 @@
+"""Fourier transforms along one dim as an operator: the dim is whole, or brought together, or transformed as a matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Context, Op, Tensor
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape
+from spmdsim.arrays.ops.scans import ALONG, along_dim
+from spmdsim.arrays.ops.shape import reshape, transpose
+from spmdsim.arrays.ops.slicing import part_along
+from spmdsim.core import Layout, Rule
+from spmdsim.errors import RuleError
+
+
+@lru_cache(maxsize=256)
+def factors(n: int, parts: int) -> tuple[int, int] | None:
+    """Two factors of a number of points, as alike as they can be, of which both are cut in so many equal parts, or one is.
+
+    >>> factors(4096, 4), factors(24, 4), factors(15, 4)
+    ((64, 64), (4, 6), None)
+    """
+    rows = np.arange(parts, n // parts + 1, parts)
+    rows = rows[n % rows == 0]
+    if not len(rows):
+        return None
+    first = min(rows.tolist(), key=lambda one: (n // one % parts > 0, abs(math.log(one * one / n))))
+    return first, n // first
+
+
+def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, inverse: bool) -> Tensor:
+    """A split dim as a matrix, of which columns and then rows are transformed, each entry turned in between.
+
+    All ranks exchange their pieces three times, and no rank ever has more than one. There must be :func:`factors`.
+    """
+    layout = x.layout.canonical
+    sizes = factors(x.shape[dim], layout.cuts[dim])
+    assert sizes
+    y = reshape(x, (*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
+    y = transform(_turn_op(transform(y, dim), dim=dim, inverse=inverse), dim + 1)
+    order = list(range(y.ndim))
+    order[dim : dim + 2] = dim + 1, dim
+    y = transpose(y, order)
+    split = Layout(layout.mesh, [*layout.dims[: dim + 1], (), *layout.dims[dim + 1 :]])
+    return reshape(y.to(split), x.shape, layout)
+
+
+def _turned(context: Context, x: Array, dim: int, inverse: bool) -> Array:
+    """Entries ``[k, j]`` of two dims times the root of unity of power ``k j``."""
+    (first, last), (start, stop) = context.bounds(f"d{dim}"), context.bounds(f"d{dim + 1}")
+    n = context.size(f"d{dim}") * context.size(f"d{dim + 1}")
+    powers = np.outer(np.arange(first, last), np.arange(start, stop)) % n
+    roots = np.exp((2j if inverse else -2j) * np.pi / n * powers).astype(x.dtype)
+    return np.asarray(x * roots.reshape(*roots.shape, *[1] * (x.ndim - dim - 2)))
+
+
+_turn_op = Op(
+    "twiddle",
+    lambda shape, dim, inverse: Rule.parse(
+        "{0} -> {0}".format(" ".join(f"d{d}" for d in range(len(shape)))), linear="each"
+    ),
+    _turned,
+    lambda context, dy, _operands, _y, dim, inverse: (_turned(context, dy, dim, not inverse),),
+    contextual=True,
+)
+
+
+#: Which norm undoes which: a transform's transpose is the one the other way, scaled alike.
+OTHER_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+
+
+def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
+    names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
+    left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
+    rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
+    return rule, {"v": n // 2 + 1 if kind == "rfft" else n}
+
+
+def _local(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
+    if x.size or not n:
+        return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
+    shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
+    shape = [size if d == dim else old for d, (size, old) in enumerate(zip(shape, x.shape))]
+    return np.zeros(shape, _dtype(x.dtype, kind))
+
+
+def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str) -> tuple[Array]:
+    """The transposed transform: the one the other way, of what was cut off or filled up."""
+    size, other = operands[0].shape[dim], OTHER_NORM[norm]
+    if not dy.size:
+        return (np.zeros_like(operands[0]),)
+    if kind in ("fft", "rfft"):
+        slope = _local(dy, "ifft", n, dim, other)
+    elif kind == "ifft":
+        slope = _local(dy, "fft", n, dim, other)
+    else:  # all but the first and the middle one stand for two conjugate ones
+        slope = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
+        doubled = np.full(n // 2 + 1, 2.0, dy.real.dtype)
+        doubled[0] = 1
+        if n % 2 == 0:
+            doubled[-1] = 1
+        slope = slope * doubled.reshape([-1 if d == dim else 1 for d in range(slope.ndim)])
+    missing = [(0, max(size - slope.shape[dim], 0) if d == dim else 0) for d in range(slope.ndim)]
+    return (
+        np.pad(slope, missing)[tuple([slice(size) if d == dim else slice(None) for d in range(slope.ndim)])],
+    )
+
+
+def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
+    single = x.itemsize <= (8 if x.kind == "c" else 4) and x.kind in "fcV"
+    if kind == "irfft":
+        return np.dtype(np.float32 if single else np.float64)
+    return np.dtype(np.complex64 if single else np.complex128)
+
+
+_op = Op("fft", _rule, _local, _vjp, dtype=_dtype)
+
+
+def transform(
+    kind: str, x: Tensor, n: int | None, axis: int, norm: str | None, done: Sequence[int] = ()
+) -> Tensor:
+    """A transform along a dim; of a dim that is split, the axes go to another one, best to one that is ``done``."""
+    at = along_dim(kind, x, axis)
+    if norm not in (None, *OTHER_NORM):
+        raise RuleError(f"the norm of a transform is {', '.join(map(repr, OTHER_NORM))}, but got {norm!r}")
+    if n is None:
+        n = 2 * (x.shape[at] - 1) if kind == "irfft" else x.shape[at]
+    if n < 1:
+        raise RuleError(f"{kind} of {n} points along dim {at}; it takes one at least")
+    if kind == "rfft" and x.dtype.kind == "c":
+        raise RuleError("rfft takes real numbers, but got complex ones: use fft")
+    x = _together(x, at, done)
+    parts = x.layout.canonical.parts[at]
+    if parts > 1 and n == x.shape[at] and kind != "irfft" and factors(n, parts):
+        return _long(kind, x, int(n), at, norm)
+    return _op(x, kind=kind, n=int(n), dim=at, norm=norm or "backward")
+
+
+def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
+    """The tensor with a dim whole: its axes split another dim, one that is transformed already if there is such a one."""
+    axes = x.layout.canonical.dims[dim]
+    if not axes:
+        return x
+    layout, parts = x.layout.canonical, x.layout.mesh.axis_size(*axes)
+    pieces = layout.largest_shape(x.shape)
+    rooms = [d for d in range(x.ndim) if d != dim and pieces[d] >= parts]
+    if not rooms:
+        return x  # the operator finds the cheapest way, which is to gather
+    room = max(rooms, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
+    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
+    return x.to(Layout(layout.mesh, dims))
+
+
+def _long(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
+    """A split dim without another that has room."""
+    one = "ifft" if kind == "ifft" else "fft"
+    y = four_steps(lambda y, at: transform(one, y, None, at, norm), x, dim, one == "ifft")
+    if kind != "rfft":
+        return y
+    return part_along(y, dim, 0, n // 2 + 1)

@@ -1,0 +1,400 @@
+"""The tensor of this package's programs: core's, made from anything, printed as a number, with operators as symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypedDict
+
+import numpy as np
+
+from spmdsim.arrays import views
+from spmdsim.arrays.in_place import become, before, has_item
+from spmdsim.arrays.operands import operands
+from spmdsim.arrays.reduction_methods import corrected, one_value, plain, reductions, typed
+from spmdsim.arrays.several_worlds import in_one_world
+from spmdsim.arrays.sources import along, assemble, blocks, check_layout, move, require_equal_source
+from spmdsim.arrays.symbols import SymbolicTensor, ops
+from spmdsim.arrays.watch import watchers
+from spmdsim.core import Layout
+from spmdsim.core.tensor import PlainTensor, pieces
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.worlds.base import World
+from spmdsim.worlds.current import grown
+from spmdsim.worlds.current import world as current
+from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.trace.recorder import open_traces, programs
+from spmdsim.wrong_calls import explained, refuse_arguments
+
+if TYPE_CHECKING:
+    from types import EllipsisType, ModuleType
+
+    from numpy.typing import DTypeLike
+    from typing_extensions import Unpack
+
+    from spmdsim.arrays.operands import Operand
+    from spmdsim.arrays.rounding import Verdict
+    from spmdsim.arrays.sources import GlobalSource, LocalPieces
+
+
+#: One entry of an index: what numpy takes, but arrays of truth values of one dim only.
+IndexEntry: TypeAlias = "SupportsIndex | slice | EllipsisType | np.ndarray | Sequence[int] | Tensor | None"
+Index: TypeAlias = "IndexEntry | tuple[IndexEntry, ...]"
+
+
+#: Versions of the array API standard that tensors know.
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+
+
+def origin_of(tensors: Sequence[Tensor]) -> int:
+    """Return the provenance number of what one call moves: that of a tensor, or of several together."""
+    origins = tuple([tensor.origin for tensor in tensors])
+    return origins[0] if len(origins) == 1 else computed_origin(tensors[0].world, "a bucket", origins, ())
+
+
+_numpy_protocols = cache(
+    partial(import_module, "spmdsim.arrays.numpy_names.protocols")
+)  # loading it takes a while
+
+
+_creation = cache(partial(import_module, "spmdsim.arrays.creation"))  # right of this file
+
+
+class Placement(TypedDict, total=False):
+    """Where a new tensor lives, whatever its elements are."""
+
+    layout: Layout | None
+    world: World | None
+    device: str | None
+
+
+class TypedPlacement(Placement, total=False):
+    """The same, and what type its elements have."""
+
+    dtype: DTypeLike | None
+
+
+Sizes: TypeAlias = "int | Sequence[int]"
+
+
+class Tensor(SymbolicTensor):
+    """A global tensor over a world. Its shards are never changed in place.
+
+    Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
+    :class:`spmdsim.core.tensor.PlainTensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
+
+    Args:
+        world: where it lives.
+        meta: its layout, global shape and element type.
+        shards: one array per rank that this process owns, in the order of ``world.ranks``.
+        requires_grad: whether :meth:`backward` computes a gradient for it.
+        name: shown in traces and errors.
+        origin: a number that says where its values come from, the same on all ranks; 0 where nobody compares.
+
+    Raises:
+        UsageTypeError: a gradient of elements that are neither floating nor complex.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1, 2, 3, 4], Mesh((2,), ("dp",))("dp"))
+    >>> x.local(1), x.sum().item()
+    (array([3, 4]), 10)
+    """
+
+    __slots__ = ()
+
+    grad: Tensor | None
+
+    @staticmethod
+    @explained
+    def zeros(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
+        """See :func:`spmdsim.arrays.creation.zeros`."""
+        return _creation().zeros(shape, dtype, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @explained
+    def ones(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
+        """See :func:`spmdsim.arrays.creation.ones`."""
+        return _creation().ones(shape, dtype, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @explained
+    def empty(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
+        """See :func:`spmdsim.arrays.creation.empty`."""
+        return _creation().empty(shape, dtype, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @explained
+    def arange(
+        start: float, /, stop: float | None = None, step: float = 1, **where: Unpack[TypedPlacement]
+    ) -> Tensor:
+        """See :func:`spmdsim.arrays.creation.arange`."""
+        return _creation().arange(start, stop, step, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @explained
+    def linspace(
+        start: complex, stop: complex, /, num: int, *, endpoint: bool = True, **where: Unpack[TypedPlacement]
+    ) -> Tensor:
+        """See :func:`spmdsim.arrays.creation.linspace`."""
+        return _creation().linspace(start, stop, num, endpoint=endpoint, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @explained
+    def eye(
+        n_rows: int, n_cols: int | None = None, /, *, k: int = 0, **where: Unpack[TypedPlacement]
+    ) -> Tensor:
+        """See :func:`spmdsim.arrays.creation.eye`."""
+        return _creation().eye(n_rows, n_cols, k=k, **where)  # type: ignore[no-any-return]
+
+    @classmethod
+    @explained
+    def from_global(
+        cls,
+        source: GlobalSource,
+        layout: Layout,
+        world: World | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool = False,
+        name: str = "",
+    ) -> Tensor:
+        """A tensor of which each rank takes its own piece.
+
+        Args:
+            source: anything that can be sliced like an array (an ``np.memmap`` is read only where needed), or
+                a function ``index -> block`` of a tuple of slices; then ``shape`` and ``dtype`` are needed.
+            layout: where the pieces go. Along a partial axis the first rank takes the values and the others
+                the reduction's identity.
+            world: the world; :func:`spmdsim.world` if left out.
+            shape: global shape.
+            dtype: element type; the source's if left out.
+            requires_grad: track gradients.
+            name: shown in traces and errors.
+
+        Raises:
+            WorldError: the mesh does not fit the world; the ranks of the mesh have different arrays (their checksums
+                are compared, of memory maps and files those of samples), or several took different pieces from functions.
+            LayoutError: the layout is for another number of dims.
+        """
+        check_layout(layout)
+        world = _world(world, layout)
+        meta, take = blocks(source, layout, shape, dtype)
+        world.check_mesh(layout.mesh)
+        shards = pieces(world, meta, take) if world.has_data else world.empties(meta)
+        tensor = cls(world, meta, shards, requires_grad, name)
+        if world.watches_values:
+            from spmdsim.arrays.replicas import watch_values
+
+            watch_values(world)
+        if world.compares:
+            require_equal_source(world, tensor, source)
+        if programs:
+            programs[-1].created(tensor, source)
+        tensor.origin = world.origin(meta)  # only now: what was refused is counted on no rank
+        return tensor
+
+    @classmethod
+    @explained
+    def from_local(
+        cls,
+        shards: LocalPieces,
+        layout: Layout,
+        world: World | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """A tensor put together from the pieces the ranks already hold. They are not copied: write into none of them.
+
+        Args:
+            shards: one array (a world in which each process owns one rank), a list with one array per owned
+                rank, or a function of the rank.
+            layout: how the pieces form the tensor.
+            world: the world.
+            shape: global shape; worked out from all local shapes if left out.
+            requires_grad: track gradients.
+
+        Raises:
+            LayoutError: a piece has another shape than the layout gives that rank, named.
+        """
+        check_layout(layout)
+        world = _world(world, layout)
+        world.check_mesh(layout.mesh)
+        meta, arrays = assemble(shards, layout, world, shape)
+        tensor = cls(world, meta, arrays, requires_grad, origin=world.origin(meta))
+        if world.watches_values:
+            from spmdsim.arrays.replicas import watch_values
+
+            watch_values(world)
+        return tensor
+
+    def to(self, layout: Layout = None, *more: NoReturn, **wrong: NoReturn) -> Tensor:  # type: ignore[assignment]
+        """Return the same tensor in another layout, by the cheapest redistribution.
+
+        Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
+        reduction ignores, such as 0 for a sum.
+
+        Raises:
+            PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.
+        """
+        if more or wrong:
+            refuse_arguments(Tensor.to, (self,) if layout is None else (self, layout, *more), wrong)
+        world, origin = self.world, self.origin
+        try:
+            entry = world.cache.get((self.meta, layout._hash, world.variant))
+        except AttributeError:  # no layout
+            return move(self, layout)
+        if entry is None or (entry.layout is not layout and entry.layout != layout):
+            return move(self, layout)
+        run = None if entry.program is None else entry.program.run
+        if run is None or self._tracked or open_traces or watchers:
+            return along(self, entry.route)
+        world.about = origin
+        try:
+            return Tensor(world, entry.meta, [run(self.held[0])], False, "", origin)
+        finally:
+            world.about = 0
+
+    def beside(self, name: str, values: Sequence[object]) -> Sequence[PlainTensor]:
+        """Return the operands of an operator that this tensor is one of: numbers and arrays as tensors, all of one world."""
+        return in_one_world(name, operands(name, values))
+
+    @explained
+    def check_replicas(self) -> Verdict:
+        """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""
+        from spmdsim.arrays.replicas import check_replicas
+
+        return check_replicas(self)
+
+    # -- parts ----------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Index) -> Tensor:
+        return views.item(self, index, ops.getitem(self, index))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[k] for k in range(len(self)))
+
+    if not TYPE_CHECKING:  # for numpy's types it would make an operand of arrays' symbols
+
+        def __array__(self, *_: object, **__: object) -> NoReturn:
+            """``np.asarray(x)`` would gather behind the user's back, and only on the ranks that call it."""
+            raise UsageTypeError(
+                "a tensor is not turned into an array by itself; use .full() on all ranks, or .local(), "
+                "and ops.take(array, x, 0) for array[x]"
+            )
+
+    def __setitem__(self, index: Index, value: Operand) -> None:
+        """``x[index] = value``: the tensor gets new values; no array is written into (see :func:`become`)."""
+        if isinstance(value, Tensor) and has_item(self, index, value):
+            return
+        become(self, ops.setitem(before(self), index, value), "an assignment")
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
+        """The array API standard's functions: :mod:`spmdsim.array_api`; InputError for a version that it is not."""
+        xp = import_module("spmdsim.array_api")
+        if api_version not in (None, *VERSIONS):
+            raise InputError(
+                f"the array API is there in versions {', '.join(VERSIONS)}, not in {api_version!r}"
+            )
+        return xp
+
+    if not TYPE_CHECKING:
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **options):
+            """Numpy's functions of elements, such as ``np.exp(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
+            return _numpy_protocols().ufunc(ufunc, method, *inputs, **options)
+
+        def __array_function__(self, function, _types, args, options):
+            """Numpy's functions of arrays, such as ``np.sum(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
+            return _numpy_protocols().function(function, args, options)
+
+    # -- methods --------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        """Where the array API standard has arrays: here in main memory, on every rank."""
+        return "cpu"
+
+    @explained
+    def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
+        """The tensor itself: there is one device; InputError for another one, or a stream."""
+        if device != self.device or stream is not None:
+            raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")
+        return self
+
+    @explained
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """The tensor with another element type; see :func:`spmdsim.ops.cast`."""
+        return ops.cast(self, dtype)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, each counted once however many ranks hold it."""
+        return self.size * self.itemsize
+
+    def __contains__(self, value: Operand) -> bool:
+        """Whether some element equals a value."""
+        return bool(ops.any(ops.equal(self, value)))
+
+    def reshape(
+        self,
+        shape: int | Sequence[int],
+        *sizes: int | Layout | None,
+        layout: Layout | None = None,
+        order: str = "C",
+        **wrong: NoReturn,
+    ) -> Tensor:
+        """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
+        if wrong:
+            refuse_arguments(Tensor.reshape, (self, shape, *sizes), wrong)
+        if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
+            result = ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
+        else:
+            new: Any = (shape, *sizes) if sizes else shape
+            result = ops.reshape.__wrapped__(self, new, layout, order=order)
+        return views.reshaped(self, result, order)
+
+    def transpose(self, perm: int | Sequence[int] | None = None, *dims: int, **wrong: NoReturn) -> Tensor:
+        """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""
+        if wrong:
+            refuse_arguments(Tensor.transpose, (self, perm, *dims), wrong)
+        order = (perm, *dims) if isinstance(perm, int) else perm
+        return views.permuted(self, ops.transpose(self, order), order)
+
+    @explained
+    def flatten(self, start: int | str = 0, order: str = "C") -> Tensor:
+        """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
+        return ops.flatten(self, start, order)
+
+    sum, mean, prod = map(reductions(typed), (("sum", "Sum"), ("mean", "Average"), ("prod", "Multiply")))
+    max, min = map(reductions(plain), (("max", "Return the largest of"), ("min", "Return the smallest of")))
+    all, any = map(reductions(plain), (("all", "Apply logical and to"), ("any", "Apply logical or to")))
+    std, var = map(
+        reductions(corrected),
+        (("std", "Return the standard deviation of"), ("var", "Return the variance of")),
+    )
+
+    @explained
+    def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
+        """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
+        return ops.argmax(self, dim if axis is None else one_value("argmax", dim=dim, axis=axis), keepdims)
+
+    @explained
+    def argmin(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
+        """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
+        return ops.argmin(self, dim if axis is None else one_value("argmin", dim=dim, axis=axis), keepdims)
+
+
+def _world(world: World | None, layout: Layout) -> World:
+    if world is None:
+        return current(mesh=layout.mesh)
+    if not isinstance(world, World):
+        raise UsageTypeError(f"a tensor lives in a world, such as LockStep(4), but got {world!r}")
+    return grown(world, layout.mesh)

@@ -1,0 +1,296 @@
+"""Random numbers keyed by (seed, global element index).
+
+An element's value depends on nothing but the seed and where in the global tensor it is: every layout, every
+rank count and every world gives the same tensor, bit by bit, and no rank needs to ask another. The bits come
+from a counter-based generator: two rounds of a 32-bit integer mixer over the index and the seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spmdsim.arrays.program_tensor import Tensor
+from spmdsim.arrays.sources import Described
+from spmdsim.bounded import Bounded
+from spmdsim.core import Layout
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+#: Elements worked on at a time: small enough to stay in the cache.
+CHUNK = 1 << 14
+
+_U32 = np.uint32
+Index = tuple[slice, ...]
+Transform = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+
+def _mix(bits: np.ndarray, scratch: np.ndarray) -> None:
+    """A bijection of 32-bit integers in which every input bit reaches every output bit; in place."""
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        np.right_shift(bits, _U32(shift), out=scratch)
+        np.bitwise_xor(bits, scratch, out=bits)
+        np.multiply(bits, _U32(factor), out=bits)
+    np.right_shift(bits, _U32(15), out=scratch)
+    np.bitwise_xor(bits, scratch, out=bits)
+
+
+def _scalar_mix(value: int) -> int:
+    one = np.array([value & 0xFFFFFFFF], _U32)
+    _mix(one, np.empty_like(one))
+    return int(one[0])
+
+
+def _keys(seed: int, high: int, stream: int) -> tuple[int, int]:
+    """Two words that stand for the seed, the stream and the upper half of the index."""
+    a = _scalar_mix((seed ^ 0x9E3779B9) & 0xFFFFFFFF)
+    a = _scalar_mix(a + ((seed >> 32) & 0xFFFFFFFF))
+    a = _scalar_mix(a + high * 0x85EBCA6B + stream * 0xC2B2AE35)
+    return a, _scalar_mix(a + 0x27D4EB2F)
+
+
+class _Bits:
+    """Fills buffers with the bits of runs of elements."""
+
+    def __init__(self, seed: int, stream: int) -> None:
+        self.seed, self.stream = seed, stream
+        self.scratch = np.empty(CHUNK, _U32)
+        self._key_pairs: Bounded[int, tuple[int, int]] = Bounded()
+
+    def fill(self, index: np.ndarray, out: np.ndarray) -> None:
+        """The bits of elements with these global indices (uint64, ascending), 32 each."""
+        high = int(index[0] >> np.uint64(32))
+        if high != int(index[-1] >> np.uint64(32)):
+            split = int(np.searchsorted(index >> np.uint64(32), np.uint64(high + 1)))
+            self.fill(index[:split], out[:split])
+            self.fill(index[split:], out[split:])
+            return
+        if high not in self._key_pairs:
+            self._key_pairs[high] = _keys(self.seed, high, self.stream)
+        first, second = self._key_pairs[high]
+        scratch = self.scratch[: index.size]
+        np.copyto(out, index, casting="unsafe")  # the lower half
+        np.bitwise_xor(out, _U32(first), out=out)
+        _mix(out, scratch)
+        np.add(out, _U32(second), out=out)
+        _mix(out, scratch)
+
+
+def _runs(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
+    """Global element numbers of a block, at most a chunk at a time, with their place in the flat block."""
+    spans = [range(p.start, p.stop) for p in index]
+    if any(not len(s) for s in spans):
+        return
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    # Trailing dims taken whole make one long run.
+    inner = len(spans)
+    run = 1
+    while inner > 0 and run * len(spans[inner - 1]) <= CHUNK:
+        inner -= 1
+        run *= len(spans[inner])
+    block = _offsets(spans[inner:], strides[inner:])
+    if inner == 0:
+        yield block, slice(0, run)
+        return
+    # The next dim is taken in pieces of as many elements as fit.
+    span, stride = spans[inner - 1], strides[inner - 1]
+    many = CHUNK // run
+    at = 0
+    for outer in itertools.product(*spans[: inner - 1]):
+        base = sum(i * s for i, s in zip(outer, strides))
+        for start in range(span.start, span.stop, many):
+            rows = np.arange(start, min(start + many, span.stop), dtype=np.uint64) * np.uint64(stride)
+            numbers = (rows[:, None] + block[None, :]).ravel() + np.uint64(base)
+            yield numbers, slice(at, at + numbers.size)
+            at += numbers.size
+
+
+def _offsets(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
+    total = np.zeros(1, np.uint64)
+    for span, stride in zip(spans, strides):
+        part = np.arange(span.start, span.stop, dtype=np.uint64) * np.uint64(stride)
+        total = (total[:, None] + part[None, :]).ravel()
+    return total
+
+
+def _block(
+    index: Index, shape: Sequence[int], dtype: np.dtype, seed: int, transform: Transform
+) -> np.ndarray:
+    """One block: two words of bits per element, turned into a number by ``transform``."""
+    out = np.empty([p.stop - p.start for p in index], dtype)
+    flat = out.ravel()
+    one, two = _Bits(seed, 1), _Bits(seed, 2)
+    a, b = np.empty(CHUNK, _U32), np.empty(CHUNK, _U32)
+    work = np.empty(CHUNK, np.dtype(np.float64 if dtype == np.float64 else np.float32))
+    for numbers, place in _runs(index, shape):
+        n = numbers.size
+        one.fill(numbers, a[:n])
+        two.fill(numbers, b[:n])
+        transform(a[:n], b[:n], work[:n])
+        flat[place] = work[:n]
+    return out
+
+
+def _to_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """Numbers in [0, 1): 24 bits for float32, 53 for float64."""
+    if out.dtype == np.float32:
+        np.multiply(a >> _U32(8), np.float32(2.0**-24), out=out)
+        return
+    np.multiply(a >> _U32(5), 67108864.0, out=out)
+    out += b >> _U32(6)
+    out *= 2.0**-53
+
+
+def _to_normal(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """Box and Muller's transform: one normal number from two uniform ones."""
+    kind = out.dtype.type
+    np.add(a, kind(0.5), out=out, dtype=out.dtype, casting="unsafe")
+    np.multiply(out, kind(2.0**-32), out=out)
+    np.minimum(out, kind(1.0), out=out)
+    np.log(out, out=out)
+    np.multiply(out, kind(-2), out=out)
+    np.sqrt(out, out=out)
+    angle = np.multiply(b, kind(2 * math.pi * 2.0**-32), dtype=out.dtype, casting="unsafe")
+    np.cos(angle, out=angle)
+    np.multiply(out, angle, out=out)
+
+
+def normal_block(index: Index, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    """Compute the block at ``index`` of a global tensor of standard normal numbers.
+
+    Args:
+        index: one slice per dim of the global tensor.
+        shape: the global shape.
+        dtype: a floating type.
+        seed: another seed gives other numbers.
+
+    >>> whole = normal_block((slice(0, 4), slice(0, 6)), (4, 6))
+    >>> part = normal_block((slice(1, 3), slice(2, 6)), (4, 6))
+    >>> bool((whole[1:3, 2:6] == part).all())
+    True
+    """
+    return _block(index, shape, np.dtype(dtype), seed, _to_normal)
+
+
+def uniform_block(index: Index, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    """Compute the block at ``index`` of a global tensor of numbers uniform in [0, 1).
+
+    Args:
+        index: one slice per dim of the global tensor.
+        shape: the global shape.
+        dtype: a floating type.
+        seed: another seed gives other numbers.
+
+    >>> uniform_block((slice(0, 2), slice(1, 3)), (4, 6)).shape
+    (2, 2)
+    """
+    return _block(index, shape, np.dtype(dtype), seed, _to_uniform)
+
+
+def _source(
+    block: Callable[..., np.ndarray],
+    finish: Callable[[np.ndarray], np.ndarray],
+    words: str,
+    shape: Sequence[int],
+    dtype: Any,
+    seed: int,
+) -> tuple[Described, dict[str, Any]]:
+    """What tensors are made of: a function of an index, and how large and of which type the whole is."""
+    kind, size = np.dtype(dtype), tuple(shape)
+    if kind.kind not in "fV":
+        raise InputError(f"random tensors are of floating types, not {kind}")
+    function = Described(lambda index: finish(block(index, size, kind, seed)), f"{words}, seed {seed}")
+    return function, {"shape": size, "dtype": kind}
+
+
+def normal(
+    shape: Sequence[int],
+    layout: Layout,
+    world: World | None = None,
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: Any = np.float32,
+    seed: int = 0,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Create a tensor of normal numbers, the same for every layout and number of ranks.
+
+    Args:
+        shape: the global shape.
+        layout: which shard each rank owns.
+        world: where the tensor lives; the current world if None.
+        mean: the mean.
+        std: the standard deviation.
+        dtype: a floating type.
+        seed: another seed gives other numbers.
+        requires_grad: whether gradients are computed for it.
+
+    Raises:
+        InputError: ``dtype`` is no floating type.
+
+    >>> from spmdsim import LockStep, Mesh
+    >>> layout = Mesh((2,), ("x",))("x", None)
+    >>> w = normal((4, 3), layout, LockStep(2), std=0.02, seed=1)
+    >>> bool((w.full() == normal((4, 3), layout.mesh(None, None), LockStep(2), std=0.02, seed=1).full()).all())
+    True
+    """
+
+    def finish(block: np.ndarray) -> np.ndarray:
+        kind = block.dtype.type
+        if std != 1.0:
+            block *= kind(std)
+        if mean:
+            block += kind(mean)
+        return block
+
+    words = f"normal numbers, mean {mean}, std {std}"
+    source, whole = _source(normal_block, finish, words, shape, dtype, seed)
+    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **whole)
+
+
+def uniform(
+    shape: Sequence[int],
+    layout: Layout,
+    world: World | None = None,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: Any = np.float32,
+    seed: int = 0,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Create a tensor of numbers uniform in ``[low, high)``, the same for every layout and number of ranks.
+
+    Args:
+        shape: the global shape.
+        layout: which shard each rank owns.
+        world: where the tensor lives; the current world if None.
+        low: the smallest number.
+        high: all numbers are below it.
+        dtype: a floating type.
+        seed: another seed gives other numbers.
+        requires_grad: whether gradients are computed for it.
+
+    Raises:
+        InputError: ``dtype`` is no floating type.
+
+    >>> from spmdsim import LockStep, Mesh
+    >>> x = uniform((4, 3), Mesh((2,), ("x",))("x", None), LockStep(2), low=-1.0)
+    >>> x.shape, bool((abs(x.full()) <= 1).all())
+    ((4, 3), True)
+    """
+
+    def finish(block: np.ndarray) -> np.ndarray:
+        kind = block.dtype.type
+        return np.asarray(block * kind(high - low) + kind(low), block.dtype)
+
+    words = f"uniform numbers from {low} to {high}"
+    source, whole = _source(uniform_block, finish, words, shape, dtype, seed)
+    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **whole)

@@ -1,0 +1,111 @@
+"""Reductions as methods of tensors: ``x.sum(dims)``, with the parameters' names of numpy and of torch, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spmdsim.arrays.symbols import ops
+from spmdsim.errors import two_names
+from spmdsim.wrong_calls import refuse_arguments
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from spmdsim.arrays.ops.dim_reductions import Dims
+    from spmdsim.arrays.program_tensor import Tensor
+
+#: Docstring of a method: the verb says what it does with elements.
+DOCSTRING = """{verb} elements over dimensions, as :func:`spmdsim.ops.{name}`.
+
+Args:
+    dims: one dimension or several; negative numbers count from the end; None: all.
+    keepdims: keep reduced dimensions in the result, with size 1.
+    axis: another name of ``dims``.
+    dim: another name of ``dims``.
+
+Some methods take more: ``dtype`` converts the elements first; ``correction`` (or ``ddof``) is subtracted from the count.
+
+>>> from spmdsim import Mesh, Tensor
+>>> x = Tensor.from_global([[3.0, 1.0], [6.0, 5.0]], Mesh((2,), ("dp",))("dp", None))
+>>> x.{name}(axis=1).shape
+(2,)
+"""
+
+V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def one_value(method: str, **values: V) -> V:
+    """Return the value of a parameter that has several names; raise UsageTypeError if two of them are given."""
+    named = [(name, value) for name, value in values.items() if value is not None]
+    if len(named) > 1:
+        raise two_names(method, *named[0], *named[1])
+    return named[0][1] if named else next(iter(values.values()))
+
+
+def plain(
+    self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+) -> Tensor:
+    """Show the parameters of a reduction."""
+    raise NotImplementedError
+
+
+def typed(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    axis: Dims = None,
+    dim: Dims = None,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """Show the parameters of a reduction that may convert its operand first."""
+    raise NotImplementedError
+
+
+def corrected(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    dim: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
+    """Show the parameters of a reduction that may divide by fewer elements than it has."""
+    raise NotImplementedError
+
+
+def reductions(like: F) -> Callable[[tuple[str, str]], F]:
+    """Return a function that makes a method of ``(operator's name, verb of its docstring)``, called like ``like``."""
+
+    def of(named: tuple[str, str]) -> Any:
+        name, verb = named
+
+        def method(
+            self: Any,
+            dims: Any = None,
+            keepdims: bool = False,
+            *others: Any,
+            axis: Any = None,
+            dim: Any = None,
+            **more: Any,
+        ) -> Any:
+            over = dims if axis is dim is None else one_value(name, dims=dims, axis=axis, dim=dim)
+            if not more and not others:
+                return getattr(ops, name).__wrapped__(self, over, keepdims)
+            if others or any(key not in signature(like).parameters for key in more):
+                refuse_arguments(method, (self, dims, keepdims, *others), more)
+            x = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
+            correction = one_value(name, **{key: more.get(key) or None for key in ("correction", "ddof")})
+            return getattr(ops, name)(x, over, keepdims, **({"correction": correction} if correction else {}))
+
+        method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+        method.__doc__ = DOCSTRING.format(verb=verb, name=name)
+        method.__signature__ = signature(like)  # type: ignore[attr-defined]
+        return method
+
+    return of

@@ -1,0 +1,192 @@
+"""What a process reads of a tensor: its gradient, its pieces, and numbers where they are few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from spmdsim.arrays.sources import SMALL, checksum
+from spmdsim.core.tensor import PlainTensor
+from spmdsim.wrong_calls import explained, refuse_arguments
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+import math
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.errors import InputError, UsageTypeError, WorldError, many
+
+if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view into which nobody writes: who wrote into a shard would change the tensor, on one rank of those that copy it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class ReadableTensor(PlainTensor):
+    """A tensor whose pieces and numbers can be looked at."""
+
+    __slots__ = ()
+
+    world: World
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.meta.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the global tensor."""
+        return math.prod(self.meta.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InputError("a tensor without dims has no length")
+        return self.shape[0]
+
+    def __str__(self) -> str:
+        """The number, where this process holds the only element; else what ``repr`` says."""
+        held = self.world.has_data and self.size == 1 and not self.layout.partial
+        if held and len(self.shards) and self.shards[0].size == 1:
+            return str(self.shards[0].reshape(())[()])
+        return repr(self)
+
+    def __format__(self, spec: str) -> str:
+        """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
+        return format(self.item(), spec) if spec else str(self)
+
+    def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
+        """The shard of ``rank`` (this process's first rank if left out), to be read: it is the tensor's own.
+
+        A part of a pending sum of 16-bit floats is rounded for this look at it only.
+
+        Raises:
+            WorldError: another process owns that rank, or there is none.
+        """
+        if more or wrong:
+            refuse_arguments(ReadableTensor.local, (self, rank, *more), wrong)
+        shards = self.shards
+        if rank is None:
+            return read_only(shards[0])
+        ranks, size = self.world.ranks, self.world.size
+        if rank not in range(size):
+            raise WorldError(f"there is no rank {rank!r} in a world of {many(size, 'rank')}")
+        if rank not in ranks:
+            raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
+        return read_only(shards[ranks.index(rank)])
+
+    def full(self) -> np.ndarray:
+        """Return the whole tensor as one array of the caller's own, on every process.
+
+        All ranks must call it, unless every rank has the tensor whole. Ranks that read different values there are told so
+        later, if they computed the tensor otherwise.
+
+        Raises:
+            WorldError: If the world holds no data, or ranks did not all call the same so far.
+        """
+        whole = super().full()
+        layout, mesh, provenance = self.meta.layout, self.meta.layout.mesh, self.world.provenance
+        add_read = None if provenance is None else provenance.add_read
+        if add_read is not None and layout.replicated_axes == mesh.axes and mesh.size == self.world.size:
+            # No collective ran here that would have compared the tensor.
+            add_read(self.origin, checksum(whole) if whole.nbytes <= SMALL else self.origin)
+        return whole
+
+    #: The words of torch, OneFlow and Paddle, and of MindSpore.
+    numpy = asnumpy = full
+
+    @explained
+    def item(self, *place: int | tuple[int, ...]) -> Any:
+        """An element as a Python number, on every process: the only one, or that of a place, counted as numpy's ``item``.
+
+        Raises:
+            InputError: no place, of several elements, or one outside of the tensor.
+        """
+        if self.size != 1 and not place:
+            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+        try:
+            np.broadcast_to(0, self.shape).item(*place)  # type: ignore[arg-type]
+        except (IndexError, TypeError, ValueError):
+            raise InputError(f"item{place} is no place of a tensor of shape {self.shape}") from None
+        if not place or self.size == 1:
+            return self.full().item()
+        at = place[0] if len(place) == 1 else place
+        index: Any = at if isinstance(at, tuple) else np.unravel_index(int(at) % self.size, self.shape)
+        whole: Any = self
+        return whole[tuple(int(k) for k in index)].full().item()
+
+    @explained
+    def tolist(self) -> Any:
+        """All elements as Python numbers in nested lists, on every process."""
+        return self.full().tolist()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """The array that this process has whole, for other libraries; UsageTypeError if the tensor lies in pieces."""
+        if self.layout.split_axes or self.layout.partial_axes:
+            raise UsageTypeError(
+                f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
+            )
+        options: dict[str, Any] = {
+            "stream": stream,
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
+        chosen = {key: value for key, value in options.items() if value is not None}
+        try:
+            capsule: CapsuleType = self.local().__dlpack__(**chosen)
+        except BufferError:  # older versions of the protocol have no word for arrays that are only read
+            if copy is False:
+                raise
+            capsule = self.local().copy().__dlpack__(**chosen)
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Main memory, in DLPack's words."""
+        return (1, 0)
+
+    def __float__(self) -> float:
+        self._require_one_element("float")
+        return float(self.item())
+
+    def __int__(self) -> int:
+        self._require_one_element("int")
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        self._require_one_element("complex")
+        return complex(self.item())
+
+    def _require_one_element(self, function: str) -> None:
+        if self.size != 1:
+            raise InputError(
+                f"{function}(x): x must have one element, got shape {self.shape}; reduce it first, such as ops.sum(x)"
+            )
+
+    def __index__(self) -> int:
+        """The only element, if it is an integer, where Python wants one: ``range(n)``."""
+        if self.dtype.kind not in "iu":
+            raise UsageTypeError(f"only a tensor of integers is an index, but this one holds {self.dtype}")
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        """Whether the only element is not zero; more have no truth of their own, as in numpy."""
+        if self.size != 1:
+            raise InputError(
+                f"bool(x), as `if x > 3:` asks for it: x must have one element, got shape {self.shape}; take ops.any(x) or "
+                "ops.all(x)"
+            )
+        return bool(self.item())

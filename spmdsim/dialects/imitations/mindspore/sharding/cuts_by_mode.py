@@ -1,0 +1,370 @@
+"""Operators whose cuts mean more than their rule says: sources of data, ``Gather``, products in tensor parallelism.
+
+``Gather`` and ``EmbeddingLookup`` (``ops_info/gather_info.cc``): a mode only says which dims may be split together and on
+which device matrix; the layouts and the pending sum come from the rule of :func:`spmdsim.ops.gather`. One difference:
+there an index outside the table silently gives zeros on every device, here it is refused.
+
+Products in two- and three-dimensional tensor parallelism (``enable_nd_tp``, ``ops_info/matmul_info.cc``): operands and
+result are split by all axes, so none of them is ever held twice. The schemes are those of Xu et al. (2021, 2-D) and Bian
+et al. (2021, 3-D):
+
+===  ======================  ================  ======================  ===============================================
+     activation              weight            result                  collectives
+===  ======================  ================  ======================  ===============================================
+2-D  ``(m, (x, y))``         ``(x, y)``        ``(m, (y, x))``         gather over y, scatter the sum over x
+3-D  ``((..., z, y), x)``    ``((x, z), y)``   ``((..., z, x), y)``    gather over y and over z, scatter the sum over x
+===  ======================  ================  ======================  ===============================================
+
+What is gathered and what is summed follows from the product's rule; only the pattern is recognised here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spmdsim.arrays import ops
+from spmdsim.arrays.ops.lookup import LOOKED_UP
+from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core.cuts import factor_cuts, numbered_ranks, strategy_from_factors
+from spmdsim.core.notation.rules import Shape, common_mesh
+from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
+    Forward,
+    Sharded,
+    check_cuts,
+    check_devices,
+    derived,
+    forward,
+    real_partial_axes,
+    scattered,
+    sourced,
+)
+from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.table import ShardError
+from spmdsim.errors import many
+
+Cuts = tuple[int, ...]
+#: How many devices, or which, in their order; None for as many as the cuts make.
+Devices = int | Sequence[int] | None
+
+
+def batch_parallel(
+    name: str,
+    shapes: Sequence[Shape],
+    in_strategy: Sequence[Any] | None,
+    devices: Devices,
+    attrs: Mapping[str, Any],
+) -> Sharded:
+    """Dim 0 of every operand and result over all devices, on a device matrix of one axis.
+
+    Semantics: ``ops_info/batch_parallel_info.cc``.
+    """
+    if in_strategy and isinstance(in_strategy[0], Layout):
+        check_devices(in_strategy, devices)
+        in_strategy, devices = [layout.cuts for layout in in_strategy], in_strategy[0].mesh.rank_list
+    ranks = device_ranks(devices, math.prod(in_strategy[0]) if in_strategy else 1)
+    wanted = [_first_dim(shape, len(ranks)) for shape in shapes]
+    if in_strategy is not None and [tuple(entry) for entry in in_strategy] != wanted:
+        raise ShardError(
+            f"the operator splits dim 0 over all {many(len(ranks), 'device')}, but got {tuple(in_strategy)}"
+        )
+    check_cuts(wanted, shapes, len(ranks))
+    mesh = Mesh((len(ranks),), ("batch",), ranks)
+    results = [tuple(shape) for shape in attrs.get("output_shapes", _result_shapes(name, shapes))]
+
+    def first(shape: Shape) -> Layout:
+        return Layout(mesh, ["batch" if d == 0 else None for d in range(len(shape))])
+
+    return sourced(name, mesh, shapes, list(map(first, shapes)), results, list(map(first, results)))
+
+
+def _first_dim(shape: Shape, devices: int) -> Cuts:
+    """Dim 0 over all devices."""
+    return tuple(1 if d else devices for d in range(len(shape)))
+
+
+def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
+    if name == "Flatten" and shapes[0]:
+        return [(shapes[0][0], math.prod(shapes[0][1:]))]
+    return [shapes[0]]
+
+
+def data_source(
+    name: str, shapes: Sequence[Shape], in_strategy: Sequence[Any] | None, devices: Devices, repeat: str
+) -> Sharded:
+    """Tensors that come from a data set: each dim split as its strategy says, nothing else.
+
+    The device matrix is the longest strategy; repeated calculation is on the left unless asked otherwise.
+    Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
+    """
+    if in_strategy and isinstance(in_strategy[0], Layout):
+        check_devices(in_strategy, devices)
+        for i, (whole, shape) in enumerate(zip(in_strategy, shapes)):
+            check_even(whole, shape, f"tensor {i}")
+        return _source(name, shapes, tuple(in_strategy), 1, repeat)
+    if in_strategy is not None and not any(in_strategy):
+        in_strategy = None
+    cuts = [tuple(entry) for entry in in_strategy] if in_strategy is not None else None
+    ranks = device_ranks(devices, math.prod(_longest(cuts)) if cuts else 1)
+    if cuts is None:
+        cuts = [_first_dim(shape, len(ranks)) for shape in shapes]
+    check_cuts(cuts, shapes, len(ranks))
+    matrix = _longest(cuts)
+    for i, entry in enumerate(cuts):
+        wrong = [d for d, cut in enumerate(entry) if cut not in (1, matrix[d])]
+        if wrong:
+            raise ShardError(
+                f"tensor {i} is cut into {entry}, but dim {wrong[0]} of the others into {matrix}"
+            )
+    if len(ranks) % math.prod(matrix):
+        raise ShardError(
+            f"{matrix} makes {many(math.prod(matrix), 'piece')}, which do not divide {many(len(ranks), 'device')}"
+        )
+    mesh = device_mesh(matrix, ranks, repeat)
+
+    def layout(entry: tuple[int, ...]) -> Layout:
+        return Layout(mesh, [f"dim{d}" if cut == matrix[d] else None for d, cut in enumerate(entry)])
+
+    return _source(name, shapes, tuple(map(layout, cuts)), len(ranks) // math.prod(matrix), repeat)
+
+
+def _source(
+    name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
+) -> Sharded:
+    if len(layouts) != len(shapes):
+        raise ShardError(
+            f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(shapes), 'tensor')}"
+        )
+    read = name != "GetNext"
+    return sourced(
+        name, common_mesh(layouts), shapes if read else (), layouts if read else (), shapes, layouts,
+        repeated_calc=repeated, repeated_side=side, by_cuts=False,
+    )  # fmt: skip
+
+
+def _longest(cuts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return sorted(cuts, key=lambda entry: (len(entry), math.prod(entry)))[-1]
+
+
+def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mesh:
+    """The mesh of a device matrix, with an axis of repeated calculation if there are more ranks."""
+    times = len(ranks) // math.prod(matrix)
+    sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
+    if times > 1:
+        at = 0 if repeat == "left" else len(sizes)
+        sizes.insert(at, times)
+        names.insert(at, "repeat")
+    return Mesh(sizes, names, ranks)
+
+
+def device_ranks(devices: Devices, otherwise: int) -> tuple[int, ...]:
+    """The ranks meant by a number of devices or a list of them."""
+    return numbered_ranks(otherwise if devices is None else devices)
+
+
+NORMAL = "NORMAL"
+AXIS_0 = "SHARD_AXIS_0_STATIC"
+AXIS_1 = "SHARD_AXIS_1"
+BATCH_AND_AXIS = "SHARD_BATCH_AND_AXIS"
+BATCH_AXIS_SP = "SHARD_BATCH_AXIS_AND_SP"
+MANUAL = "MANUAL"
+
+
+def mode_of(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
+    """The mode of a strategy."""
+    if manual:
+        return MANUAL
+    if param[axis] == 1:
+        return NORMAL
+    if len(param) > 2:
+        raise ShardError(f"the axis of a table of {len(param)} dims cannot be split, only of one or two dims")
+    if math.prod(index) == 1:
+        return AXIS_0 if axis == 0 else AXIS_1
+    others = math.prod(param) // param[axis]
+    split = [d for d, cut in enumerate(index) if cut > 1]
+    if axis or others > 1 or split not in ([0], [0, 1], [1]):
+        raise ShardError(
+            f"with table cuts {param} along axis {axis} only the first two dims of the indices can be split, and no "
+            f"other dim of the table, but the indices are cut into {index}"
+        )
+    if math.prod(index) * param[0] != devices:
+        raise ShardError(
+            f"index and table cuts {index} and {param} together must use all {many(devices, 'device')}, not "
+            f"{math.prod(index) * param[0]}"
+        )
+    return BATCH_AND_AXIS if split == [0] else BATCH_AXIS_SP
+
+
+def gather(
+    shapes: Sequence[Shape],
+    in_strategy: Sequence[Any] | None,
+    out: Any,
+    devices: Devices,
+    repeat: str | None,
+    attrs: Mapping[str, Any],
+) -> Sharded:
+    """What a strategy means for a Gather of a table (operand 0) by indices (operand 1)."""
+    if len(shapes) != 2:
+        raise ShardError(f"Gather takes a table and indices, but got shapes {tuple(shapes)}")
+    table, ids = shapes
+    axis = int(attrs.get("axis", 0))
+    if not -len(table) <= axis < len(table):
+        raise ShardError(f"axis {axis} is out of range for a table of {many(len(table), 'dim')}")
+    axis %= len(table)
+    bound = ops.gather.op.bind(shapes, {"dim": axis})
+    ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
+    cuts = tuple(in_strategy) if in_strategy is not None else ((1,) * len(table), _first_dim(ids, len(ranks)))
+    check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
+    param, index = tuple(cuts[0]), tuple(cuts[1])
+    mode = mode_of(axis, param, index, len(ranks), "manual_split" in attrs)
+    if mode == NORMAL:
+        derivation = _normal(bound, (param, index), ranks, repeat or "right")
+    elif mode == MANUAL:
+        derivation = _manual(bound, (param, index), ranks, attrs["manual_split"])
+    else:
+        derivation = _split(bound, (param, index), ranks, mode, repeat)
+    return _finished(derivation, (param, index), axis, out)
+
+
+def _normal(bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str) -> Sharded:
+    """The axis is whole: indices and the table's other dims are split freely, the axis has none of its own."""
+    strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
+    times = len(ranks) // (math.prod(cuts[0]) * math.prod(cuts[1]))
+    return derived("Gather", bound, strategy, mode=NORMAL, repeated_calc=times, repeated_side=repeat)
+
+
+def _split(
+    bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], mode: str, repeat: str | None
+) -> Sharded:
+    """The axis is split: the device matrix has the dims that the mode knows, and no others."""
+    param, index = cuts
+    used = math.prod(param) * math.prod(index)
+    if len(ranks) % used:
+        raise ShardError(
+            f"the cuts {param} and {index} make {many(used, 'piece')}, which {many(len(ranks), 'device')} cannot share"
+        )
+    if used != len(ranks) and (mode != AXIS_0 or (len(param) > 1 and param[1] != 1)):
+        raise ShardError(
+            f"cuts {param} along a split axis do not support repeated calculation, but they use {used} of "
+            f"{many(len(ranks), 'device')}"
+        )
+    if mode in (AXIS_0, AXIS_1):
+        sizes, factors = param, [dim[0] if dim else "" for dim in bound.inputs[0]]
+    else:
+        lead = 1 if mode == BATCH_AND_AXIS else 2
+        sizes = (*index[:lead], param[0])
+        factors = [*(dim[0] if dim else "" for dim in bound.inputs[1][:lead]), LOOKED_UP]
+    side = repeat or "left"
+    splits = {factor: f"dim{d}" for d, factor in enumerate(factors) if factor}
+    strategy = Strategy.of(device_mesh(sizes, ranks, side), splits)
+    bound.check(strategy)
+    times = len(ranks) // used
+    return derived("Gather", bound, strategy, mode=mode, repeated_calc=times, repeated_side=side)
+
+
+def _rounded(table: Shape, param: Cuts) -> Shape:
+    """The table with a first dim that divides: pieces of a manual split are as unequal as they like."""
+    return (table[0] - table[0] % max(param[0], 1) or param[0], *table[1:])
+
+
+def _manual(
+    bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], pieces: Sequence[Any]
+) -> Sharded:
+    """Unequal pieces of the vocabulary, one per field of the indices: nothing is communicated."""
+    param, index = cuts
+    if not isinstance(pieces, (tuple, list)):
+        raise ShardError(f"manual_split is a tuple with the rows of each piece, but got {pieces!r}")
+    rows = [piece if isinstance(piece, int) else piece[0] for piece in pieces]
+    if len(rows) != param[0] or sum(rows) != bound.shapes[0][0]:
+        raise ShardError(
+            f"manual_split {tuple(rows)} must have one entry per piece of the table, {param[0]}, and sum to its "
+            f"{many(bound.shapes[0][0], 'row')}"
+        )
+    if len(param) != 2 or len(index) != 2 or index[0] != 1 or index[1] != param[0]:
+        raise ShardError(f"with manual_split the indices are cut into (1, {param[0]}), but got {index}")
+    if math.prod(param) != len(ranks):
+        raise ShardError(
+            f"manual_split needs all {many(len(ranks), 'device')}, but the table is cut into {param}"
+        )
+    mesh = Mesh(param, ("dim0", "dim1"), ranks)
+    result = Layout(mesh, (None, "dim0", "dim1"))
+    inputs = Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))
+    return sourced("Gather", mesh, bound.shapes, inputs, bound.output_shapes, (result,), mode=MANUAL)
+
+
+def _finished(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
+    """The result after its reduction: scattered along dim 0 where that divides, unless out asks otherwise."""
+    computed, shape = derivation.computed[0], derivation.output_shapes[0]
+    whole, parted = computed.reduced, scattered(computed)
+    axes = real_partial_axes(computed)
+    divides = bool(axes) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
+    if derivation.mode == AXIS_1 and not divides:
+        raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
+    wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else whole
+    if out is not None:
+        wanted = _asked(derivation, (whole, parted if divides else None), axis, out)
+    check_even(wanted, shape, "the result")
+    matrix = (1, derivation.mesh.size) if derivation.mode == AXIS_1 else None
+    derivation = replace(derivation, outputs=(wanted,), forward=tuple(forward(computed, wanted)))
+    return replace(derivation, output_shape_matrix=matrix)
+
+
+def _asked(derivation: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
+    entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
+    if axis != 0 or derivation.mode == MANUAL:
+        raise ShardError(f"an out_strategy is accepted for axis 0 only, but got {entry} for axis {axis}")
+    for layout in choices:
+        if layout is not None and layout.cuts == entry:
+            return layout
+    kept = [str(layout.cuts) for layout in choices if layout is not None]
+    raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
+
+
+Axes = tuple[str, ...]
+
+
+def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
+    """A product whose operands' layouts are one of the two patterns."""
+    splits, along = _pattern(bound, layouts)
+    strategy = Strategy.of(layouts[0].mesh, splits)
+    bound.check(strategy)
+    computed = bound.output_layouts(strategy)[0]
+    dims = [
+        (*entry, *computed.partial_axes) if along in factors else entry
+        for entry, factors in zip(computed.dims, bound.outputs[0])
+    ]
+    result = Layout(computed.mesh, dims)
+    collectives = [
+        Forward("AllGather", "", axes, computed.mesh.groups(*axes))
+        for have, want in zip(layouts, bound.input_layouts(strategy))
+        if (axes := tuple(a for a in have.split_axes if a not in want.split_axes))
+    ]
+    summed = computed.partial_axes
+    if summed:
+        collectives.append(Forward("ReduceScatter", "sum", summed, computed.mesh.groups(*summed)))
+    return derived(
+        name, bound, strategy, inputs=tuple(layouts), outputs=(result,), forward=tuple(collectives), by_cuts=False,
+        mode="2-D" if along == "n" else "3-D",
+    )  # fmt: skip
+
+
+def _pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
+    """Axes of every factor of the product, and the factor along which the sum is scattered."""
+    a, w = (_factor_axes(bound, i, layout) for i, layout in enumerate(layouts))
+    batch = {factor: axes for factor, axes in a.items() if factor not in ("m", "k")}
+    m, k, rows, columns = a.get("m", ()), a["k"], w["k"], w["n"]
+    if len(k) == 2 and rows == k[:1] and columns == k[1:]:
+        return {**batch, "m": m, "k": rows, "n": columns}, "n"
+    three = len(m) >= 2 and len(k) == 1 and len(rows) == 2 and rows[0] == k[0]
+    if three and m[-2] == rows[1] and m[-1:] == columns:
+        return {**batch, "m": m[:-1], "k": k, "n": columns}, "m"
+    raise ShardError(
+        "with enable_nd_tp the layouts are (m, (x, y)) and (x, y), or ((..., z, y), x) and ((x, z), y), but got "
+        f"{layouts[0]} and {layouts[1]}"
+    )
+
+
+def _factor_axes(bound: BoundRule, operand: int, layout: Layout) -> dict[str, Axes]:
+    return {dim[0]: axes for dim, axes in zip(bound.inputs[operand], layout.dims) if dim}

@@ -1,0 +1,387 @@
+"""What follows from an operator's strategy, as a value: layouts and their other forms, cuts that are refused, collectives.
+
+Semantics: ``ops_info/operator_info.cc`` (CheckStrategyByVector, forward communication), ``matmul_info.cc`` and
+``gather_info.cc`` (out_strategy), ``tensor_layout/tensor_layout.cc`` (RemoveElementEqualToOneInDeviceArrangement,
+InitFromExtendVector, GenerateOptShardSliceShape) and ``parallel/_tensor.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
+from spmdsim.core.operator import Op
+from spmdsim.dialects.imitations.mindspore.map_layouts import Shape, expand_tuples, from_right
+from spmdsim.dialects.mindspore.layout import (
+    MindSporeLayout,
+    check_even,
+    device_mesh,
+    from_tensor_map,
+    micro_shards,
+    real_axes,
+)
+from spmdsim.dialects.mindspore.table import Params, ShardError
+from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError, many
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def without_ones(layout: Layout) -> MindSporeLayout:
+    """The same distribution on a device matrix without axes of size 1; the map is renumbered.
+
+    >>> found = without_ones(from_tensor_map((1, 16, 1), (2, 1)))
+    >>> found.mesh.shape, found.tensor_map
+    ((16,), (-1, 0))
+    """
+    kept = [axis for axis, size in zip(layout.mesh.axes, layout.mesh.shape) if size > 1]
+    shape = [layout.mesh.axis_size(axis) for axis in kept]
+    numbers = {axis: len(kept) - 1 - i for i, axis in enumerate(kept)}
+    entries = [tuple(numbers[axis] for axis in entry if axis in numbers) for entry in layout.dims]
+    return from_tensor_map(shape, _written(entries), layout.mesh.rank_list, kept)
+
+
+def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayout, tuple[int, ...]]:
+    """The same distribution of a reshaped tensor in which every dim is split by at most one axis.
+
+    A dim with several axes becomes several dims: one per axis but the last, with the axis's size, and the rest.
+
+    >>> found, shape = without_tuples(from_tensor_map((4, 2, 2), ((2, 1), 0)), (8, 8))
+    >>> found.tensor_map, shape
+    ((2, 1, 0), (4, 2, 8))
+    """
+    check_even(layout, shape)
+    mesh = layout.mesh
+    matrix, entries, sizes = expand_tuples(mesh.shape, from_right(layout), tuple(shape))
+    return from_tensor_map(matrix, entries, mesh.rank_list, mesh.axes), sizes
+
+
+def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
+    """A parameter's layout when the devices that hold equal slices share them out along dim 0.
+
+    The split of the model is the major part of dim 0, that of the optimizer the minor one.
+
+    >>> optimizer_shard(from_tensor_map((8, 4), (-1, 0)), (512, 1024)).local_shape((512, 1024), 0)
+    (64, 256)
+    """
+    if not layout.ndim:
+        raise LayoutError("a scalar has no dim 0 along which its devices could share it out")
+    replicated = real_axes(layout.replicated_axes)
+    if layout.mesh.axis_size(*replicated) == 1:
+        raise LayoutError(f"no devices hold equal slices of {layout}, so there is nothing to share out")
+    axes = (*layout.dims[0], *replicated)
+    shared = Layout(layout.mesh, (axes, *layout.dims[1:]))
+    check_even(shared, shape, "the parameter")
+    return shared
+
+
+def _written(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ...]]:
+    return [-1 if not entry else entry[0] if len(entry) == 1 else entry for entry in entries]
+
+
+@contextmanager
+def refusing(operator: str) -> Iterator[None]:
+    """Name the operator in whatever is refused inside, and make it a :class:`ShardError`."""
+    try:
+        yield
+    except UsageTypeError:
+        raise
+    except SpmdError as error:
+        refusal = error if isinstance(error, ShardError) else ShardError(error.message, **error.facts)
+        refusal.facts.setdefault("operator", operator)
+        raise refusal from None
+
+
+def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
+    """The operator's rule for these shapes; a :class:`ShardError` for a wrong number of them."""
+    if not isinstance(op.rule, Rule):
+        try:
+            inspect.signature(op.rule).bind(*shapes, **params)
+        except TypeError:
+            raise ShardError(
+                f"{op.name} does not take {many(len(shapes), 'operand')}, of shapes {[*shapes]}"
+            ) from None
+    return op.bind(shapes, params)
+
+
+def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None) -> None:
+    """Refuse layouts that are for another number of devices, with a LayoutError that names both."""
+    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
+    for layout in layouts:
+        needed = layout.mesh.size // micro_shards(layout.mesh)
+        if count not in (None, needed):
+            raise LayoutError(f"the layouts are for {many(needed, 'device')}, but there are {count}")
+
+
+def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
+    """Refuse cuts that no operator could have with operands of these shapes, before it is looked at.
+
+    Raises:
+        ValueError: a wrong number of operands or dims; a cut that is not positive, does not divide its dim, or
+            is no power of two (which it must be when the number of devices is one).
+        TypeError: a cut that is not an integer.
+
+    >>> check_cuts(((2, 4), (4, 1)), ((32, 784), (784, 512)), 8)
+    >>> check_cuts(((3, 1),), ((32, 784),), 8)
+    Traceback (most recent call last):
+    ...
+    spmdsim.errors.RuleError: dim 0 of operand 0 has size 32, which cannot be split evenly into 3 pieces
+    """
+    if len(cuts) != len(shapes):
+        text = tuple(tuple(entry) for entry in cuts)
+        raise RuleError(f"strategy {text} is for {many(len(cuts), 'operand')}, but there are {len(shapes)}")
+    for i, (entry, shape) in enumerate(zip(cuts, shapes)):
+        if len(entry) != len(shape):
+            raise RuleError(
+                f"operand {i} has shape {tuple(shape)} of {many(len(shape), 'dim')}, but its strategy is {tuple(entry)}"
+            )
+        for dim, (cut, size) in enumerate(zip(entry, shape)):
+            _check_cut(cut, size, dim, i, devices)
+
+
+def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> None:
+    where = f"dim {dim} of operand {operand}"
+    if not isinstance(cut, int) or isinstance(cut, bool):
+        raise UsageTypeError(f"a cut must be an integer, but {where} has {cut!r}")
+    if cut <= 0:
+        raise RuleError(f"a cut must be positive, but {where} is cut into {cut}")
+    if size % cut:
+        raise RuleError(f"{where} has size {size}, which cannot be split evenly into {many(cut, 'piece')}")
+    if math.log2(devices).is_integer() and cut & (cut - 1):
+        raise RuleError(f"on {devices} devices a cut must be a power of two, but {where} is cut into {cut}")
+
+
+def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:
+    """Refuse layouts that do not fit their operands, or cut them unevenly."""
+    for i, (layout, shape) in enumerate(zip(layouts, shapes)):
+        layout.check_shape(shape)
+        check_even(layout, shape, f"operand {i}")
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The collective that follows the local operator, with the groups that run it along axes of the device matrix."""
+
+    name: str  # AllReduce, ReduceScatter or AllGather
+    op: str
+    axes: tuple[str, ...]
+    groups: Groups
+    divisor: int = 1  # of the sum, for a mean
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The group of a rank."""
+        return next(group for group in self.groups if rank in group)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.op}"
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """An operator with its strategy, derived.
+
+    With a virtual axis (``interleaved_parallel``) the layouts and slices are those of micro-shards, on the mesh of
+    virtual ranks; device matrices and groups are those of devices.
+
+    Args:
+        mesh: the device matrix, a virtual axis with its size included.
+        computed: the results' layouts as the local operator leaves them, pending reductions included.
+        outputs: the results' layouts after the collective.
+        repeated_calc: how often the same work is done.
+        repeated_side: where its axis stands in the device matrix.
+        loss_output: the result that a loss is made of.
+        bound: the rule with sizes (None for sources of data).
+        mode: a Gather's mode, else empty.
+        output_shape_matrix: the device matrix of the first result, if it is another one.
+        by_cuts: whether the strategy was written in cuts, so that the device matrix may be changed.
+    """
+
+    operator: str
+    strategy: Strategy | None
+    mesh: Mesh
+    input_shapes: tuple[Shape, ...]
+    inputs: tuple[Layout, ...]
+    output_shapes: tuple[Shape, ...]
+    computed: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    forward: tuple[Forward, ...] = ()
+    repeated_calc: int = 1
+    repeated_side: str = "right"
+    loss_output: int = 0
+    bound: BoundRule | None = None
+    mode: str = ""
+    output_shape_matrix: tuple[int, ...] | None = None
+    by_cuts: bool = True
+
+    @property
+    def dev_matrix(self) -> tuple[int, ...]:
+        """Sizes of the axes, repeated calculation included; a virtual axis has size 1."""
+        return self.device_mesh.shape
+
+    @property
+    def device_mesh(self) -> Mesh:
+        """The mesh of real devices: :attr:`mesh`, unless it has a virtual axis."""
+        return device_mesh(self.mesh)
+
+    @property
+    def micro_shards(self) -> int:
+        """How many micro-shards of each split tensor a device holds: 1 without a virtual axis."""
+        return micro_shards(self.mesh)
+
+    @property
+    def input_maps(self) -> tuple[Any, ...]:
+        """Tensor maps of the operands: axes counted from the right, -1 for a dim that is not split."""
+        return tuple(layout.to_dict()["tensor_map"] for layout in self.inputs)
+
+    @property
+    def output_maps(self) -> tuple[Any, ...]:
+        """Tensor maps of the results, the first on :attr:`output_dev_matrix`."""
+        others = tuple(layout.to_dict()["tensor_map"] for layout in self.outputs[1:])
+        return (self._output.to_dict()["tensor_map"], *others)
+
+    @property
+    def output_dev_matrix(self) -> tuple[int, ...]:
+        """The device matrix of the first result: after a ReduceScatter, the axes of dim 0 are one axis there."""
+        return device_mesh(self._output.mesh).shape
+
+    @cached_property
+    def _output(self) -> Layout:
+        return merged(self.outputs[0], self.output_shape_matrix) if self.by_cuts else self.outputs[0]
+
+    @property
+    def input_slices(self) -> tuple[Shape, ...]:
+        """Shape of a device's part of each operand."""
+        return self._slices(self.inputs, self.input_shapes)
+
+    @property
+    def output_slices(self) -> tuple[Shape, ...]:
+        """Shape of a device's part of each result."""
+        return self._slices(self.outputs, self.output_shapes)
+
+    def _slices(self, layouts: Sequence[Layout], shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        first = self.mesh.rank_at(0)
+        return tuple(layout.local_shape(shape, first) for layout, shape in zip(layouts, shapes))
+
+    def with_whole(self, shapes: Sequence[Shape]) -> Sharded:
+        """The same with further operands, which every device holds whole."""
+        whole = tuple(Layout.replicated(self.mesh, len(shape)) for shape in shapes)
+        return replace(self, input_shapes=(*self.input_shapes, *shapes), inputs=(*self.inputs, *whole))
+
+    # -- the gradient's side -------------------------------------------------------------------------
+
+    def mirror_groups(self, operand: int) -> Groups:
+        """The groups that all_reduce the gradient of an operand, if it is a parameter; none where no slices are equal."""
+        replicated = real_axes(self.inputs[operand].replicated_axes)
+        axes = [axis for axis in replicated if self.mesh.axis_size(axis) > 1]
+        return self.device_mesh.groups(*axes) if axes else ()
+
+    @property
+    def mirrored(self) -> tuple[int, ...]:
+        """The operands that get a mirror operator if they are parameters."""
+        return tuple(i for i in range(len(self.inputs)) if self.mirror_groups(i))
+
+    @property
+    def virtual_div(self) -> int:
+        """What ``_VirtualDiv`` divides the gradient of a loss by: on how many devices the same loss stands."""
+        layout = self.outputs[self.loss_output]
+        return self.mesh.axis_size(*real_axes(layout.replicated_axes))
+
+    def optimizer_shard(self, operand: int) -> Layout:
+        """The layout of a parameter whose equal slices are shared out for the optimizer."""
+        return optimizer_shard(self.inputs[operand], self.input_shapes[operand])
+
+    def gradient_layout(self, operand: int) -> Layout | None:
+        """The layout in which the local gradient of an operand comes out, before any collective."""
+        if self.bound is None or self.strategy is None:
+            return None
+        return self.bound.gradient_layout(self.strategy, operand)
+
+
+def derived(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) -> Sharded:
+    """What an operator's rule makes of a strategy, every result reduced."""
+    computed = bound.output_layouts(strategy)
+    facts: dict[str, Any] = {
+        "inputs": bound.input_layouts(strategy), "output_shapes": bound.output_shapes, "computed": computed,
+        "outputs": tuple(layout.reduced for layout in computed), **more,
+    }  # fmt: skip
+    return Sharded(operator, strategy, strategy.mesh, bound.shapes, bound=bound, **facts)
+
+
+def sourced(operator: str, mesh: Mesh, shapes: Sequence[Shape], inputs: Sequence[Layout], results: Sequence[Shape],
+            outputs: Sequence[Layout], **more: Any) -> Sharded:  # fmt: skip
+    """An operator without a rule: where its operands and results lie."""
+    lists = tuple(shapes), tuple(inputs), tuple(results), tuple(outputs), tuple(outputs)
+    return Sharded(operator, None, mesh, *lists, **more)
+
+
+def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
+    """The layout with the axes of each tuple put together, where they stand side by side in the device matrix.
+
+    ``matrix`` asks for a device matrix with leading axes of size one beside those that are left.
+    """
+    mesh, axes = layout.mesh, list(layout.mesh.axes)
+    blocks = [[axis] for axis in axes]
+    for entry in layout.dims:
+        at = [axes.index(axis) for axis in entry]
+        if len(entry) > 1 and at == list(range(at[0], at[0] + len(at))):
+            blocks = [b for b in blocks if b[0] not in entry]
+            blocks.append(list(entry))
+    blocks.sort(key=lambda block: axes.index(block[0]))
+    shape = tuple(mesh.axis_size(*block) for block in blocks)
+    names = [block[0] for block in blocks]
+    if matrix is not None and matrix != shape:
+        shape, names = matrix, [f"one{i}" for i in range(len(matrix) - len(shape))] + names
+    number = {name: len(names) - 1 - i for i, name in enumerate(names)}
+    numbers = [tuple(number[axis] for axis in entry if axis in number) for entry in layout.dims]
+    return from_tensor_map(shape, _written(numbers), mesh.rank_list, names)
+
+
+def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
+    """The collective after the local operator: nothing, an AllReduce or a ReduceScatter.
+
+    What is pending along a virtual axis is summed on the device.
+    """
+    axes = real_partial_axes(computed)
+    if not axes:
+        return []
+    op = dict(computed.partial)[axes[0]]
+    name = "ReduceScatter" if set(axes) & set(wanted.split_axes) else "AllReduce"
+    divisor = computed.mesh.axis_size(*computed.partial_axes) if mean else 1
+    return [Forward(name, op, axes, device_mesh(computed.mesh).groups(*axes), divisor)]
+
+
+def real_partial_axes(computed: Layout) -> tuple[str, ...]:
+    """The axes over which devices still have to reduce."""
+    return tuple(axis for axis in real_axes(computed.partial_axes) if computed.mesh.axis_size(axis) > 1)
+
+
+def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
+    """The layout that an out_strategy asks for, if the operator can give it."""
+    if kind == "no":
+        raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
+    entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
+    choices = [computed.reduced]
+    if kind == "product" and real_partial_axes(computed):
+        choices.append(scattered(computed))
+    if isinstance(entry, Layout):
+        fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
+    else:
+        if kind == "product" and len(shape) != 2:
+            raise ShardError(f"an out_strategy is accepted for 2-D products only, but the result is {shape}")
+        fitting = [c for c in choices if c.parts == tuple(entry)]
+    if not fitting:
+        raise ShardError(
+            f"out_strategy {entry} cannot be had; the result is {' or '.join(map(str, choices))}"
+            f" (cuts {', '.join(str(c.parts) for c in choices)})"
+        )
+    return fitting[0]
+
+
+def scattered(computed: Layout) -> Layout:
+    """Dim 0 split further, by the axes that were still to be reduced, as minor ones."""
+    return Layout(computed.mesh, ((*computed.dims[0], *real_partial_axes(computed)), *computed.dims[1:]))

@@ -1,0 +1,320 @@
+"""``.shard(in_strategy, out_strategy)`` of a MindSpore operator: what follows from it, and what a call refuses of it.
+
+Device matrix, tensor maps (axes counted from the right), slices, the forward collective, mirror groups and the
+divisor of ``_VirtualDiv`` are derived from the operator's rule. Semantics: ``ops_info/operator_info.cc`` and the
+operators' own ``*_info.cc``.
+
+>>> found = shard("MatMul", ((32, 784), (784, 512)), ((2, 4), (4, 1)), devices=8)
+>>> found.dev_matrix, found.input_maps, found.output_maps
+((2, 4, 1), ((2, 1), (1, 0)), ((2, 0),))
+>>> found.forward[0].name, found.forward[0].groups, found.mirror_groups(1)
+('AllReduce', ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7)))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spmdsim.arrays import Op, ShardedOp
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.cuts import factor_cuts, sharded, strategy_from_cuts, strategy_from_factors
+from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import (
+    Devices,
+    batch_parallel,
+    data_source,
+    device_ranks,
+    gather,
+    nd_product,
+)
+from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
+    Sharded,
+    bind,
+    check_cuts,
+    check_devices,
+    check_operands,
+    derived,
+    forward,
+    refusing,
+    result_layout,
+)
+from spmdsim.dialects.mindspore.layout import (
+    MindSporeLayout,
+    check_even,
+    device_layout,
+    from_tensor_map,
+)
+from spmdsim.dialects.mindspore.operators import find
+from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, arguments
+from spmdsim.dialects.session import alone
+from spmdsim.errors import RuleError, UsageTypeError, many, unknown
+
+
+def shard(
+    operator: str,
+    input_shapes: Sequence[Sequence[int]],
+    in_strategy: Sequence[Any] | None = None,
+    out_strategy: Any = None,
+    *,
+    devices: int | Sequence[int] | None = None,
+    repeat: str | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Sharded:
+    """What a strategy means for an operator.
+
+    Args:
+        operator: MindSpore's name, such as ``"MatMul"``.
+        input_shapes: global shapes of the operands.
+        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). Without it the
+            operator is data parallel: dim 0 of the first operand over all devices.
+        out_strategy: cuts or layout of the result, where the operator takes one (MatMul, Gather, Transpose).
+        devices: how many devices, or which, in their order; the product of the cuts if left out. Layouts with a
+            virtual axis are for the devices without it.
+        repeat: the side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); the
+            operator's own default if left out.
+        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``; ``cross_batch`` of a reduction leaves
+            every device with its own part of the sum.
+
+    Raises:
+        RuntimeError: (also a ValueError) strategies that disagree, do not divide, split what must be whole, or
+            do not fit the devices; an unknown operator or attribute.
+        TypeError: cuts and layouts mixed.
+    """
+    shapes = [tuple(int(n) for n in shape) for shape in input_shapes]
+    in_strategy = None if in_strategy is None else tuple(in_strategy)
+    attributes = dict(attrs or {})
+    with refusing(operator):
+        row = find(operator)
+        check_attributes(operator, row, attributes)
+        if row.strategies == "data":
+            shapes = shapes or [tuple(shape) for shape in attributes.get("shapes", ())]
+            return data_source(operator, shapes, in_strategy, devices, repeat or "left")
+        if row.strategies == "batch":
+            return batch_parallel(operator, shapes, in_strategy, devices, attributes)
+        if "layout" in attributes:
+            in_strategy = configured(attributes["layout"])
+        laid_out = any(isinstance(entry, Layout) for entry in in_strategy or ())
+        if row.strategies == "gather" and not laid_out:
+            return gather(shapes, in_strategy, out_strategy, devices, repeat, attributes)
+        further = shapes[1:] if row.first_only else []
+        bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
+        asked = _Asked(operator, row, bound, out_strategy, devices, attributes)
+        if in_strategy and laid_out:
+            derivation = asked.by_layouts(in_strategy)
+        else:
+            right = attributes.get("repeated_num_in_dev_matrix_right_", True)
+            derivation = asked.by_cuts(in_strategy, repeat or ("right" if right else "left"))
+        return derivation.with_whole(further) if further else derivation
+
+
+def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, Any]) -> None:
+    """Refuse attributes that the operator does not have, which would mean nothing, and values of other kinds."""
+    names = row.attribute_names
+    defaults = {**arguments(row.called).defaults, **arguments(row.attrs).defaults}
+    for name, value in attributes.items():
+        if name not in names:
+            raise unknown(f"{operator} has no attribute {name!r}", name, names, ShardError)
+        if isinstance(value, str) and not isinstance(defaults.get(name), str) and name != "dtype":
+            raise ShardError(f"{operator}'s attribute {name} is no text, but got {value!r}")
+
+
+def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
+    """The layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``."""
+    if not isinstance(attribute, Mapping) or not {"dev_matrix", "input_tensor_map"} <= {*attribute}:
+        raise ShardError(
+            f"the attribute layout is a dict with dev_matrix and input_tensor_map, but got {attribute!r}"
+        )
+    maps = attribute["input_tensor_map"]
+    return tuple(from_tensor_map(attribute["dev_matrix"], entry) for entry in maps)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An operator whose strategy is asked for: in the two ways to write one, and what follows."""
+
+    name: str
+    row: OperatorRow
+    bound: BoundRule
+    out: Any
+    devices: Devices
+    attrs: Mapping[str, Any]
+
+    def by_cuts(self, in_strategy: Any, repeat: str) -> Sharded:
+        row, bound = self.row, self.bound
+        if row.of_result and in_strategy is not None:
+            factors = cuts_of_result(bound, in_strategy, self.devices)
+        else:
+            wanted = (
+                in_strategy
+                if in_strategy is not None
+                else default_cuts(bound, len(device_ranks(self.devices, 1)))
+            )
+            cuts = row.adjust(wanted, bound.shapes)
+            pieces = math.prod(factor_cuts(bound, cuts).values())
+            check_cuts(cuts, bound.shapes, len(device_ranks(self.devices, pieces)))
+            factors = factor_cuts(bound, cuts)
+        used = math.prod(factors.values())
+        members = device_ranks(self.devices, used)
+        strategy = strategy_from_factors(bound, factors, members, repeat=repeat)
+        return self._derived(strategy, len(members) // used, repeat)
+
+    def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
+        if not all(isinstance(entry, Layout) for entry in layouts):
+            raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
+        if len(layouts) != len(self.bound.inputs):
+            raise ShardError(
+                f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(self.bound.inputs), 'operand')}"
+            )
+        check_operands(layouts, self.bound.shapes)
+        check_devices(layouts, self.devices)
+        if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
+            return self._nd(layouts)
+        return self._derived(self.bound.infer(layouts), 1, "right", layouts)
+
+    def _nd(self, layouts: Sequence[Layout]) -> Sharded:
+        derivation = nd_product(self.name, self.bound, layouts)
+        (result,), out = derivation.outputs, self.out
+        wanted = out[0] if isinstance(out, (tuple, list)) else out
+        if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != result.canonical:
+            raise ShardError(f"out_strategy {wanted} cannot be had; the result is {result}")
+        check_even(result, derivation.output_shapes[0], "the result")
+        return derivation
+
+    def _derived(
+        self, strategy: Strategy, repeated: int, side: str, layouts: tuple[Layout, ...] | None = None
+    ) -> Sharded:
+        row, bound, attrs = self.row, self.bound, self.attrs
+        inputs = layouts or bound.input_layouts(strategy)
+        computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
+        for op, params in row.also(bound.shapes, attrs):
+            further = op.bind(bound.shapes[:1], params)
+            computed += further.output_layouts(further.infer(inputs[:1]))
+            shapes += further.output_shapes
+        for i in row.first_dim:
+            computed[i], shapes[i] = Layout(strategy.mesh, computed[i].dims[:1]), shapes[i][:1]
+        if row.gathers is not None:
+            shapes = [row.gathers(bound.shapes, attrs)]
+            computed = [Layout.replicated(strategy.mesh, len(shapes[0]))]
+        outputs = [layout.reduced for layout in computed]
+        if self.out is not None:
+            outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], self.out)
+        for layout, shape in zip(outputs, shapes):
+            check_even(layout, shape, "the result")
+        return derived(
+            self.name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
+            outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss,
+            forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
+            by_cuts=layouts is None, mode="LAYOUT" if layouts and row.strategies == "gather" else "",
+        )  # fmt: skip
+
+
+def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
+    """The cuts of an operator without a strategy: data parallel, dim 0 of the first operand over all devices."""
+    first = bound.inputs[0]
+    if not first or not first[0]:
+        return tuple((1,) * len(shape) for shape in bound.shapes)
+    factor = first[0][0]
+    if factor in bound.rule.whole or bound.shapes[0][0] % devices:
+        raise RuleError(
+            f"without a strategy dim 0 of the first operand is split over all {many(devices, 'device')}, but of shape "
+            f"{bound.shapes[0]} it must stay whole or does not divide; give a strategy"
+        )
+    return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
+
+
+def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Devices) -> dict[str, int]:
+    """Factor cuts from those of the result; entries for further, scalar operands are empty."""
+    entries = [tuple(entry) for entry in in_strategy]
+    if any(entry for entry in entries[1:]):
+        raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {in_strategy}")
+    ranks = device_ranks(devices, max(math.prod(entries[0]), 1))
+    check_cuts(entries[:1], bound.output_shapes[:1], len(ranks))
+    return {factor: cut for dim, cut in zip(bound.outputs[0], entries[0]) for factor in dim}
+
+
+def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
+    """Our operator with a strategy as it is written for MindSpore, on devices instead of virtual ranks."""
+    if not isinstance(in_strategy, (tuple, list)) or not in_strategy:
+        raise UsageTypeError(
+            f"a strategy is a tuple with cuts or a layout per operand, but got {in_strategy!r}"
+        )
+    layouts = [isinstance(entry, Layout) for entry in in_strategy]
+    if any(layouts) and not all(layouts):
+        raise UsageTypeError(
+            f"a strategy is written in cuts or in layouts, but this one mixes them: {in_strategy}"
+        )
+    for entry in in_strategy:
+        if not isinstance(entry, (Layout, tuple, list)):
+            raise UsageTypeError(
+                f"a strategy has cuts or a layout per operand, but {in_strategy} has {entry!r}"
+            )
+    return op.shard(_of_devices(in_strategy), _of_devices(out_strategy), repeat=repeat)
+
+
+def _of_devices(strategy: Any) -> Any:
+    if isinstance(strategy, Layout):
+        return device_layout(strategy)
+    if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
+        return tuple(map(_of_devices, strategy))
+    return strategy
+
+
+def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
+    """As configured; layouts that were written as one tuple are those of so many dims."""
+    in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
+    if sharding is None or len(in_strategy) != len(ndims) or not isinstance(in_strategy[0], Layout):
+        return sharding
+    of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(in_strategy, ndims))
+    if all(a is b for a, b in zip(in_strategy, of_dims)):
+        return sharding
+    return sharded(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
+
+
+def strategy_of(
+    row: OperatorRow, name: str, bound: BoundRule, sharding: ShardedOp | None, ranks: int
+) -> Strategy:
+    """The strategy meant, for these shapes on so many ranks; data parallel without one."""
+    if sharding is None:
+        return data_parallel(bound, ranks)
+    in_strategy, op = sharding.in_strategy, sharding.op.name
+    if row.of_result and isinstance(in_strategy[0], tuple):
+        with refusing(name):
+            factors = cuts_of_result(bound, in_strategy, ranks)
+            return strategy_from_factors(bound, factors, ranks, repeat=sharding.repeat)
+    for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
+        if layout.mesh.size != ranks:
+            raise ShardError(
+                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but "
+                f"{many(ranks, 'rank is', 'ranks are')} "
+                f"running{alone()}"
+            )
+    try:
+        if not isinstance(in_strategy[0], Layout):
+            check_cuts(in_strategy, bound.shapes, ranks)
+    except RuleError as error:
+        raise ShardError(f"{op}.shard({in_strategy}): {error.message}") from None
+    try:
+        return sharding.strategy(bound, ranks)
+    except RuleError as error:
+        raise ShardError(f"{op}.shard({in_strategy}): {error.message}{alone()}", **error.facts) from None
+
+
+def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
+    """Dim 0 of the first operand over all ranks, if it divides; else the same work everywhere."""
+    try:
+        cuts = default_cuts(bound, ranks)
+    except RuleError:
+        cuts = tuple((1,) * len(shape) for shape in bound.shapes)
+    return strategy_from_cuts(bound, cuts, ranks)
+
+
+def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
+    """Refuse an out_strategy that the operator does not take, or cannot give."""
+    if sharding is not None and sharding.out_strategy is not None:
+        computed = bound.output_layouts(strategy)[0]
+        try:
+            result_layout(row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy)
+        except RuleError as error:
+            raise ShardError(f"{sharding.op.name}.shard: {error.message}") from None

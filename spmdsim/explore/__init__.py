@@ -1,6 +1,0 @@
-"""A page to play with: one HTML file that needs no server and no network, everything in it computed by this library."""
-
-from spmdsim.explore.offer import Offer
-from spmdsim.explore.page import page
-
-__all__ = ["Offer", "page"]

@@ -1,0 +1,356 @@
+"""Machines, predictions and topologies, as tables of text, plots and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import cos, pi, sin
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spmdsim.collectives.selection_tables import choose
+from spmdsim.cost.prediction import Crossover, PredictedPoint, Prediction
+from spmdsim.cost.topologies import Dragonfly, Torus
+from spmdsim.cost.topology import Topology, TopologyPlace
+from spmdsim.errors import InputError, many
+from spmdsim.figures.canvas import Canvas, ink_of, width_of
+from spmdsim.figures.figures import Figure, Part, fact_rows
+from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
+from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spmdsim.cost.machine import Machine
+    from spmdsim.cost.prediction import Prediction
+
+
+MOST_COLUMNS = 10
+"""Points side by side in the table of a figure."""
+
+
+def size_words(nbytes: float) -> str:
+    """A size in the units people type.
+
+    >>> [size_words(v) for v in (100, 2048, 3 << 20, 1500)]
+    ['100', '2K', '3M', '1500']
+    """
+    for power, unit in ((30, "G"), (20, "M"), (10, "K")):
+        if nbytes >= 1 << power and nbytes % (1 << power) == 0:
+            return f"{int(nbytes) >> power}{unit}"
+    return f"{nbytes:.0f}"
+
+
+def microseconds(seconds: float) -> str:
+    """Seconds as microseconds with three significant digits or all whole ones.
+
+    >>> microseconds(1.23456e-6), microseconds(0.0123456)
+    ('1.23', '12,346')
+    """
+    value = seconds * 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def prediction_tables(prediction: Prediction, libraries: bool = False) -> list[Table]:
+    """Return tables of times in microseconds: a row per algorithm, a column per size or rank count.
+
+    Args:
+        prediction: the prediction. If it has one size, the columns are rank counts; else each rank count has its table.
+        libraries: add a row with the algorithm that each MPI library takes.
+    """
+    over_ranks = len({point.nbytes for point in prediction.points}) == 1
+    blocks: dict[int, list[PredictedPoint]] = {}
+    for point in prediction.points:
+        blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
+    tables = []
+    for ranks, points in blocks.items():
+        size = points[0].nbytes
+        title = many(size, "byte", written=size_words(size)) if over_ranks else many(ranks, "rank")
+        heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in points]
+        rows = [[name, *(_cell(p, name) for p in points)] for name in prediction.algorithms]
+        rows.append(["(bound)", *(microseconds(p.bound) + " " for p in points)])
+        rows.append(["(plans)", *(microseconds(p.plans) + " " for p in points)])
+        if libraries:
+            for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
+                rows.append([label, *(_choice(library, prediction.collective, p) for p in points)])
+        right = range(1, len(heads) + 1)
+        title += ": microseconds, * is the fastest"
+        tables.append(Table(["ranks" if over_ranks else "size", *heads], rows, title, right))
+    return tables
+
+
+def _cell(point: PredictedPoint, name: str) -> str:
+    if name not in point.seconds:
+        return "- "
+    return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
+
+
+def _choice(library: str, collective: str, point: PredictedPoint) -> str:
+    try:
+        return choose(library, collective, point.ranks, point.nbytes).algorithm.name
+    except InputError:
+        return "-"
+
+
+def crossover_words(one: Crossover) -> str:
+    """One line about where the fastest algorithm changes."""
+    return f"on {many(one.ranks, 'rank')}: {one.after} is faster than {one.before} from {bytes_text(one.nbytes)} on"
+
+
+def measured_words(prediction: Prediction) -> list[str]:
+    """A line about times of the library's own call that stand for sizes beyond those that were measured."""
+    ranks = {point.ranks for point in prediction.points if "native" in point.seconds}
+    largest = max(
+        (
+            one.nbytes
+            for one in prediction.machine.measured
+            if (one.collective, one.algorithm) == (prediction.collective, "native")
+            and one.group_size in ranks
+        ),
+        default=0,
+    )
+    beyond = largest and any(point.nbytes > largest for point in prediction.points if point.ranks in ranks)
+    return [f"native was measured up to {bytes_text(largest)}: beyond, its times are a guess"] * bool(beyond)
+
+
+def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
+    """The prediction as lines over sizes, or over rank counts if there are several."""
+    over_ranks = len({point.ranks for point in prediction.points}) > 1
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point in prediction.points:
+        for name, seconds in point.seconds.items():
+            x = point.ranks if over_ranks else point.nbytes
+            several = over_ranks and len({p.nbytes for p in prediction.points}) > 1
+            label = f"{name} {size_words(point.nbytes)}" if several else name
+            if x > 0 and seconds > 0:
+                lines.setdefault(label, []).append((float(x), seconds))
+    drawn = _fastest(lines, most)
+    where = f"{prediction.collective} on {prediction.machine.name}"
+    where += f", {prediction.topology}" if prediction.topology else ""
+    if not over_ranks:
+        where += f", {many(prediction.points[0].ranks, 'rank')}"
+    marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in prediction.crossovers)
+    return Plot(
+        where,
+        "ranks" if over_ranks else "bytes",
+        TIME,
+        tuple(Line(name, tuple(lines[name])) for name in drawn),
+        marks,
+        tuple(name for name in lines if name not in drawn),
+    )
+
+
+def _fastest(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
+    """Return the names of ``most`` lines, of all for None, those first that are the lowest somewhere; all these are in."""
+    least: dict[float, tuple[float, str]] = {}
+    for name, points in lines.items():
+        for x, y in points:
+            least[x] = min(least.get(x, (y, name)), (y, name))
+    winners = {name for _, name in least.values()}
+    order = sorted(lines, key=lambda name: (name not in winners, min(y for _, y in lines[name])))
+    return order if most is None else order[: max(most, len(winners))]
+
+
+SIZES = tuple(4.0**k for k in range(2, 13))
+
+
+def machine_figure(machine: Machine) -> Figure:
+    """What a machine's messages and collectives cost over their sizes, and its numbers."""
+    lines = [Line("one message", tuple((size, machine.message_seconds(size)) for size in SIZES))]
+    for name in ("all_reduce", "all_gather", "all_to_all"):
+        points = tuple((size, machine.seconds(name, 8, int(size))) for size in SIZES)
+        lines.append(Line(f"{name}, 8 ranks", tuple((x, y) for x, y in points if y > 0)))
+    plot = Plot(f"messages and collectives on {machine.name}", "bytes", TIME, tuple(lines))
+    speed = f" ({1 / machine.beta / 1e9:.3g} GB/s)" if machine.beta else ""
+    rows = [
+        ("alpha", f"{machine.alpha:.3g} s for a message"),
+        ("beta", f"{machine.beta:.3g} s for a byte{speed}" if machine.beta else "0"),
+        ("gamma", f"{machine.gamma:.3g} s to reduce a byte"),
+        ("flops", f"{machine.flops:.3g} per second and rank"),
+        ("beta_memory", f"{machine.beta_memory:.3g} s to copy a byte"),
+        ("ranks per node", str(machine.ranks_per_node or "one level only")),
+        ("memory of a rank", bytes_text(machine.memory_bytes) if machine.memory_bytes else "not said"),
+        ("measured times", f"{len(machine.measured):,}"),
+    ]
+    links = [] if machine.intra is None else [("inside a node", machine.intra)]
+    links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
+    rows += [(name, f"alpha {link.alpha:.3g} s, beta {link.beta:.3g} s/B") for name, link in links]
+    parts = (plot_canvas(plot), fact_rows(rows, "number"))
+    return Figure(f"machine {machine.name}", parts, (machine.certainty,))
+
+
+def prediction_figure(prediction: Prediction) -> Figure:
+    """Times of algorithms as lines, and as a table with the fastest marked."""
+    plot = prediction_plot(prediction, 8)
+    drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
+    notes = [plot.undrawn_words] if drawn and plot.undrawn else []
+    shown = replace(prediction, points=prediction.points[:MOST_COLUMNS])
+    if len(prediction.points) > MOST_COLUMNS:
+        notes.append(f"the table has the first {MOST_COLUMNS} of {len(prediction.points)} points")
+    notes += measured_words(prediction)
+    notes += [f"left out: {name} {why}" for name, why in prediction.left_out.items()]
+    return Figure(plot.title, (*drawn, *prediction_tables(shown)), tuple(notes))
+
+
+# ---------------------------------------------------------------- topologies: ranks, switches and links where a person would draw them
+
+
+MOST_RANKS = 80
+"""Of larger networks no links are drawn: what is told apart by its number alone needs room for it."""
+MOST_PAIRS = 24
+DARKEST = 0.6  # letters are read on it, on a light and on a dark ground
+HIGH = 18
+
+Point = tuple[float, float]
+
+
+def topology_figure(topology: Topology) -> Figure:
+    """Ranks, switches and links; and how many links are between any two of the first ranks."""
+    distances, most = _distances(topology)
+    rows = (
+        ("ranks", f"{topology.ranks:,}"),
+        ("links, each in one direction", f"{len(topology.capacity):,}"),
+        ("most links between two ranks drawn", str(most)),
+        ("bytes per second of a link", " or ".join(f"{c:.4g}" for c in np.unique(topology.capacity))),
+        ("software, per message", f"{topology.alpha:.3g} s"),
+        ("each link beyond the first", f"{topology.hop_seconds:.3g} s"),
+    )
+    places = positions(topology) if topology.ranks <= MOST_RANKS else None
+    drawn: tuple[Part, ...] = () if places is None else (_network(topology, places),)
+    note = "filled boxes are ranks, open ones switches; a line is a link in both directions"
+    if places is None:
+        note = f"links of at most {MOST_RANKS} ranks in at most three dims are drawn"
+    return Figure(f"topology {topology.name}", (*drawn, distances, fact_rows(rows)), (note,))
+
+
+def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
+    """Where ranks and switches are drawn, at the least 0; None for a torus of more than three dims.
+
+    >>> from spmdsim.cost.topology import Flat
+    >>> list(positions(Flat(2, 1e9)).values())
+    [(0.0, 80.0), (34.0, 80.0), (17.0, 0.0)]
+    """
+    if isinstance(topology, Torus):
+        points = _of_torus(topology)
+    elif isinstance(topology, Dragonfly):
+        points = _of_dragonfly(topology)
+    else:
+        points = _of_tiers(topology)
+    if points is None:
+        return None
+    left, upper = (min(point[k] for point in points.values()) for k in (0, 1))
+    return {place: (round(x - left, 1), round(y - upper, 1)) for place, (x, y) in points.items()}
+
+
+def _of_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
+    """One dim: a circle; two: a grid; three: grids behind each other."""
+    if len(torus.dims) == 1:
+        count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
+        return {TopologyPlace(0, k): _around((0, 0), radius, k, count) for k in range(count)}
+    if len(torus.dims) > 3:
+        return None
+    layers, rows, columns = (1, *torus.dims)[-3:]
+    wide, high = 34 * layers + 26, 30 * layers + 20
+    every = ((a, b, c) for a in range(layers) for b in range(rows) for c in range(columns))
+    return {TopologyPlace(0, k): (c * wide + 32 * a, b * high - 26 * a) for k, (a, b, c) in enumerate(every)}
+
+
+def _around(centre: Point, radius: float, index: float, count: int) -> Point:
+    angle = 2 * pi * index / count - pi / 2
+    return centre[0] + radius * cos(angle), centre[1] + radius * sin(angle)
+
+
+def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
+    """Groups in a circle, their routers in small circles, ranks outside of their routers."""
+    points: dict[TopologyPlace, Point] = {}
+    inner = 14.0 + 7 * fly.routers
+    outer = inner + 34 + 3 * fly.hosts
+    apart = (outer + 16) / sin(pi / max(fly.groups, 2))  # circles of neighbours do not touch
+    centres = [_around((0, 0), apart, k, fly.groups) for k in range(fly.groups)]
+    for router in range(fly.groups * fly.routers):
+        group, place = divmod(router, fly.routers)
+        centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
+        turned = place + 0.5 + fly.routers * group / fly.groups
+        points[TopologyPlace(1, router)] = _around(centre, inner, turned, fly.routers)
+        for host in range(fly.hosts):
+            aside = turned + (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
+            points[TopologyPlace(0, router * fly.hosts + host)] = _around(centre, outer, aside, fly.routers)
+    return points
+
+
+def _of_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
+    """Ranks below, what they are connected by above, each tier as wide as the ranks."""
+    there = {place for link in range(len(topology.capacity)) for place in topology.ends(link)}
+    tiers = Counter(place.tier for place in there)
+    pitch, high = 34.0, max(tiers)
+
+    def across(place: TopologyPlace) -> float:
+        return ((place.number + 0.5) / tiers[place.tier] * tiers[0] - 0.5) * pitch
+
+    return {place: (across(place), 80.0 * (high - place.tier)) for place in sorted(there)}
+
+
+def _network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
+    out = Canvas()
+    margin, top = 30.0, 24.0
+    fastest = float(topology.capacity.max())
+    links: dict[tuple[TopologyPlace, TopologyPlace], list[int]] = {}
+    for link in range(len(topology.capacity)):
+        a, b = topology.ends(link)
+        if a != b and a in places and b in places:
+            links.setdefault((min(a, b), max(a, b)), []).append(link)
+    for (a, b), both in links.items():
+        capacity = float(topology.capacity[both[0]])
+        ink = _ink(topology, both[0])
+        told = f"{a} - {b}: {', '.join(map(topology.link_name, both))}; {capacity:.4g} bytes/s each"
+        (x1, y1), (x2, y2) = places[a], places[b]
+        style = f' style="stroke:{ink};stroke-width:{1 + capacity / fastest:.1f}"'
+        bend = 20.0 if isinstance(topology, Torus) and _goes_around(topology, a, b) else 0.0
+        out.line(x1 + margin, y1 + top, x2 + margin, y2 + top, "edge", style, told, bend)
+    for place, (x, y) in places.items():
+        words = str(place.number) if place.tier == 0 else ""
+        wide, high = (max(width_of(words) + 8, 22), HIGH) if words else (14, 14)
+        box = (x + margin - wide / 2, y + top - high / 2, wide, high)
+        out.cell(*box, [words] if words else [], None if place.tier else 0, str(place))
+    out.reach(out.width + 20, out.height + 14)
+    return out
+
+
+def _ink(topology: Topology, link: int) -> str:
+    """A torus has a colour for each dim; a dragonfly one inside of groups and one between them."""
+    if isinstance(topology, Torus):
+        return ink_of(link // (2 * topology.ranks))
+    if isinstance(topology, Dragonfly) and link >= topology.local:
+        return ink_of(0 if link < topology.globe else 1)
+    return "var(--faint)"
+
+
+def _goes_around(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
+    """Whether a link closes a ring of a torus that is drawn as a line."""
+    if len(torus.dims) == 1:
+        return False
+    return any(
+        size > 2 and abs(a.number // stride % size - b.number // stride % size) == size - 1
+        for size, stride in zip(torus.dims, torus.strides)
+    )
+
+
+def _distances(topology: Topology) -> tuple[Canvas, int]:
+    """Links between any two of the first ranks, and the most of them."""
+    count = min(topology.ranks, MOST_PAIRS)
+    ranks = np.arange(count)
+    hops = topology.hops(np.repeat(ranks, count), np.tile(ranks, count)).reshape(count, count)
+    out, most = Canvas(), max(1, int(hops.max(initial=0)))
+    of = f" (of the first {count})" if count < topology.ranks else ""
+    out.text(0, 12, f"links between two ranks{of}", "faint")
+    for a in range(count):
+        out.text(30 + a * 22 + 11, 30, str(a), "faint", "middle")
+        out.text(24, 36 + a * 20 + 14, str(a), "faint", "end")
+        for b in range(count):
+            far, box = int(hops[a, b]), (30.0 + b * 22, 36.0 + a * 20, 22, 20)
+            told = f"rank {a} to rank {b}: {many(far, 'link')}"
+            out.cell(*box, [str(far) if far else "·"], None, told, far / most * DARKEST)
+    return out, most

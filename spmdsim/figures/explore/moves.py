@@ -1,0 +1,295 @@
+"""Where a tensor lives, how it is redistributed, and how two are multiplied, for the page: boxes, plans, who sends what.
+
+A product shows slices of the operands, local products, partial sums, and a ring that adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.ops import matmul
+from spmdsim.collectives import schedule_of
+from spmdsim.collectives.history import History, unroll
+from spmdsim.core import Bounds, Layout, Mesh, Strategy
+from spmdsim.core.rule import BoundRule
+from spmdsim.core.step import LOCAL_STEPS, Step, overlap
+from spmdsim.figures.explore.offer import Shape, ends_of, layouts_of
+from spmdsim.figures.plan_figures import SentBox, transfers
+from spmdsim.layout.addends import ownership_words, partial_reduction
+from spmdsim.layout.explain import Derivation
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.exchange.direct_reduction import parts
+from spmdsim.redistribution.price import all_received
+from spmdsim.worlds import LockStep
+
+
+def layout_key(layout: Layout) -> str:
+    """Return the name of a layout on the page: axes per dim joined by ``;``, then pending axes after ``+``.
+
+    >>> layout_key(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None, partial="c"))
+    'b,a;+c'
+    """
+    dims = ";".join(",".join(entry) for entry in layout.dims)
+    return f"{dims}+{','.join(axis for axis, _ in layout.partial)}" if layout.partial else dims
+
+
+def mesh_facts(mesh: Mesh) -> dict[str, Any]:
+    """Return the name, axes and rank coordinates of a mesh."""
+    return {
+        "name": str(mesh),
+        "axes": list(mesh.axes),
+        "sizes": list(mesh.shape),
+        "ranks": list(mesh.rank_list),
+        "coords": [mesh.coords(rank) for rank in mesh.rank_list],
+    }
+
+
+def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[str, dict[str, Any]]:
+    """Return the derivation of every offered layout, and of further layouts, by key."""
+    return {layout_key(layout): derivation_facts(layout) for layout in (*layouts_of(mesh, ndim), *further)}
+
+
+def derivation_facts(layout: Layout) -> dict[str, Any]:
+    """Return the three steps of a derivation as plain data, the layout's names elsewhere, and its addends.
+
+    >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
+    >>> facts["shard"], facts["strides"], facts["short"]
+    ([0, 2, 1, 3], [2, 1], 'S(1)S(0)')
+    >>> derivation_facts(Mesh((2, 2), ("a", "b"))("a", partial="b"))["addends"]
+    ['+1 of 2', '+2 of 2', '+1 of 2', '+2 of 2']
+    """
+    derived, reduction = Derivation(layout), partial_reduction(layout)
+    rows = derived.rows
+    return {
+        "short": layout.short(),
+        "text": str(layout),
+        "tensor_map": layout.to_dict()["tensor_map"],
+        "adjusted": list(derived.adjusted_axes),
+        "dropped": list(derived.dropped_axes),
+        "moves": derived.needs_adjusting,
+        "stride_texts": [str(stride) for stride in derived.strides],
+        "strides": [stride.value for stride in derived.strides],
+        "digits": [row.adjusted for row in rows],
+        "terms": [row.terms for row in rows],
+        "shard": [row.shard_number for row in rows],
+        "shards": layout.shard_count,
+        "replicas": [row.replicas for row in rows],
+        "pending": [] if reduction is None else list(reduction.axes),
+        "addends": [] if reduction is None else [reduction.label(row.rank) for row in rows],
+        "owned": [] if reduction is None else [reduction.long_label(row.rank) for row in rows],
+        "result": "" if reduction is None else reduction.result_words,
+        "ownership": ownership_words(layout),
+    }
+
+
+def boxes(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
+    """Return ``(start, stop)`` per dim of every rank, in mesh order."""
+    return [list(layout.bounds(shape, rank)) for rank in layout.mesh.rank_list]
+
+
+def sent_boxes(step: Step) -> list[SentBox]:
+    """Return the boxes of the global tensor that ranks send to each other in a step, by receiver.
+
+    In an all_reduce every member's whole box is one, as it takes part: how many bytes travel says ``Step.nbytes``.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2,), ("x",))
+    >>> step, = plan(mesh("x"), mesh(None), (4,)).steps
+    >>> sent_boxes(step)[0]
+    SentBox(sender=1, receiver=0, box=((2, 4),))
+    """
+    if step.collective in LOCAL_STEPS:
+        return []
+    if step.collective == "reduce_exchange":
+        return [
+            SentBox(*hop, part.box)
+            for part in parts(step.src, step.dst, step.shape)
+            for hop in (*part.contributions, *part.passed, *part.results)
+        ]
+    if step.collective == "exchange":
+        return [one for one in transfers(step.src, step.dst, step.shape) if one.sender != one.receiver]
+    have, want = _pieces(step.src, step.shape), _pieces(step.dst, step.shape)
+    group_of = {rank: group for group in step.src.mesh.groups(*step.axes) for rank in group}
+    return [
+        SentBox(member, rank, box)
+        for rank in sorted(want)
+        for member in group_of[rank]
+        if member != rank and (box := overlap(have[member], want[rank])) is not None
+    ]
+
+
+@lru_cache(maxsize=512)
+def _pieces(layout: Layout, shape: Shape) -> dict[int, Bounds]:
+    """Return every rank's box; cached, because a few layouts occur in thousands of steps."""
+    return {rank: layout.bounds(shape, rank) for rank in layout.mesh.rank_list}
+
+
+class MoveTable:
+    """The plans between layouts of a mesh and shape; each step and box is stored once."""
+
+    def __init__(self, mesh: Mesh, shape: Shape, dtype: str, further: Sequence[Layout] = ()) -> None:
+        self.mesh, self.shape, self.dtype, self.further = mesh, shape, dtype, further
+        self._layouts: dict[Layout, int] = {}
+        self._steps: dict[Step, int] = {}
+        self._boxes: dict[Bounds, int] = {}
+        self._step_rows: list[list[Any]] = []
+        self._received: list[list[int]] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain data; the page finds plans by the keys of two layouts."""
+        ndim = len(self.shape)
+        for layout in (*layouts_of(self.mesh, ndim), *self.further):
+            self._layout(layout)
+        sources, targets = ends_of(self.mesh, ndim)
+        plans = [[self._plan(src, dst) for dst in targets] for src in sources]
+        return {
+            "shape": list(self.shape),
+            "sources": [layout_key(layout) for layout in sources],
+            "targets": [layout_key(layout) for layout in targets],
+            "plans": plans,
+            "steps": self._step_rows,
+            "layouts": [[layout_key(one), one.short(), boxes(one, self.shape)] for one in self._layouts],
+            "boxes": list(self._boxes),
+        }
+
+    def _plan(self, src: Layout, dst: Layout) -> list[Any]:
+        route = plan(src, dst, self.shape, self.dtype)
+        steps = [self._step(step, route.itemsize) for step in route.steps]
+        received = [sum(each) for each in zip([0] * self.mesh.size, *(self._received[one] for one in steps))]
+        bounds = [route.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
+        ends = [max(received), route.max_lower_bound, sum(received), route.total_lower_bound]
+        return [route.kind, steps, received, bounds, ends]
+
+    def _step(self, step: Step, itemsize: int) -> int:
+        number = self._steps.get(step)
+        if number is None:
+            number = self._steps[step] = len(self._steps)
+            sent = [[one.sender, one.receiver, self._box(one.box)] for one in sent_boxes(step)]
+            received = (itemsize * all_received((step,))[sorted(self.mesh.rank_list)]).tolist()
+            self._received.append(received)
+            groups = [list(group) for group in self.mesh.groups(*step.axes)] if step.axes else []
+            ends = (self._layout(step.src), self._layout(step.dst))
+            self._step_rows.append([step.collective, list(step.axes), *ends, groups, sent, received])
+        return number
+
+    def _layout(self, layout: Layout) -> int:
+        return self._layouts.setdefault(layout, len(self._layouts))
+
+    def _box(self, box: Bounds) -> int:
+        return self._boxes.setdefault(box, len(self._boxes))
+
+
+M, K, N = 4, 8, 4
+_NUMBERS = np.random.default_rng(7)
+X = _NUMBERS.integers(0, 4, (M, K))
+W = _NUMBERS.integers(-2, 3, (K, N))
+"""Small whole numbers: every sum of them is exact, in any order."""
+
+
+def product(mesh: Mesh) -> dict[str, Any]:
+    """Return ``x @ w`` under every strategy on a mesh, by key."""
+    bound = matmul.op.bind((X.shape, W.shape), {})
+    every = [one for one in bound.strategies(mesh, partial=False) if _is_busy(one, mesh)]
+    strategies = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in every}
+    return {"mesh": str(mesh), "strategies": strategies}
+
+
+def operands() -> dict[str, Any]:
+    """Return the global matrices, which are equal in all products."""
+    return {"x": X.tolist(), "w": W.tolist(), "y": (X @ W).tolist()}
+
+
+def strategy_key(strategy: Strategy) -> str:
+    """Return the key of a strategy: one factor per axis in use, in mesh order.
+
+    >>> strategy_key(Strategy.of(Mesh((2, 1, 2), ("a", "b", "c")), {"k": "c"}))
+    '-,k'
+    """
+    factor = {axis: name for name, axes in strategy.splits for axis in axes}
+    mesh = strategy.mesh
+    return ",".join(factor.get(axis, "-") for axis, size in zip(mesh.axes, mesh.shape) if size > 1)
+
+
+def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
+    """Return the layouts and boxes of the operands, the results of every rank, and the rounds of the reduction.
+
+    ``local``: per rank the local product; ``rounds``: per round of the ring the messages ``[from, to, elements]`` and
+    every rank's numbers afterwards, row-major like ``local``; ``result``: those in the end, as the library has them.
+    """
+    world = LockStep(strategy.mesh.size)
+    first, second = bound.input_layouts(strategy)
+    x, w = (Tensor.from_global(a, layout, world) for a, layout in ((X, first), (W, second)))
+    y = matmul(x, w)  # operands that lie as the strategy wants them are multiplied as they are
+    whole, reduction = y.to(y.layout.reduced), partial_reduction(y.layout)
+    local = [np.asarray(shard) for shard in y.shards]
+    return {
+        "text": str(strategy),
+        "layouts": [str(first), str(second), str(y.layout)],
+        "x": boxes(first, X.shape),
+        "w": boxes(second, W.shape),
+        "y": boxes(y.layout, (M, N)),
+        "pending": list(y.layout.partial_axes),
+        "owned": [reduction.long_label(rank) for rank in strategy.mesh.rank_list] if reduction else [],
+        "local": [shard.ravel().tolist() for shard in local],
+        "received": _received(y.layout, y.meta.dtype.itemsize),
+        "rounds": ring_rounds(y.layout, local),
+        "result": [np.asarray(shard).ravel().tolist() for shard in whole.shards],
+    }
+
+
+def _received(layout: Layout, itemsize: int) -> list[int]:
+    """Return the bytes that every rank receives in the all_reduce."""
+    if not layout.partial:
+        return [0] * layout.mesh.size
+    step = Step("all_reduce", layout.partial_axes, layout, layout.reduced, (M, N), "sum")
+    return [step.nbytes(rank, itemsize) for rank in layout.mesh.rank_list]
+
+
+def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
+    """Return the partial sums of every group after each round of the ring."""
+    if not layout.partial:
+        return []
+    groups = layout.mesh.groups(*layout.partial_axes)
+    story = unroll(schedule_of("all_reduce", "ring", len(groups[0])))
+    rounds = []
+    for number, messages in enumerate(story.steps):
+        sent: list[list[Any]] = []
+        held: list[list[int]] = [[] for _ in local]
+        for group in groups:
+            parts = [local[layout.mesh.position(rank)].ravel() for rank in group]
+            spans = _spans(story, len(parts[0]))
+            for place, rank in enumerate(group):
+                held[layout.mesh.position(rank)] = _numbers(story, number + 1, place, parts, spans)
+            for message in messages:
+                elements = [e for chunk in message.chunks for e in range(*spans[chunk])]
+                sent.append([group[message.source], group[message.target], elements, int(message.reduces)])
+        rounds.append({"sent": sent, "held": held})
+    return rounds
+
+
+def _spans(story: History, count: int) -> list[tuple[int, int]]:
+    """Return ``(start, stop)`` of each chunk's elements."""
+    ends = np.cumsum([0, *story.schedule.chunk_elements(count)]).tolist()
+    return list(pairwise(ends))
+
+
+def _numbers(
+    story: History, state: int, place: int, parts: list[np.ndarray], spans: list[tuple[int, int]]
+) -> list[int]:
+    """Return the values of a rank: per chunk the sum over the ranks whose input is in it."""
+    numbers: list[int] = []
+    for chunk, span in enumerate(spans):
+        inside = story.contributors(story.states[state].holds[place][chunk])
+        numbers += np.sum([parts[one][slice(*span)] for one in inside], axis=0).tolist()
+    return numbers
+
+
+def _is_busy(strategy: Strategy, mesh: Mesh) -> bool:
+    """Return True if a strategy splits nothing over axes of size 1."""
+    return all(mesh.axis_size(axis) > 1 for _, axes in strategy.splits for axis in axes)

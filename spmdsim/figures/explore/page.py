@@ -1,0 +1,124 @@
+"""The page as one text: HTML, style and scripts of ``front/``, and what the library computed, compressed."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from importlib import resources
+from typing import Any
+
+from spmdsim._version import __version__
+from spmdsim.collectives.round_table import collector_paused
+from spmdsim.errors import InputError
+from spmdsim.figures.explore.moves import MoveTable, derivations, layout_key, mesh_facts, operands, product
+from spmdsim.figures.explore.offer import Offer
+from spmdsim.figures.explore.schedules import schedules
+from spmdsim.figures.explore.searches import searches
+from spmdsim.layout.element_type import element_type
+
+#: The scripts, each after those that it imports from.
+SCRIPTS = (
+    "elements",
+    "state",
+    "player",
+    "picker",
+    "tensor",
+    "layout",
+    "move",
+    "schedule",
+    "product",
+    "search",
+    "main",
+)
+
+MOST_BYTES = 1_500_000
+
+
+def page(offer: Offer | None = None) -> str:
+    """Build the interactive page: layouts, redistributions, collective algorithms, a product, a search.
+
+    It needs no server and no network: open it in a browser from disk. The same offer gives the same text.
+
+    Args:
+        offer: what can be chosen; by default all device matrices of 2, 4, 6 and 8 ranks.
+
+    Returns:
+        A complete HTML document of at most 1.5 MB.
+
+    Raises:
+        InputError: the offer is more than fits.
+
+    >>> from spmdsim import Mesh
+    >>> text = page(Offer(meshes=(Mesh((2, 2), ("dp", "tp")),), shapes=((4, 4),), ranks=(4,), programs=()))
+    >>> text.startswith("<!DOCTYPE html>"), "http://" in text.replace("http://www.w3.org/2000/svg", "")
+    (True, False)
+    """
+    with collector_paused():
+        answers = json.dumps(page_data(offer or Offer()), separators=(",", ":"), ensure_ascii=False).encode()
+    packed = base64.b64encode(gzip.compress(answers, 9, mtime=0)).decode("ascii")
+    script = "\n".join(_module(_front(f"{name}.js")) for name in SCRIPTS).strip("\n")
+    hashed = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode("ascii")
+    parts = {
+        "script_hash": hashed,
+        "version": __version__,
+        "style": _front("style.css").strip(),
+        "data": packed,
+        "script": script,
+    }
+    text = re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], _front("page.html"))
+    if len(text.encode()) > MOST_BYTES:
+        raise InputError(
+            f"the page would have {len(text.encode()):,} bytes, more than {MOST_BYTES:,}: offer fewer meshes or shapes"
+        )
+    return text
+
+
+def page_data(offer: Offer) -> dict[str, Any]:
+    """Return the data of the page as plain values."""
+    dtype = element_type(offer.dtype)
+    meshes, cases = [], []
+    for mesh in offer.meshes:
+        shapes = offer.shapes_on(mesh)
+        further = {
+            len(shape): [one for one in offer.layouts if one.mesh == mesh and len(one.dims) == len(shape)]
+            for shape in shapes
+        }
+        derived = {ndim: derivations(mesh, ndim, some) for ndim, some in sorted(further.items())}
+        meshes.append({**mesh_facts(mesh), "derivations": derived})
+        for shape in shapes:
+            table = MoveTable(mesh, shape, offer.dtype, further[len(shape)]).to_dict()
+            cases.append({"mesh": str(mesh), "itemsize": dtype.itemsize, "dtype": dtype.name, **table})
+    return {
+        "start": {"mesh": str(offer.start), "layout": layout_key(offer.layouts[0]) if offer.layouts else ""},
+        "meshes": meshes,
+        "cases": cases,
+        "schedules": schedules(offer),
+        "operands": operands(),
+        "products": [product(mesh) for mesh in offer.meshes],
+        "searches": searches(offer.programs, offer.ranks),
+    }
+
+
+def _front(name: str) -> str:
+    return (resources.files("spmdsim.figures.explore") / "front" / name).read_text(encoding="utf-8")
+
+
+_IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:const|async function|function) (\w+))", re.MULTILINE)
+
+
+def _module(text: str) -> str:
+    r"""Return one module without imports and exports.
+
+    >>> print(_module("import { b } from './b.js';\nexport const a = b;\n"))
+    const { a } = (() => {
+    const a = b;
+    return { a };
+    })();
+    """
+    names = ", ".join(_EXPORT.findall(text))
+    body = _EXPORT.sub("", _IMPORT.sub("", text)).strip("\n")
+    return f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();"

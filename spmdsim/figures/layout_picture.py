@@ -1,0 +1,211 @@
+"""Pictures of a layout as text: the grid of ranks, coloured by shard.
+
+A :class:`Picture` is lines of cells, each of which may belong to a shard. ``plain()`` is text for files and
+pipes; ``rich()`` is the same text with one colour per shard, for terminals. What is too large is abbreviated.
+Where a reduction is pending each cell says so: ``0:0+1`` is rank 0 with addend 1 of shard 0, and no copy of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.figures.canvas import FILLS, MOST_FILLS, fill_of
+from spmdsim.layout.addends import PartialReduction, partial_reduction
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+MOST_ROWS, MOST_COLUMNS, MOST_PANELS = 16, 16, 8
+GAP = ".."
+
+
+class GridCell(NamedTuple):
+    """A piece of a line; ``shard`` decides its colour."""
+
+    text: str
+    shard: int | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Lines of cells."""
+
+    lines: tuple[tuple[GridCell, ...], ...]
+    shards: int
+
+    def plain(self) -> str:
+        """The picture as text."""
+        return "\n".join("".join(cell.text for cell in line).rstrip() for line in self.lines)
+
+    def rich(self) -> Text:
+        """The picture with colours."""
+        from rich.text import Text
+
+        out = Text(no_wrap=True)
+        for i, line in enumerate(self.lines):
+            for cell in line:
+                out.append(cell.text, style="" if cell.shard is None else colour(cell.shard, self.shards))
+            if i + 1 < len(self.lines):
+                out.append("\n")
+        return out
+
+
+def colour(shard: int, shards: int) -> str:
+    """Return a rich style whose background tells the shard from the others; none where there are too many for that."""
+    if shards > MOST_FILLS:
+        return ""
+    fill, letters = fill_of(shard)
+    bold = " bold" if shard // len(FILLS) % 2 else ""
+    return f"{'white' if letters == '#fff' else 'black'}{bold} on {fill}"
+
+
+def shown(count: int, most: int) -> list[int | None]:
+    """Which of ``count`` indices are drawn: all, or the first ones, a gap (None), and the last.
+
+    >>> shown(3, 8), shown(100, 4)
+    ([0, 1, 2], [0, 1, None, 99])
+    """
+    if count <= most:
+        return list(range(count))
+    return [*range(most - 2), None, count - 1]
+
+
+def box_text(bounds: Sequence[tuple[int, int]]) -> str:
+    """Bounds as numpy writes slices.
+
+    >>> box_text(((0, 16), (196, 392)))
+    '[0:16, 196:392]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
+
+
+def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
+    """Draw the device grid with ``rank:shard`` in each cell, ``rank:shard+addend`` where a sum is pending.
+
+    Axes of size 1 are left out. One axis is a row, two are a table, more are one table per index of the
+    leading axes. At most ``width`` columns of text are used. ``plain``: ranks alone, as a mesh has them.
+
+    >>> from spmdsim.core import Mesh
+    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).plain())
+    rank:shard  mp=0  mp=1
+    dp=0        0:0   1:1
+    dp=1        2:0   3:1
+    >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None, partial="dp")).plain())
+    rank:shard+addend  mp=0   mp=1
+    dp=0               0:0+1  1:1+1
+    dp=1               2:0+2  3:1+2
+    +1, +2: the 2 addends of each shard, not copies; their sum over dp is pending
+    """
+    mesh, (*_, column) = layout.mesh, grid_axes(layout.mesh)
+    reduction = None if plain else partial_reduction(layout)
+    head, longest = "rank:shard", f"{max(mesh.ranks or [mesh.size])}:{layout.shard_count}"
+    if reduction is not None:
+        head += "+addend" if reduction.op == "sum" else f" {reduction.op}"
+        longest += f"{_sign(reduction)}{reduction.count}"
+    cell = max(len(longest), len(f"{column}=00"))
+    most = max(3, min(MOST_COLUMNS, (width - len(head)) // (cell + 2)))
+    lines: list[tuple[GridCell, ...]] = []
+    for i, panel in enumerate(rank_panels(mesh, most)):
+        if panel is None:
+            lines += [(), (GridCell(GAP),)]
+            continue
+        if panel.name:
+            lines += [()] * (i > 0) + [(GridCell(panel.name),)]
+        table = [[GridCell(text) for text in ("rank" if plain else head, *panel.heads)]]
+        for label, ranks in panel.rows:
+            table.append([GridCell(label), *(_rank_cell(layout, rank, plain, reduction) for rank in ranks)])
+        lines += _aligned(table)
+    if reduction is not None:
+        lines += [(GridCell(line),) for line in wrap(reduction.sentence, width)]
+    return Picture(tuple(lines), layout.shard_count)
+
+
+def _sign(reduction: PartialReduction) -> str:
+    """Return the text between a shard's number and its contribution's: ``+`` for sums, else a space and the reduction's word."""
+    return reduction.sign if reduction.op == "sum" else f" {reduction.sign}"
+
+
+def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
+    if rank is None:
+        return GridCell(GAP)
+    if plain:
+        return GridCell(str(rank))
+    shard = layout.shard_index(rank)
+    addend = "" if reduction is None else f"{_sign(reduction)}{reduction.number(rank)}"
+    return GridCell(f"{rank}:{shard}{addend}", shard)
+
+
+def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
+    """The grid of a mesh's ranks.
+
+    >>> from spmdsim.core import Mesh
+    >>> print(mesh_grid(Mesh((2, 2), ("dp", "mp"))).plain())
+    rank  mp=0  mp=1
+    dp=0  0     1
+    dp=1  2     3
+    """
+    return rank_grid(Layout(mesh, ()), width, plain=True)
+
+
+class RankPanel(NamedTuple):
+    """The ranks at one index of a mesh's leading axes, with what stands above the columns and beside the rows."""
+
+    name: str
+    heads: list[str]
+    rows: list[tuple[str, list[int | None]]]
+
+
+def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
+    """The axes longer than 1: the leading ones, that of the rows and that of the columns."""
+    axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
+    return axes[:-2], (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
+
+
+def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
+    """A panel per index of the leading axes; a panel, or a rank, that is left out is None."""
+    leading, row, column = grid_axes(mesh)
+    sizes = [mesh.axis_size(axis) for axis in leading]
+    rows = shown(mesh.axis_size(row) if row else 1, MOST_ROWS)
+    columns = shown(mesh.axis_size(column) if column else 1, most)
+    for number in shown(math.prod(sizes), MOST_PANELS):
+        if number is None:
+            yield None
+            continue
+        index = dict(zip(leading, digits(number, sizes)))
+
+        def rank(r: int | None, c: int | None, index: Mapping[str, int] = index) -> int | None:
+            if r is None or c is None:
+                return None
+            at = {row: r, column: c}
+            return mesh.rank_of([at.get(axis, index.get(axis, 0)) for axis in mesh.axes])
+
+        yield RankPanel(
+            " ".join(f"{axis}={place}" for axis, place in index.items()),
+            [_place(column, c) for c in columns],
+            [(_place(row, r), [rank(r, c) for c in columns]) for r in rows],
+        )
+
+
+def _place(axis: str | None, index: int | None) -> str:
+    return GAP if index is None else f"{axis}={index}" if axis else ""
+
+
+def _aligned(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
+    widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
+    for row in table:
+        line: list[GridCell] = []
+        for i, (cell, width) in enumerate(zip(row, widths)):
+            line += [GridCell("  ")] * (i > 0) + [GridCell(cell.text.ljust(width), cell.shard)]
+        yield tuple(line)
+
+
+def digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """A number as digits, the first one major; ``sizes`` are their bases."""
+    return tuple(map(int, np.unravel_index(index, tuple(sizes))))

@@ -1,0 +1,163 @@
+"""Figures of searches: which axis splits what of every operator, where the time goes, and time against memory.
+
+Colours are shares of the time. Cells of factors have none: their letters, or the dim of the result, tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spmdsim.auto_parallel.frontier import frontier_table
+from spmdsim.auto_parallel.search_report import (
+    PARTS,
+    comparison_table,
+    factor_words,
+    operator_rows,
+    report_parts,
+    why_lines,
+    why_table,
+)
+from spmdsim.errors import many
+from spmdsim.figures.canvas import Canvas, fill_of, width_of
+from spmdsim.figures.figures import Figure
+from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
+from spmdsim.redistribution.plan_table import seconds_text
+from spmdsim.tables import Table
+from spmdsim.worlds.trace.event_table import nbytes_text
+
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.frontier import TradeOff
+    from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
+
+MOST_OPERATORS = 48
+SPLIT = 0.22
+"""Shade of a cell whose axis splits something."""
+TRADE = "time against memory: left and below is better"
+
+
+def search_figure(answer: SearchResult) -> Figure:
+    """The strategies: a row per operator, a column per mesh axis, and the time of each; beside those made by hand."""
+    within = f" to within {answer.within:.2%}" if answer.within else ""
+    best = f"the optimum under the model{within}" if answer.optimal else f"found by {answer.method}"
+    collectives = (
+        ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "no collective"
+    )
+    notes = (
+        f"{many(answer.mesh.size, 'rank')} as {answer.mesh} on {answer.settings.machine.name}, {best}",
+        f"one step takes {seconds_text(answer.seconds)}; a rank receives {nbytes_text(answer.nbytes)} in {collectives}, and "
+        f"holds {nbytes_text(answer.memory.peak)} at most",
+        *answer.remarks,
+    )
+    parts = (_operators(answer), _by_hand(answer), comparison_table(answer))
+    return Figure(f"strategies for {answer.graph}", parts, notes, lambda _: report_parts(answer))
+
+
+def _operators(answer: SearchResult) -> Canvas:
+    out, axes = Canvas(), answer.mesh.axes
+    facts = operator_rows(answer)
+    rows = facts if len(facts) <= MOST_OPERATORS else facts[:MOST_OPERATORS]
+    names = max(width_of(str(row["name"])) for row in rows) + 12
+    strategies = answer.choice.strategies
+    of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
+    named = [factor_words(operator.bound) for operator in answer.graph.operators]
+    words = [{axis: names[factor] for axis, factor in one.items()} for one, names in zip(of, named)]
+    heads = [f"{axis}={answer.mesh.axis_size(axis)}" for axis in axes]
+    wide = max(map(width_of, (*(text for one in words for text in one.values()), *heads))) + 16
+    results = names + len(axes) * wide + 12
+    shown = max(width_of(str(row["output"]) or "-") for row in rows) + 14
+    times = results + shown
+    most = max(float(row["seconds"]) for row in rows) or 1.0
+    for k, head in enumerate(heads):
+        out.text(names + k * wide + wide / 2, 14, head, "faint", "middle")
+    out.text(results, 14, "result", "faint")
+    out.text(times, 14, "time", "faint")
+    for line, row in enumerate(rows):
+        y = 22 + line * 22
+        out.text(0, y + 15, str(row["name"]), title=str(row["source"] or row["kind"]))
+        for k, axis in enumerate(axes):
+            factor = words[line].get(axis)
+            told = f"{axis} splits {factor} of {row['name']}"
+            told = told if factor else f"{row['name']} is the same along {axis}"
+            out.cell(names + k * wide, y, wide, 20, [factor or "·"], None, told, SPLIT if factor else 0.0)
+        out.text(results, y + 15, str(row["output"]) or "-")
+        x = times
+        for index, share in enumerate(PARTS):
+            seconds = float(row[share])
+            if seconds > 0:
+                told, long = f"{row['name']}: {share} {seconds_text(seconds)}", 240 * seconds / most
+                out.bar(x, y + 3, long, 14, fill_of(index)[0], told)
+                x += long
+        out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
+    y = 22 + len(rows) * 22 + 12
+    if len(facts) > len(rows):
+        out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
+        y += 20
+    out.text(0, y + 12, "time", "faint")
+    x = width_of("time") + 12
+    for index, share in enumerate(PARTS):
+        out.bar(x, y, 14, 14, fill_of(index)[0])
+        out.text(x + 18, y + 12, share)
+        x += width_of(share) + 36
+    y += 20
+    if any(text.startswith("dim ") for one in words[: len(rows)] for text in one.values()):
+        out.text(
+            0,
+            y + 12,
+            "cells: the factor of the operator's rule, or the dim of its result, that the axis splits",
+            "faint",
+        )
+    else:
+        out.text(0, y + 12, "cells: the factor of the operator's rule that the axis splits", "faint")
+    if any(len(one) < len(axes) for one in of[: len(rows)]):
+        out.text(0, y + 32, "· the same along the axis", "faint")
+    return out
+
+
+def _by_hand(answer: SearchResult) -> Canvas:
+    """Time against memory of what was found and of what people configure by hand."""
+    lines = tuple(
+        Line(name, ((float(one.memory.peak), one.seconds),))
+        for name, one in {"found": answer, **answer.comparison}.items()
+        if one.memory.peak > 0 and one.seconds > 0
+    )
+    return plot_canvas(Plot(TRADE, "peak bytes of a rank", TIME, lines), height=300)
+
+
+def frontier_figure(points: Sequence[TradeOff]) -> Figure:
+    """All trade-offs of time and memory that no other beats in both."""
+    by_mesh: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
+    lines = tuple(Line(name, tuple(sorted(pairs))) for name, pairs in by_mesh.items())
+    plot = Plot(TRADE, "bytes of a rank", TIME, lines)
+    return Figure(
+        f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), frontier_table(points))
+    )
+
+
+def trade_off_figure(point: TradeOff) -> Figure:
+    """One trade-off, with the strategies that it takes."""
+    rows = tuple(
+        (operator.name, str(strategy), point.choice.layouts[operator.outputs[0]].short() or "-")
+        for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
+    )
+    title = f"{seconds_text(point.seconds)} with {nbytes_text(point.memory)} of a rank on {point.mesh}"
+    return Figure(title, (Table(("operator", "strategy", "result"), rows),))
+
+
+def why_figure(answer: WhyNot) -> Figure:
+    """What one given strategy would change."""
+    out = Canvas()
+    both = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
+    margin = max(width_of(name) for name, _ in both) + 12
+    most = max(one.seconds for _, one in both) or 1.0
+    for line, (name, one) in enumerate(both):
+        out.text(0, 15 + 26 * line, name)
+        out.bar(margin, 26 * line, 400 * one.seconds / most, 20, fill_of(line)[0], name)
+        out.text(margin + 406 * one.seconds / most + 6, 15 + 26 * line, seconds_text(one.seconds), "faint")
+    table = why_table(answer)
+    tables = (table,) if table.rows else ()
+    title = f"why not another strategy for {answer.operator.name}"
+    lines = why_lines(answer)
+    return Figure(title, (out, *tables), lines, lambda _: [*lines, *tables])

@@ -1,0 +1,190 @@
+"""Picture of a tensor as text: its shards where they lie in it, with the ranks that own them, or their addends."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from spmdsim.core import Layout
+from spmdsim.figures.layout_picture import GAP, MOST_PANELS, GridCell, Picture, digits, shown
+from spmdsim.layout.addends import partial_reduction
+from spmdsim.layout.explain import ranks_text
+
+MOST_PIECES = 8
+"""Blocks of a dim that are drawn; of more the first ones and the last."""
+
+
+def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Picture:
+    """Draw the tensor with its shards: ``#shard``, the ranks that own it or its addends, and where the cuts are.
+
+    Two dims are drawn. A tensor of more dims is drawn along the last two that are split, once per piece of
+    the others; dims that are whole are named. At most ``width`` columns of text are used.
+
+    >>> from spmdsim.core import Mesh
+    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).plain())
+    rows: dim 0, columns: dim 1
+          0           6
+       0  +-----------+
+          |     #0    |
+          | ranks 0,2 |
+       2  +-----------+
+          |     #1    |
+          | ranks 1,3 |
+       4  +-----------+
+    >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", partial="dp"), (5,)).plain())
+    columns: dim 0; not to scale
+          0               3               5
+          +---------------+---------------+
+          | #0 = sum of 2 | #1 = sum of 2 |
+          |   ranks 0+2   |   ranks 1+3   |
+          +---------------+---------------+
+    """
+    layout.check_shape(shape)
+    row, column, others = drawn_dims(layout, shape)
+    head = dims_text(layout, row, column)
+    if any(is_uneven(layout, shape, dim) for dim in (row, column)):
+        head += "; not to scale"
+    lines: list[tuple[GridCell, ...]] = [(GridCell(head),)]
+    counts = [layout.cuts[dim] for dim in others]
+    for panel in shown(math.prod(counts), MOST_PANELS):
+        if panel is None:
+            lines.append((GridCell(GAP),))
+            continue
+        chosen = dict(zip(others, digits(panel, counts)))
+        if chosen:
+            where = ", ".join(f"dim {d}: {interval(layout, shape, d, i)}" for d, i in chosen.items())
+            lines.append((GridCell(where),))
+        lines += _boxes(layout, shape, row, column, chosen, width)
+    return Picture(tuple(lines), layout.shard_count)
+
+
+def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
+    """Return the dims drawn as rows and as columns (None if there is none), and the split dims left for panels."""
+    split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
+    drawn = split[-2:]
+    for dim in reversed(range(len(shape))):
+        if len(drawn) < 2 and dim not in drawn:
+            drawn = sorted([*drawn, dim])
+    others = [dim for dim in split if dim not in drawn]
+    if len(drawn) == 1:
+        return None, drawn[0], others
+    return (drawn[0], drawn[1], others) if drawn else (None, None, others)
+
+
+def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
+    """Return the dims that are drawn, and those that no picture of the tensor shows since they are whole.
+
+    >>> from spmdsim.core import Mesh
+    >>> dims_text(Mesh((2, 2), ("a", "b"))("a", None, "b", None), 0, 2)
+    'rows: dim 0, columns: dim 2; not drawn: dims 1, 3, which are whole'
+    """
+    dims = {"rows": row, "columns": column}
+    drawn = ", ".join(f"{name}: dim {dim}" for name, dim in dims.items() if dim is not None) or "a scalar"
+    whole = [str(dim) for dim, parts in enumerate(layout.cuts) if parts == 1 and dim not in (row, column)]
+    if not whole:
+        return drawn
+    return f"{drawn}; not drawn: dim{'s' * (len(whole) > 1)} {', '.join(whole)}, which {'are' if whole[1:] else 'is'} whole"
+
+
+def is_uneven(layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
+    """Return True if a dim is cut into blocks of different sizes."""
+    return dim is not None and shape[dim] % layout.cuts[dim] != 0
+
+
+def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:
+    """Return the first element of block ``index`` of a dim, and the one after its last."""
+    if dim is None:
+        return 0, 0
+    return layout.bounds(shape, holder(layout, {dim: index}))[dim]
+
+
+def holder(layout: Layout, pieces: Mapping[Any, int]) -> int:
+    """The first rank that holds the given piece of each dim (piece 0 of those not given)."""
+    mesh = layout.mesh
+    coords: dict[str, int] = dict.fromkeys(mesh.axes, 0)
+    for dim, index in pieces.items():
+        if dim is not None:
+            sizes = [mesh.axis_size(axis) for axis in layout.dims[dim]]
+            coords.update(zip(layout.dims[dim], digits(index, sizes)))
+    return mesh.rank_of([coords[axis] for axis in mesh.axes])
+
+
+def _boxes(
+    layout: Layout,
+    shape: Sequence[int],
+    row: int | None,
+    column: int | None,
+    chosen: dict[int, int],
+    width: int,
+) -> Iterator[tuple[GridCell, ...]]:
+    rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
+    margin = max(4, len(str(max(shape, default=0))) + 2)
+    for most in range(MOST_PIECES, 2, -1):
+        columns = shown(1 if column is None else layout.cuts[column], most)
+        content = {
+            (r, c): holders_text(layout, {**chosen, row: r, column: c})
+            for r, c in itertools.product(rows, columns)
+            if r is not None and c is not None
+        }
+        starts = [_start(layout, shape, column, c, k) for k, c in enumerate(columns)]
+        inner = max(len(text) for texts, _ in content.values() for text in texts) + 2
+        widths = [max(len(GAP) + 2 if c is None else inner, len(s) + 1) for c, s in zip(columns, starts)]
+        if margin + 2 + sum(widths) + len(widths) < width:
+            break
+    return _ruled(layout, shape, (row, column), rows, columns, content, starts, widths, " " * (margin + 2))
+
+
+def _start(layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, place: int) -> str:
+    """The number at a cut; a gap begins where the piece before it ends."""
+    if dim is None:
+        return ""
+    return str(interval(layout, shape, dim, place if index is None else index)[0])
+
+
+def _ruled(
+    layout: Layout,
+    shape: Sequence[int],
+    dims: tuple[int | None, int | None],
+    rows: list[int | None],
+    columns: list[int | None],
+    content: dict[tuple[int, int], tuple[tuple[str, str], int]],
+    starts: list[str],
+    widths: list[int],
+    margin: str,
+) -> Iterator[tuple[GridCell, ...]]:
+    row, column = dims
+    if column is not None:
+        above = "".join(start.ljust(width + 1) for start, width in zip(starts, widths))
+        yield (GridCell(f"{margin}{above}{shape[column]}"),)
+    rule = "+" + "+".join("-" * width for width in widths) + "+"
+    for k, r in enumerate(rows):
+        begin = _start(layout, shape, row, r, k).rjust(len(margin) - 2)
+        yield (GridCell(f"{begin}  {rule}"),)
+        if r is None:
+            yield (GridCell(f"{margin}{GAP}"),)
+            continue
+        for part in range(2):
+            line = [GridCell(f"{margin}|")]
+            for c, width in zip(columns, widths):
+                texts, shard = ((GAP, GAP), None) if c is None else content[r, c]
+                line += [GridCell(texts[part].center(width), shard), GridCell("|")]
+            yield tuple(line)
+    end = ("" if row is None else str(shape[row])).rjust(len(margin) - 2)
+    yield (GridCell(f"{end}  {rule}"),)
+
+
+def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
+    """Return the number of a shard and the ranks that own it or its addends, in words, and the number."""
+    rank = holder(layout, pieces)
+    shard = layout.shard_index(rank)
+    split = set(layout.split_axes)
+    holders = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
+    reduction = partial_reduction(layout)
+    if len(holders) > 6:
+        text = ranks_text(holders)
+    else:
+        text = ",".join(map(str, holders)) if reduction is None else reduction.holder_words(rank)
+    name = f"#{shard}" if reduction is None else f"#{shard} = {reduction.result_words}"
+    return (name, f"{'rank' if len(holders) == 1 else 'ranks'} {text}"), shard

@@ -1,0 +1,80 @@
+"""A time axis for timelines: events in proportion, and long idle times cut to a mark."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+
+from spmdsim.figures.plot import round_numbers
+
+CUT = 30.0
+"""Pixels of an idle time that is cut."""
+MOST_OF_CUTS = 0.3
+"""Share of the axis that all cuts take together at most."""
+APART = 72.0
+"""Pixels between the numbers of two ticks, at least."""
+
+
+class TimeAxis:
+    """Seconds on an axis of a given length. An idle time that is longer than all events together is cut.
+
+    Args:
+        spans: first and last second of each event.
+        length: of the axis, in pixels.
+
+    >>> axis = TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0)
+    >>> axis.place(1.0), axis.place(2.0), axis.place(101.0), axis.place(102.0)
+    (0.0, 100.0, 130.0, 230.0)
+    >>> axis.cuts
+    [(2.0, 101.0)]
+    """
+
+    def __init__(self, spans: Iterable[tuple[float, float]], length: float) -> None:
+        busy: list[list[float]] = []
+        for start, end in sorted(spans) or [(0.0, 1.0)]:
+            if busy and start <= busy[-1][1]:
+                busy[-1][1] = max(busy[-1][1], end)
+            else:
+                busy.append([start, end])
+        self.first, self.last = busy[0][0], busy[-1][1]
+        seconds = sum(end - start for start, end in busy)
+        gaps = [(a[1], b[0]) for a, b in pairwise(busy)]
+        self.cuts = [(start, end) for start, end in gaps if end - start > seconds > 0]
+        cut = min(CUT, MOST_OF_CUTS * length / max(len(self.cuts), 1))
+        drawn = self.last - self.first - sum(end - start for start, end in self.cuts)
+        self._scale = (length - cut * len(self.cuts)) / max(drawn, 1e-30)
+        edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
+        self._knots: list[tuple[float, float]] = [(self.first, 0.0)]
+        for number, (start, end) in enumerate(pairwise(edges)):
+            wide = cut if number % 2 else (end - start) * self._scale
+            self._knots.append((end, self._knots[-1][1] + wide))
+
+    def place(self, second: float) -> float:
+        """Return the pixel of a second, from the first event on."""
+        at = min(max(bisect_right(self._knots, (second, float("inf"))), 1), len(self._knots) - 1)
+        (start, left), (end, right) = self._knots[at - 1 : at + 1]
+        share = (second - start) / (end - start) if end > start else 0.0
+        return left + share * (right - left)
+
+    @property
+    def idle(self) -> float:
+        """Seconds that are cut out."""
+        return sum(end - start for start, end in self.cuts)
+
+    def ticks(self) -> list[tuple[float, float]]:
+        """Return round seconds since the first event, and where events go on after a cut, with the pixel of each."""
+        drawn = self.last - self.first - self.idle
+        rounds = round_numbers(0, drawn)
+        step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn
+        edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
+        marks: list[tuple[float, float]] = []
+        for start, end in zip(edges[::2], edges[1::2]):
+            low, high = start - self.first, end - self.first
+            count = int((high - low) / step + 1e-9) if step > 0 else 0
+            base = low if start > self.first else 0.0
+            for second in (base + k * step for k in range(count + 1)):
+                x = self.place(self.first + second)
+                if not marks or x - marks[-1][1] >= APART:
+                    marks.append((second, x))
+        return marks

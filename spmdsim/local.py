@@ -1,0 +1,13 @@
+"""Functions of a rank's own arrays: the public name of :mod:`spmdsim.arrays.local`."""
+
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.arrays import local as _inside
+from spmdsim.arrays.local import *
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+    __all__ = _inside.__all__
+
+    def __getattr__(name: str) -> Any:
+        """Return a name that is not public, or raise with the nearest right one."""
+        return getattr(_inside, name)

@@ -1,0 +1,161 @@
+"""Record a function of tensors once, then replay its local calculations and collectives.
+
+A replay repeats the recorded calls with other arrays. So it has the bits and the collectives of the function.
+Ranks compare and traces show the collectives of a replay like those of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial, update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.in_place import without_base
+from spmdsim.arrays.watch import watchers
+from spmdsim.bounded import Bounded
+from spmdsim.errors import UsageTypeError
+from spmdsim.nn.compiled.call_recorder import CallRecorder
+from spmdsim.nn.compiled.replay import Replay
+from spmdsim.pictured import Pictured
+from spmdsim.redistribution.guard import guards
+from spmdsim.worlds.trace import recorder
+from spmdsim.worlds.trace.recorder import programs
+from spmdsim.wrong_calls import explained
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Programs that a function keeps, for different arguments and for equal arguments with other gradients or aliases.
+MOST, ALIKE = 32, 4
+
+
+class Compiled(Pictured, Generic[P, R]):
+    """A function that records calls with new kinds of arguments and replays all other calls.
+
+    Attributes:
+        programs: the latest recordings, by the arguments' key.
+    """
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.function = function
+        self.name = getattr(function, "__qualname__", type(function).__name__).replace(".<locals>", "")
+        self.programs: Bounded[Any, list[Replay]] = Bounded(MOST)
+        update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Replay a recording that fits, or call and record the function."""
+        tensors: list[Tensor] = []
+        key = _key([args, kwargs], tensors, self.name)
+        if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
+            return cast(R, _detached(self.function(*args, **kwargs)))
+        for program in self.programs.get(key, []):
+            leaves = program.matching_leaves(tensors)
+            if leaves is not None:
+                return cast(R, program.run(leaves))
+        return self._record(key, tensors, lambda: self.function(*args, **kwargs))
+
+    def _record(self, key: Any, tensors: list[Tensor], call: Callable[[], R]) -> R:
+        recorded = CallRecorder(self.name, tensors)
+        try:
+            with recorder.told(recorded):
+                result = call()
+        finally:  # again, because a Ctrl-C may interrupt the first time
+            recorder.untold(recorded)
+        if recorded.world is not None and recorded.world.has_data:
+            program = Replay(recorded, result)
+            self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
+        return cast(R, _detached(result))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Compiled[P, R]:
+        """Return a copy without programs, because programs refer to the parameters and optimisers of this function."""
+        return Compiled(deepcopy(self.function, memo))
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """Bind the function as a method."""
+        return self if owner is None else partial(self, owner)
+
+    def __repr__(self) -> str:
+        every = [program for alike in self.programs.values() for program in alike]
+        return f"<compiled {self.name}: {len(every)} program{'s' * (len(every) != 1)}>"
+
+
+def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
+    """Return the key of an argument, which selects a recording. Append the argument's tensors to `tensors`."""
+    if isinstance(value, Tensor):
+        if value.node is not None:
+            raise UsageTypeError(
+                f"{name} is compiled, and gradients end where it begins: give it the .detach() of {value!r}"
+            )
+        tensors.append(value)
+        return value.meta, value.requires_grad, value.world
+    if isinstance(value, (list, tuple)):
+        return type(value), *[_key(part, tensors, name) for part in value]
+    if isinstance(value, dict):
+        return dict, *[(key, _key(part, tensors, name)) for key, part in value.items()]
+    if isinstance(value, (float, complex, np.inexact)):  # 0.0 and -0.0 are equal, a nan is not even itself
+        return type(value), repr(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise UsageTypeError(
+            f"{name} is compiled, and takes tensors and values that can be hashed, but got a {type(value).__name__}; "
+            "make a tensor of it with Tensor.from_global"
+        ) from None
+    return type(value), value
+
+
+def _detached(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return without_base(result)
+    if isinstance(result, dict):
+        return {key: _detached(part) for key, part in result.items()}
+    return type(result)(map(_detached, result)) if isinstance(result, (list, tuple)) else result
+
+
+@explained
+def compile(function: Callable[P, R]) -> Compiled[P, R]:
+    """Record a function of tensors once, then replay only its local calculations and collectives.
+
+    The first call with new layouts, shapes, element types or other arguments runs and records the function: operators,
+    redistributions, gradients and updates of parameters. Later calls repeat these with other arrays. They have the bits,
+    collectives, trace events and errors of the function.
+
+    Args:
+        function: a function of tensors and hashable values. Tensors may be in tuples, lists and dicts. Its Python code
+            runs only when it is recorded. Parameters, gradients and the rates of optimisers are read in every call. It
+            returns tensors, alone or in tuples, lists and dicts, and constant values. No gradient flows through results.
+
+    Returns:
+        An object that is called like the function. It keeps the latest 32 recordings. In a world without data, and while
+        operators are watched, it calls the function.
+
+    Raises:
+        UsageTypeError: If a call reads numbers, uses tensors that are neither arguments nor parameters, or does something
+            else that cannot be repeated; if an argument was computed with gradients or cannot be hashed.
+
+    Example:
+        >>> from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops
+        >>> mesh, world = Mesh((4,), ("dp",)), LockStep(4)
+        >>> layer = nn.Linear(8, 2, mesh(None, None)).materialise(world)
+        >>> optimiser = nn.SGD(layer.parameters(), rate=0.1)
+        >>> @compile
+        ... def step(x, y):
+        ...     layer.zero_grad()
+        ...     loss = ops.mean((layer(x) - y) ** 2)
+        ...     nn.backward(loss)
+        ...     optimiser.step()
+        ...     return loss
+        >>> x = Tensor.ones((8, 8), layout=mesh("dp", None), world=world, dtype="float32")
+        >>> y = Tensor.zeros((8, 2), layout=mesh("dp", None), world=world, dtype="float32")
+        >>> step(x, y).item() > step(x, y).item() > step(x, y).item()
+        True
+        >>> step
+        <compiled step: 1 program>
+    """
+    if not callable(function):
+        raise UsageTypeError(f"compile() takes a function of tensors, but got {function!r}")
+    return Compiled(function)

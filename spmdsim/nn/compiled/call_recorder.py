@@ -1,0 +1,225 @@
+"""The recorder of a compiled function: it lists the local calculations and steps that the function makes.
+
+Core and the worlds call its methods (``World.perform`` and ``Observers.programs`` in `spmdsim.core.world`). A value that is neither an
+argument nor a parameter nor computed from these is refused, because a replay could not know it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from threading import get_ident
+from typing import Any, NoReturn
+
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.sources import Described
+from spmdsim.core.recipe import Recipe
+from spmdsim.core.step import Step
+from spmdsim.errors import UsageTypeError
+from spmdsim.nn.compiled.recorded_calls import (
+    Assignment,
+    Entry,
+    OperatorEnd,
+    OperatorReport,
+    OperatorStart,
+    RecordedCall,
+    RecordedUpdate,
+)
+from spmdsim.nn.optimiser_base import Optimiser
+from spmdsim.worlds.trace import recorder, source_lines
+
+
+class CallRecorder(recorder.Trace):
+    """Records what a function does while it runs.
+
+    Args:
+        name: the function's name, for messages.
+        tensors: the tensors among its arguments.
+
+    Attributes:
+        entries: what the function did, in its order.
+        values: how many values have a number.
+        constants: the arrays of values that never change, by number.
+        leaves: the arguments, then the parameters that the function reads.
+        before: per leaf the number of its value, its gradient before the call and the number of the gradient's value.
+        assigned_to: the parameters that get new values, by identity.
+    """
+
+    def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.name, self.tensors = name, list(tensors)
+        self.entries: list[Entry] = []
+        self.values = 0
+        self.constants: dict[int, list[Any]] = {}
+        self.parameters: list[Any] = []
+        self.leaves: list[Tensor] = []
+        self.before: list[tuple[int, Tensor | None, int | None]] = []
+        self.assigned_to: dict[int, Any] = {}
+        self.optimisers: dict[int, Optimiser] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
+        # Keep the arrays, because a later array must not get the identity of an earlier one.
+        self._arrays: list[list[Any]] = []
+        self._is_nested, self._thread = False, get_ident()
+        self.world: Any = None
+        for tensor in tensors:
+            self._leaf(tensor)
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise UsageTypeError: the function cannot be recorded."""
+        raise UsageTypeError(f"{self.name} cannot be compiled: {why}")
+
+    # -- values ---------------------------------------------------------------------------------------
+
+    def _new(self, arrays: Sequence[Any]) -> int:
+        self._arrays.append([*arrays])
+        self._numbers[tuple(map(id, arrays))] = self.values
+        self.values += 1
+        return self.values - 1
+
+    def number(self, arrays: Sequence[Any], what: str) -> int:
+        """Return the number of a value. Refuse a value that is not known; `what` reads it."""
+        number = self._numbers.get(tuple(map(id, arrays)))
+        if number is None:
+            self.refuse(
+                f"{what} reads a tensor that is neither an argument nor a parameter nor computed from those; give it "
+                "as an argument"
+            )
+        return number
+
+    def _leaf(self, tensor: Tensor) -> None:
+        if self.world not in (None, tensor.world):
+            self.refuse(f"its tensors live in two worlds, {self.world} and {tensor.world}")
+        self.world = tensor.world
+        gradient = tensor.grad
+        self.leaves.append(tensor)
+        number = self._new(tensor.held)
+        self.before.append((number, gradient, None if gradient is None else self._new(gradient.held)))
+
+    # -- called by core and the worlds ------------------------------------------------------------------------
+
+    @contextmanager
+    def _nested(self) -> Iterator[None]:
+        """Ignore calls inside, because they belong to the entry that is recorded now."""
+        self._is_nested = True
+        try:
+            yield
+        finally:
+            self._is_nested = False
+
+    @property
+    def _is_ignored(self) -> bool:
+        """True for calls that belong to an entry which is recorded now, or to another thread."""
+        return self._is_nested or get_ident() != self._thread
+
+    def perform(self, run: partial[Any], lists: Sequence[Any]) -> Any:
+        """Run and record a local calculation."""
+        if self._is_ignored:
+            return run(*lists)
+        what = self._allowed(run)
+        self._blanks(run)
+        inputs = tuple(self.number(arrays, what) for arrays in lists)
+        with self._nested():
+            results = run(*lists)
+        several = any(isinstance(one, list) or one is None for one in results)
+        values = results if several else [results]
+        outputs = tuple(None if one is None else self._new(one) for one in values)
+        kind = RecordedCall if optimiser_of(run) is None else RecordedUpdate
+        self.entries.append(kind(run, inputs, outputs, several, source_lines.source_line()))
+        return results
+
+    def _blanks(self, run: partial[Any]) -> None:
+        """Number the constants that replace operands which a gradient function does not read."""
+        recipe = run.args[0]
+        for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, Recipe) else ():
+            if blank and tuple(map(id, blank)) not in self._numbers:
+                self.constants[self._new(blank)] = blank
+
+    def _allowed(self, run: partial[Any]) -> str:
+        """Return the name of a calculation. Refuse calculations that differ from call to call."""
+        owner = optimiser_of(run)
+        if isinstance(run.args[0], Recipe):
+            op = run.args[0].op
+            if op.varying:
+                self.refuse(f"{op.name} takes another {op.varying[0]} in every call; call it outside")
+            return str(op.name)
+        if owner is not None:
+            kind = type(owner)
+            if kind.step is not Optimiser.step or kind._updated is not Optimiser._updated:
+                self.refuse(f"{kind.__name__} decides in every step what to do; call step() outside")
+            self.optimisers[id(owner)] = owner
+            return kind.__name__
+        return "a sum"
+
+    def moving(self, world: Any, step: Step, shards: list[Any]) -> tuple[list[Any]] | None:
+        """Run and record a step. Return None if it belongs to an entry that is recorded now."""
+        if self._is_ignored:
+            return None
+        number = self.number(shards, step.collective)
+        with self._nested():
+            results: list[Any] = world.run(step, shards)
+        run, moved = partial(world.run, step), self._new(results)
+        self.entries.append(RecordedCall(run, (number,), (moved,), False, source_lines.source_line()))
+        return (results,)
+
+    def created(self, tensor: Tensor, source: Any = None) -> None:
+        """Record a new tensor as a constant. Refuse data and random numbers."""
+        if self._is_ignored:
+            return
+        if source is not None and (
+            not isinstance(source, Described) or source.words is None or "seed" in source.words
+        ):
+            self.refuse(
+                "it makes a tensor of data or random numbers; make it outside and give it as an argument"
+            )
+        self.constants[self._new(tensor.held)] = tensor.held
+
+    def looked_at(self) -> None:
+        """Refuse reads of a tensor's values."""
+        if not self._is_ignored:
+            self.refuse(
+                "it looks at a tensor's values, which are others in every call; return the tensor instead"
+            )
+
+    def changed(self, tensor: Tensor, what: str) -> None:
+        """Refuse changes of a leaf in place."""
+        if any(tensor is leaf for leaf in self.leaves):
+            self.refuse(
+                f"{what} in place changes a tensor that was there before; compute a new one and return it"
+            )
+
+    def read(self, parameter: Any) -> None:
+        """Add a parameter to the leaves."""
+        if not self._is_ignored and all(parameter is not other for other in self.parameters):
+            self.parameters.append(parameter)
+            self._leaf(parameter.tensor)
+
+    def assigned(self, parameter: Any) -> None:
+        """Record the new value of a parameter."""
+        if self._is_ignored:
+            return
+        if all(parameter is not other for other in self.parameters):
+            self.refuse("it assigns a parameter without having read it")
+        number = self.number(parameter.tensor.held, "an optimiser")
+        self.assigned_to.setdefault(id(parameter), parameter)
+        place = [*self.assigned_to].index(id(parameter))
+        self.entries.append(Assignment(parameter, number, place, parameter.tensor.meta))
+
+    def entered(self, operator: recorder.operator) -> None:
+        """Record the start of an operator."""
+        self.entries += [] if self._is_ignored else [OperatorStart(operator)]
+
+    def left(self) -> None:
+        """Record the end of an operator."""
+        self.entries += [] if self._is_ignored else [OperatorEnd()]
+
+    def emitted(self, recipe: Any) -> None:
+        """Record the event of an operator that has run."""
+        self.entries += [] if self._is_ignored else [OperatorReport(recipe, source_lines.source_line())]
+
+
+def optimiser_of(run: partial[Any]) -> Optimiser | None:
+    """Return the optimiser whose update a calculation is; None for other calculations."""
+    owner = getattr(run.func, "__self__", None)
+    return owner if isinstance(owner, Optimiser) else None

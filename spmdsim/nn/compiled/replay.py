@@ -1,0 +1,210 @@
+"""A replay repeats a recorded function with other arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spmdsim.arrays import Tensor
+from spmdsim.core.tape import OpNode, history
+from spmdsim.core.tensor import Meta
+from spmdsim.errors import many
+from spmdsim.nn.compiled.call_recorder import CallRecorder
+from spmdsim.nn.compiled.recorded_calls import Assignment, Entry, RecordedCall, RecordedUpdate, ReplayState
+from spmdsim.pictured import Pictured
+from spmdsim.sides import number_of
+from spmdsim.worlds.provenance import computed_origin
+from spmdsim.worlds.trace import source_lines
+
+#: Puts a function's result together from its tensors.
+Form = Callable[[Sequence[Tensor]], Any]
+
+
+class Replay(Pictured):
+    """A recorded function that runs with other arrays.
+
+    Attributes:
+        calls: the local calculations and steps.
+        leaves: meta, `requires_grad` and gradient layout of each argument and parameter.
+        gradients_before: place of a leaf, number of its earlier gradient's value and that gradient's meta, or None twice.
+            A leaf whose earlier gradient the function ignores is not listed.
+        gradients: place of a leaf that has another gradient afterwards, the gradient's meta (None: it has none) and number.
+        results: number and meta of each tensor in the function's result.
+    """
+
+    def __init__(self, recorded: CallRecorder, result: Any) -> None:
+        self.name, self.world = recorded.name, recorded.world
+        self.variant, self.machine = self.world.variant, self.world.machine
+        self.entries, self.constants, self.count = recorded.entries, recorded.constants, recorded.values
+        _update_early(self.entries)
+        self.calls = [entry for entry in self.entries if isinstance(entry, RecordedCall)]
+        self.arity, self.parameters = len(recorded.tensors), recorded.parameters
+        self.optimisers = list(recorded.optimisers.values())
+        self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
+        self.numbers = [number for number, _, _ in recorded.before]
+        self.gradients = self._changed_gradients(recorded)
+        self.results: list[tuple[int, Meta]] = []
+        self._form = self._result_form(recorded, result)
+        outputs = {number for number, meta in self.results}
+        outputs |= {number for _, meta, number in self.gradients if meta is not None}
+        self._release_values(outputs)
+        read = outputs.union(*[call.inputs for call in self.calls])
+        self.gradients_before: list[tuple[int, int | None, Meta | None]] = []
+        for place, (_, gradient, number) in enumerate(recorded.before):
+            if gradient is None or number in read:
+                meta = None if gradient is None else gradient.meta
+                self.gradients_before.append((place, number, meta))
+        self._read_gradients = [k for k, number, _ in self.gradients_before if number is not None]
+        self.aliases = _aliases([*recorded.leaves, *[recorded.before[k][1] for k in self._read_gradients]])
+        #: The number of this recording in the comparisons between ranks.
+        self.number = number_of(" ".join([recorded.name, *[call.words for call in self.calls]]))
+
+    def _changed_gradients(self, recorded: CallRecorder) -> list[tuple[int, Meta | None, int]]:
+        """Return the leaves that get another gradient and are not assigned themselves."""
+        gradients: list[tuple[int, Meta | None, int]] = []
+        assigned = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
+        for place, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
+            if leaf.grad is before or assigned[place]:
+                continue
+            if leaf.grad is None:
+                gradients.append((place, None, 0))
+                continue
+            if leaf.grad.sums is not None:
+                recorded.refuse("it adds gradients of 16-bit floats up over several calls")
+            gradients.append((place, leaf.grad.meta, recorded.number(leaf.grad.held, "a gradient")))
+        return gradients
+
+    def _result_form(self, recorded: CallRecorder, result: Any) -> Form:
+        """Return the function that builds the result. Append the result's tensors to `results`."""
+        if isinstance(result, Tensor):
+            if any(isinstance(node, OpNode) and not node.spent for node in history(result.node)):
+                recorded.refuse(
+                    "gradients could flow through the tensor that it returns; call backward() inside, or return "
+                    "its .detach()"
+                )
+            place = len(self.results)
+            self.results.append((recorded.number(result.held, "its result"), result.meta))
+            return lambda tensors: tensors[place]
+        if isinstance(result, (list, tuple)):
+            kind, forms = type(result), [self._result_form(recorded, element) for element in result]
+            if kind not in (list, tuple):
+                recorded.refuse(f"it returns a {kind.__name__}; return tensors in tuples, lists and dicts")
+            return lambda tensors: kind(form(tensors) for form in forms)
+        if isinstance(result, dict):
+            named = {key: self._result_form(recorded, element) for key, element in result.items()}
+            return lambda tensors: {key: form(tensors) for key, form in named.items()}
+        return lambda tensors: result
+
+    def _release_values(self, outputs: set[int]) -> None:
+        """Let each entry release the values that neither a later entry nor the caller reads."""
+        needed = {*outputs}
+        for entry in reversed(self.entries):
+            if isinstance(entry, (RecordedCall, Assignment)):
+                computed = entry.outputs if isinstance(entry, RecordedCall) else ()
+                numbers = {*entry.inputs, *[number for number in computed if number is not None]}
+                entry.released = tuple(numbers - needed)
+                needed |= numbers
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def matching_leaves(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return the arguments and parameters of a call, or None if the function would do something else for them."""
+        if self.world.variant != self.variant or self.world.machine is not self.machine:
+            return None
+        leaves: list[Any] = [*tensors, *[parameter.tensor for parameter in self.parameters]]
+        for leaf, (meta, requires_grad, gradient_layout) in zip(leaves, self.leaves):
+            if (
+                leaf is None
+                or leaf.meta is not meta
+                or leaf.requires_grad is not requires_grad
+                or leaf.world is not self.world
+                or leaf.gradient_layout != gradient_layout
+            ):
+                return None
+        for place, _, meta_before in self.gradients_before:
+            gradient = leaves[place].grad
+            if (None if gradient is None else gradient.meta) is not meta_before:
+                return None
+        sources = [*leaves, *[leaves[place].grad for place in self._read_gradients]]
+        return leaves if _aliases(sources) == self.aliases else None
+
+    def run(self, leaves: list[Any]) -> Any:
+        """Repeat the function with these arguments and parameters, and return its result."""
+        world, base = self.world, 0
+        if world.compares:
+            facts = [number for optimiser in self.optimisers for number in optimiser.numbers()]
+            origins = tuple([leaf.origin for leaf in leaves])
+            base = computed_origin(world, self.name, origins, (self.number, *facts), facts)
+        state = ReplayState(world, self._inputs(leaves), base)
+        try:
+            source_lines.lines_again += [None] * state.is_traced
+            for entry in self.entries:
+                entry.run(state)
+        except BaseException as error:
+            state.undo_updates()
+            if state.assigned and hasattr(error, "add_note"):  # from Python 3.11 on
+                of = many(
+                    len({id(e.parameter) for e in self.entries if isinstance(e, Assignment)}), "parameter"
+                )
+                error.add_note(
+                    f"{self.name} ended after it had updated {len(state.assigned)} of {of}, with their optimisers' state"
+                )
+            raise
+        finally:
+            world.about = 0
+            while state.scopes:
+                state.scopes.pop().__exit__()
+            if state.is_traced:
+                source_lines.lines_again.pop()
+        values = state.values
+        # Number by places, because which values share an array may differ between ranks.
+        for k, meta, number in self.gradients:
+            origin = state.provenance((1, k))
+            leaves[k].grad = None if meta is None else Tensor(world, meta, values[number], origin=origin)
+        results = [
+            Tensor(world, meta, values[number], origin=state.provenance((2, k)))
+            for k, (number, meta) in enumerate(self.results)
+        ]
+        return self._form(results)
+
+    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return the values that the function does not compute, by number; None for all others."""
+        values: list[Any] = [None] * self.count
+        for number, leaf in zip(self.numbers, leaves):
+            values[number] = leaf.held
+        for place, gradient_number, _ in self.gradients_before:
+            if gradient_number is not None:
+                values[gradient_number] = leaves[place].grad.held
+        for number, arrays in self.constants.items():
+            values[number] = arrays
+        return values
+
+
+def _update_early(entries: list[Entry]) -> None:
+    """Move each update behind the computation of its gradient, which is then still in the cache.
+
+    An update stays behind all operators that may raise an error, because an error must leave parameters unchanged.
+    """
+    sources: dict[int, Entry] = {}
+    operators: list[Entry] = []
+    for entry in tuple(entries):
+        if isinstance(entry, RecordedCall):
+            sources |= {number: entry for number in entry.outputs if number is not None}
+        if isinstance(entry, (RecordedUpdate, Assignment)):
+            before = [*operators[-1:], *[sources[number] for number in entry.inputs if number in sources]]
+            entries.remove(entry)
+            entries.insert(max(map(entries.index, before), default=-1) + 1, entry)
+        elif isinstance(entry, RecordedCall) and entry.is_operator:
+            operators.append(entry)
+
+
+def _aliases(tensors: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Return per tensor the first place of the same tensor and of the same arrays; nothing if all arrays are distinct."""
+    if len({id(tensor.held[0]) for tensor in tensors}) == len(tensors):
+        return ()
+    places: dict[int, int] = {}
+    arrays: dict[tuple[int, ...], int] = {}
+    return tuple(
+        (places.setdefault(id(tensor), k), arrays.setdefault(tuple(map(id, tensor.held)), k))
+        for k, tensor in enumerate(tensors)
+    )

@@ -1,0 +1,164 @@
+"""Agreement by call logs: compare a new kind of call before it runs, and all calls before numbers leave the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mpi4py import MPI
+
+from spmdsim.errors import WorldError, many
+from spmdsim.worlds.agreement.call import Call
+from spmdsim.worlds.agreement.call_log import CallLog
+from spmdsim.worlds.agreement.group_log import TensorHistory
+from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement, CallScope, RankStatus
+from spmdsim.worlds.agreement.process_agreements import PROCESS, ProcessAgreements
+from spmdsim.worlds.agreement.shared_board import SharedBoard
+
+
+class BoardAgreement(CallAgreement):
+    """Agreement of a world's ranks through a shared board.
+
+    Args:
+        board: the memory of the ranks' logs.
+        places: the places of the world's ranks on the board.
+        history: how this rank's tensors were computed.
+        deadline: seconds that a rank waits for the others.
+        strict: whether every call and its source lines are compared before it runs.
+        purpose: tells the calls apart from others of the world.
+        process: the state of this process.
+    """
+
+    compares = True
+
+    def __init__(
+        self,
+        board: SharedBoard,
+        places: Sequence[int],
+        history: TensorHistory,
+        deadline: float,
+        strict: bool = False,
+        purpose: str = "",
+        process: ProcessAgreements = PROCESS,
+    ) -> None:
+        super().__init__()
+        self.board, self.places = board, tuple(places)
+        self._history, self._deadline, self._strict = history, deadline, strict
+        self._name = purpose + board.name_world(self.places)
+        self._logs: dict[tuple[int, ...], CallLog] = {}
+        self._refusal = ""
+        self._watch = process.watch(board)
+        self._watch.follow(self._logs, deadline)
+
+    def log_of(self, ranks: tuple[int, ...]) -> CallLog:
+        """Return the call log of some ranks of the world, sorted."""
+        log = self._logs.get(ranks)
+        if log is None:
+            if self._refusal:
+                raise WorldError(self._refusal)
+            # A group is called by its ranks in the job, because worlds may have only some of them.
+            members = sorted((self.board.members[self.places[rank]], self.places[rank]) for rank in ranks)
+            job_ranks, places = (tuple(numbers) for numbers in zip(*members))
+            log = self._logs[ranks] = CallLog(
+                self.board, self._name, job_ranks, places, self._history, self._deadline, self._strict
+            )
+        return log
+
+    def begin(self, call: Call, tensor: int = 0) -> int:
+        """Log that this rank begins a call. Compare a new kind of call with all ranks before it runs."""
+        log = self._logs.get(call.ranks)
+        return (self.log_of(call.ranks) if log is None else log).begin(call, tensor)
+
+    def end(self, call: Call, number: int, error: BaseException | None = None) -> None:
+        """Log that a call has ended; compare all calls of its ranks now and then."""
+        log = self._logs.get(call.ranks)
+        if log is not None:  # else this is a forked child, which leaves the call
+            log.end(number, error)
+
+    def compare(self) -> None:
+        """Compare all calls so far with what the other ranks called so far."""
+        for log in self._logs.values():
+            if log.number != log.compared:
+                # Wait for the logs of other nodes up to this rank's last call: their data may be faster.
+                if log.far:
+                    log.wait_for(log.number - 1, log.far)
+                log.compare()
+
+    def wait(self, call: Call, number: int | None = None) -> None:
+        """Wait until all ranks of a call have begun it, and compare."""
+        self.log_of(call.ranks).wait(number)
+
+    def describe(self, rank: int) -> RankStatus:
+        """Return the state of a rank's process, as far as its node reports it."""
+        place = self.places[rank]
+        return RankStatus(self.board.process_state(place), place in self.board.far)
+
+    @property
+    def has_reported(self) -> bool:
+        """True if this rank has raised an error about ranks that disagree or do not come."""
+        return any(log.has_reported for log in self._logs.values())
+
+    def add_read(self, tensor: int, value: int) -> None:
+        """Log a read of a whole tensor, which the ranks compare after their next call.
+
+        Args:
+            tensor: the provenance number.
+            value: a checksum of the elements.
+        """
+        if not self._refusal:
+            self.log_of(tuple(range(len(self.places)))).reads.add(tensor, value)
+
+    def close(self, failed: bool = False) -> None:
+        """Log no more calls."""
+        self._watch.leave(self._logs)
+        for log in self._logs.values():
+            log.close(failed)
+        self.refuse(CLOSED)
+
+    def refuse(self, reason: str) -> None:
+        """Raise WorldError with a reason for every later call."""
+        self._logs.clear()
+        self._refusal = reason
+
+
+@contextmanager
+def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Iterator[None]:
+    """Make a world inside of this context: its ranks meet first, where ranks in other calls can see them.
+
+    Args:
+        comm: the ranks of the new world.
+        history: how this rank's tensors were computed.
+        deadline: seconds to wait for the others.
+    """
+    earlier = PROCESS.find_board(comm) if comm.Get_size() > 1 else None
+    if earlier is None:
+        yield
+        return
+    board, places = earlier
+    agreement, failed = BoardAgreement(board, places, history, deadline, purpose="making "), True
+    call = Call.named(f"a new world of {many(comm.Get_size(), 'rank')}", range(comm.Get_size()))
+    try:
+        with CallScope(agreement, call, meets=True):
+            board.count_world(agreement.places)  # they met, so the next attempt is another world
+            yield
+        failed = False
+    finally:
+        agreement.close(failed)
+
+
+def make_agreement(
+    comm: MPI.Comm, history: TensorHistory, deadline: float, strict: bool, record: str | None
+) -> BoardAgreement:
+    """Return the agreement of a communicator's ranks. Collective.
+
+    Args:
+        comm: the ranks.
+        history: how this rank's tensors were computed.
+        deadline: seconds that a rank waits for the others.
+        strict: whether every call and its source lines are compared before it runs.
+        record: the file for the last calls of all ranks, if any.
+    """
+    board, places = PROCESS.open_board(comm)
+    if record:
+        PROCESS.write_last_calls(board, record)
+    return BoardAgreement(board, places, history, deadline, strict)

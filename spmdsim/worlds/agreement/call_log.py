@@ -1,0 +1,296 @@
+"""The call log of one group of ranks: each rank writes its calls before it makes them, and compares them with the others'.
+
+A rank writes a call to the board before it calls MPI. So whoever has another rank's data can read what that rank called.
+Every call is compared before numbers leave the program; only the time of the comparison varies.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import NoReturn
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.bounded import Bounded
+from spmdsim.errors import DisagreementError
+from spmdsim.sides import NUMBERS, number_of
+from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.call import Call
+from spmdsim.worlds.agreement.descriptions import (
+    NEVER,
+    describe_absence,
+    describe_disagreement,
+    find_stuck_ranks_twice,
+)
+from spmdsim.worlds.agreement.group_log import GroupLog, TensorHistory
+from spmdsim.worlds.agreement.read_log import ReadLog
+from spmdsim.worlds.agreement.shared_board import SharedBoard, locate, split_at_ring_end
+from spmdsim.worlds.trace.source_lines import source_lines
+
+#: Seconds for which a waiting rank polls without sleeping, between two polls after that, and between two comparisons.
+AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
+#: Seconds that a rank which sees a disagreement gives the others to come to the call and to publish their texts.
+GRACE, SHORT = 1.0, 0.05
+#: Calls, a power of two, after which a group's calls are compared if nothing else made a rank compare them.
+EVERY = 64
+#: Nanoseconds after which calls are compared; at least this many times the duration of the last comparison.
+LATEST, SHARE = 2_000_000, 50
+#: Kinds of calls that a group remembers.
+KINDS = 4096
+#: The columns of a call that are written when it begins.
+_BEGIN = struct.Struct("qqqq")
+
+
+class CallLog(GroupLog):
+    """The calls of one group, as this rank makes and compares them.
+
+    Args:
+        board: the memory of the ranks' logs.
+        name: the name of the world.
+        members: the group's ranks in the job, sorted.
+        places: their places on the board.
+        history: how this rank's tensors were computed.
+        deadline: seconds that a rank waits for the others.
+        strict: whether the user's source lines must agree, too.
+
+    Attributes:
+        compared: calls when this rank last compared with all ranks.
+        has_reported: whether this rank has raised an error about the group.
+        is_polling: whether this rank waits here, and not inside of MPI.
+    """
+
+    def __init__(
+        self,
+        board: SharedBoard,
+        name: str,
+        members: tuple[int, ...],
+        places: tuple[int, ...],
+        history: TensorHistory,
+        deadline: float,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(board, name, members, places, history)
+        self.deadline, self.strict = deadline, strict
+        self.compared = 0
+        self.has_reported = self.is_polling = False
+        self._due = 0  # the time of the next comparison in nanoseconds
+        self._numbers, self._slot = board.numbers, board.slot_number(self.start)
+        self._kinds: Bounded[int, None] = Bounded(KINDS)
+        self.others = [place for place in places if place != board.me]
+        self.far = [place for place in self.others if place in board.far]
+        self._compared = dict.fromkeys(self.others, 0)
+        self._lock = Lock()  # the thread of ``wait_watch`` compares, too
+        self.reads = ReadLog(self, strict)
+
+    def close(self, failed: bool = False) -> None:
+        """Give the group's slots on the board back."""
+        self.reads.close(failed)
+        self.board.close_group(self.key, failed)
+
+    # -- begin and end ------------------------------------------------------------------------------------
+
+    def begin(self, call: Call, tensor: int = 0) -> int:
+        """Write that this rank begins a call, and look whether it can run; return its number in the group."""
+        number, code, numbers = self.number, call.number, self._numbers
+        is_new = call.kind not in self._kinds
+        if is_new or code != call.kind:
+            self.board.publish(code, call.description.pack())
+            self._kinds[call.kind] = None
+        line = self.board.number_line(sys._getframe(1))
+        if self.strict:
+            code = self._add_source_lines(code)
+        # Write the row before the count of calls, and the active group last: before that, this rank would seem to be in
+        # the group's call before.
+        agreed, offset = code ^ tensor, locate(self.start, 0, number) * 8
+        _BEGIN.pack_into(numbers, offset, agreed, code, line, time.monotonic_ns())
+        self.number = numbers[self.start + layout.BEGUN] = number + 1
+        self.computed = self.history.count
+        numbers[layout.ACTIVE_GROUP] = self._slot
+        if call.is_local:
+            return number
+        try:
+            if is_new or self.strict:
+                self.wait(number)
+            elif self._is_unsafe(number, agreed):
+                self.compare()
+        except BaseException:
+            self.write_end(number)
+            raise
+        return number
+
+    def _add_source_lines(self, code: int) -> int:
+        """Return and publish the number of a call together with the user's lines."""
+        number = code ^ number_of(source_lines())
+        self.board.publish(number, self.board.text(self.board.me, code) or "")
+        return number
+
+    def write_end(self, number: int) -> int:
+        """Write that a call has ended; return the time in nanoseconds."""
+        now = self._numbers[locate(self.start, layout.END, number)] = time.monotonic_ns()
+        return now
+
+    def end(self, number: int, error: BaseException | None = None) -> None:
+        """Write that a call has ended; compare if it is time to, or if MPI failed."""
+        now = self.write_end(number)
+        if error is not None:
+            if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
+                self.compare()
+        elif now > self._due or number % EVERY == 0:
+            self.compare_and_make_space()
+
+    def _is_unsafe(self, number: int, agreed: int) -> bool:
+        """Return True if another rank is in a different call and one of the two calls is heavy.
+
+        Each rank first writes its call and then looks. So of two ranks in different calls at least one stays out of MPI.
+        """
+        index = locate(0, layout.AGREED, number)
+        for place, start in self._starts.items():
+            area = self.board.areas[place]
+            if area[start + layout.BEGUN] > number and area[start + layout.KEY] == self.key:
+                other = area[start + index]
+                if other != agreed and other | agreed >= NUMBERS:
+                    return True
+        return False
+
+    # -- comparing ----------------------------------------------------------------------------------------
+
+    def find_difference(self) -> int | None:
+        """Return the first call that another rank made differently; None if all calls so far are equal."""
+        with self._lock:
+            first, least = None, self.number
+            for place, since in self._compared.items():
+                start = self.find_start(place)
+                if start is not None:
+                    area = self.board.areas[place]
+                    until = min(area[start + layout.BEGUN], self.number)
+                    since = self._compared[place] = self._skip_equal(area, start, since, until)
+                    if since < until and (first is None or since < first):
+                        first = since
+                least = min(least, since)
+            self.board.numbers[self.start + layout.COMPARED] = least
+            return first
+
+    def _skip_equal(self, area: memoryview, start: int, since: int, until: int) -> int:
+        """Return the first call from ``since`` on that differs from this rank's; ``until`` if none does."""
+        for first, count in split_at_ring_end(since, until):
+            own, other = (
+                np.asarray(numbers[begin : begin + count * layout.COLUMNS : layout.COLUMNS])
+                for numbers, begin in (
+                    (self.board.numbers, locate(self.start, layout.AGREED, first)),
+                    (area, locate(start, layout.AGREED, first)),
+                )
+            )
+            differing = np.flatnonzero(own != other)
+            if differing.size:
+                return first + int(differing[0])
+        return max(since, until)
+
+    def has_space(self) -> bool:
+        """Return True if the next calls overwrite none that another rank has not compared yet."""
+        least = self.number - layout.RING + 2 * EVERY
+        return least <= 0 or all(
+            (start := self.find_start(place)) is not None
+            and self.board.areas[place][start + layout.COMPARED] >= least
+            for place in self.others
+        )
+
+    def compare(self) -> None:
+        """Compare all calls so far with those of the others. Raise DisagreementError if they differ."""
+        self.board.refresh()
+        number = self.find_difference()
+        if number is not None:
+            self.publish_tensor(number)
+            end = time.monotonic() + min(GRACE, self.deadline)
+            while not self.is_described(number) and time.monotonic() < end:
+                time.sleep(NAP)
+                self.board.refresh()
+            time.sleep(SHORT)  # the others publish the last texts
+            self.board.refresh()
+            self._raise(describe_disagreement(self, number))
+        if (text := self.reads.find_disagreement()) is not None:
+            self._raise(text)
+        if self.have_begun(self.number - 1, self.far):  # else copies are older than the data that came
+            self.compared = self.number
+
+    def compare_and_make_space(self) -> None:
+        """Compare all calls so far, and wait until the log has space for more."""
+        begin = time.monotonic_ns()
+        self.compare()
+        end = time.monotonic_ns()
+        self._due = end + max(LATEST, SHARE * (end - begin))
+        if not self.has_space():
+            self._poll(self.number - 1, self._compare_for_space)
+
+    def _compare_for_space(self) -> bool:
+        self.compare()
+        return self.has_space()
+
+    def publish_tensor(self, number: int) -> None:
+        """Publish how this rank computed the tensor of a call."""
+        call = self.read(self.board.me, number)
+        if call is not None and call.tensor:
+            self.publish_ancestors(call.tensor)
+
+    def is_described(self, number: int) -> bool:
+        """Return True if all ranks have begun a call and published how they computed its tensor."""
+        calls = [(place, self.read(place, number)) for place in self.places]
+        return all(
+            call and (not call.tensor or self.board.text(place, call.tensor) is not None)
+            for place, call in calls
+        )
+
+    # -- waiting ------------------------------------------------------------------------------------------
+
+    def wait(self, number: int | None = None) -> None:
+        """Wait until all other ranks have begun a call (the latest one by default), and compare."""
+        number = self.number - 1 if number is None else number
+        self.wait_for(number, self.others)
+        self.compare()
+
+    def wait_for(self, number: int, places: Sequence[int]) -> None:
+        """Wait until the ranks at some places have begun a call."""
+        if self.have_begun(number, places):
+            return
+        numbers, last = self.board.numbers, self.number - 1
+        end = locate(self.start, layout.END, last)
+        has_ended = numbers[end] >= numbers[locate(self.start, layout.BEGIN, last)]
+        if has_ended:  # let the others see this rank in its latest call as long as it waits
+            numbers[end] = 0
+            numbers[layout.ACTIVE_GROUP] = self._slot
+        try:
+            self._poll(number, lambda: self.have_begun(number, places))
+        finally:
+            if has_ended:
+                self.write_end(last)
+
+    def _poll(self, number: int, is_over: Callable[[], bool]) -> None:
+        begin = time.monotonic()
+        look, self.is_polling = begin + LOOK, True
+        try:
+            while not is_over():
+                if self.far:
+                    self.board.refresh()
+                if (now := time.monotonic()) - begin < AWAKE:
+                    os.sched_yield()
+                    continue
+                if now > look:
+                    look = now + LOOK
+                    self.compare()
+                    if self.board.me in find_stuck_ranks_twice(self.board):
+                        self._raise(describe_absence(self, number, NEVER))
+                if now - begin > self.deadline:
+                    self._raise(describe_absence(self, number, f"did not come within {self.deadline:g} s"))
+                time.sleep(NAP)
+        finally:
+            self.is_polling = False
+
+    def _raise(self, text: str) -> NoReturn:
+        self.has_reported = True
+        self.board.claim_report()
+        raise DisagreementError(text)

@@ -1,0 +1,83 @@
+"""Comparison of a number between the ranks of a communicator, by a collective that names ranks which do not come."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.errors import DisagreementError
+from spmdsim.sides import name_ranks
+from spmdsim.worlds.agreement.node_memory import world_ranks
+
+#: The tag of messages that say that a rank gave up. Below every library's limit on tags.
+GAVE_UP = 77_013
+#: Seconds of waiting without sleeping, and seconds that a rank which gave up waits for others that give up.
+SPIN, GRACE = 0.005, 1.0
+#: Requests that will never complete, with their memory, where MPI may still write.
+abandoned: list[object] = []
+
+
+class Comparison:
+    """A comparison of one number on all ranks of a communicator: positive, of 61 bits. Collective.
+
+    The comparison is posted first and waited for later, so that it may run beside the call that it is about. Nothing else may
+    use the communicator's non-blocking collectives meanwhile.
+
+    Args:
+        comm: the communicator.
+        number: this rank's number.
+        deadline: seconds after which ranks that have not come are named in an error.
+        look: returns, now and then, a reason why waiting is in vain; None if there is none.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self.comm, self.deadline, self._look = comm, deadline, look
+        self._sent, self._common = np.array([number, -number]), np.empty(2, np.int64)
+        self._request = comm.Iallreduce(self._sent, self._common, MPI.MIN)
+        self._since = time.monotonic()
+
+    def arrived(self) -> bool:
+        """Return True if all ranks have come. A rank that waits calls this method again and again."""
+        if self._request.Test():
+            return True
+        waited = time.monotonic() - self._since
+        if waited < SPIN:
+            os.sched_yield()
+            return False
+        if waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
+            absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
+            why: str | None = f"{absent} did not come within {self.deadline:g} s"
+        else:
+            why = self._look()
+        if why is not None:
+            abandoned.append((self._request, self._sent, self._common))
+            raise DisagreementError(why)
+        time.sleep(0.0005)
+        return False
+
+    def equal(self) -> bool:
+        """Wait for all ranks; return True if they have equal numbers."""
+        while not self.arrived():
+            pass
+        return bool(self._common[0] == -self._common[1])
+
+    def _absent(self) -> list[int]:
+        """Return the missing ranks: those that do not report within a moment that they gave up, too."""
+        comm, me = self.comm, self.comm.Get_rank()
+        everyone = range(comm.Get_size())
+        word, absent = np.array([me]), {rank for rank in everyone if rank != me}
+        abandoned.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
+        end, status = time.monotonic() + GRACE, MPI.Status()
+        while absent and time.monotonic() < end:
+            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
+                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
+                absent.discard(status.Get_source())
+            else:
+                time.sleep(0.002)
+        return sorted(absent)

@@ -1,0 +1,218 @@
+"""Sentences about ranks that disagree, that wait for each other, or that do not come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from spmdsim.sides import name_ranks, sides
+from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.call import name_differences
+from spmdsim.worlds.agreement.group_log import GroupLog
+from spmdsim.worlds.agreement.process_state import ENDED, SILENT, STOPPED
+from spmdsim.worlds.agreement.shared_board import SharedBoard, locate
+from spmdsim.worlds.trace.source_lines import threads_in_calls
+
+#: The verb for ranks that other ranks wait for in vain.
+NEVER = "will not come"
+#: Seconds between two looks at ranks that seem to wait for ever.
+AGAIN = 0.05
+#: Calls before a disagreement that are described, too.
+BEFORE = 3
+#: Groups of ranks that one sentence describes.
+MOST = 4
+
+
+# -- ranks that wait ------------------------------------------------------------------------------------------
+
+
+def describe_exit(board: SharedBoard, place: int) -> str | None:
+    """Return why a rank makes no more calls; None if it may make some."""
+    how = board.state(place, layout.EXIT)
+    if how != layout.STAYS:
+        return {layout.DONE: "left the program", layout.FAILED: "failed"}[how]
+    return "is not running any more" if board.process_state(place) == ENDED else None
+
+
+def find_stuck_ranks(board: SharedBoard) -> set[int]:
+    """Return the places of ranks that wait for ranks which wait themselves or have left."""
+    awaited_by, free = {}, set()
+    for place in board.places():
+        current = board.current_call(place)
+        if current is None:
+            # A rank that failed ends the job as soon as it has said why: the others are its victims.
+            if describe_exit(board, place) is None or board.state(place, layout.EXIT) == layout.FAILED:
+                free.add(place)
+            continue
+        key, number = current
+        others = {*board.group_places(place, key)} - {place}
+        awaited_by[place] = {other for other in others if board.count_begun(other, key) <= number}
+    while more := {p for p, awaited in awaited_by.items() if p not in free and awaited <= free}:
+        free |= more
+    return set(awaited_by) - free
+
+
+def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
+    """Like `find_stuck_ranks`, but look twice, and return no rank if the two looks differ.
+
+    Ranks are read one after the other, so one look mixes several moments. A rank that is in one call in both looks was
+    in it all the time between.
+    """
+    stuck = find_stuck_ranks(board)
+    if not stuck:
+        return stuck
+    calls = [board.current_call(place) for place in sorted(stuck)]
+    time.sleep(AGAIN)
+    board.refresh()
+    is_unchanged = stuck == find_stuck_ranks(board) and calls == [
+        board.current_call(place) for place in sorted(stuck)
+    ]
+    return stuck if is_unchanged else set()
+
+
+def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
+    """Describe in one sentence the ranks that have not come to a call, and where they are instead."""
+    board, arrived = log.board, log.arrived(number)
+    missing = [(rank, place) for rank, place in zip(log.members, log.places) if rank not in arrived]
+    call = f"{log.title(number)}: {log.describe(number)}"
+    if not missing:
+        return f"all ranks came to {call}, and wait there"
+    others = sides((rank, describe_place(log, place)) for rank, place in missing)
+    texts = [(ranks, text if len(ranks) == 1 else _put_in_plural(text)) for ranks, text in others]
+    places = "; ".join(f"{name_ranks(ranks)} {text}" for ranks, text in texts[:MOST])
+    if how == NEVER and all(board.current_call(place) for _, place in missing):
+        waiting = f"{name_ranks(arrived)} {'is' if len(arrived) == 1 else 'are'} in {call}"
+        return f"ranks wait for one another: {waiting}; {places}{describe_different_lines(log)}"
+    who = name_ranks([rank for rank, _ in missing])
+    return f"{who} {how} to {call}; {places}{describe_different_lines(log)}"
+
+
+def _put_in_plural(text: str) -> str:
+    verb, complement = text.split(" ", 1)
+    plural = {"is": "are", "was": "were", "has": "have"}.get(verb, verb)
+    return f"{plural} {complement}"
+
+
+def describe_place(log: GroupLog, place: int) -> str:
+    """Describe where a rank is that others wait for."""
+    board = log.board
+    if (reason := describe_exit(board, place)) is not None:
+        return f"{reason}; {_describe_last_call(log, place)}"
+    process, current = board.process_state(place), board.current_call(place)
+    states = {STOPPED: "is stopped; ", SILENT: "does not answer; when last heard of it "}
+    state = states.get(process, "")
+    if current is not None:
+        verb = "was" if process == SILENT else "is"
+        return f"{state}{verb} in {_describe_call(board, place, *current)}"
+    return f"{state}{_describe_last_call(log, place)}"
+
+
+def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str:
+    start = board.find_group(place, key)
+    if start is None:
+        return "a world that was closed meanwhile"
+    members = [board.members[other] for other in board.group_places(place, key)]
+    call = board.read_call(place, start, number)
+    return f"call {number} of {name_ranks(members)}: {call.description}, at {call.line}"
+
+
+def _describe_last_call(log: GroupLog, place: int) -> str:
+    start, begun = log.board.find_group(place, log.key), log.board.count_begun(place, log.key)
+    if start is None or not begun:
+        return "has made no call with them yet"
+    ago = (time.monotonic_ns() - log.board.read_call(place, start, begun - 1).begin) / 1e9
+    return f"was last in call {begun - 1}, {log.describe(begun - 1, place)}, {ago:.0f} s ago"
+
+
+def describe_different_lines(log: GroupLog) -> str:
+    """Describe since when equal calls come from different lines; empty if they do not.
+
+    At the first one a rank made one call more or one call less than the others.
+    """
+    board = log.board
+    starts = [(rank, place, log.find_start(place)) for rank, place in zip(log.members, log.places)]
+    slots = [(rank, place, start) for rank, place, start in starts if start is not None]
+    begun = [board.areas[place][start + layout.BEGUN] for _, place, start in slots]
+    for number in range(max(0, max(begun) - layout.RING), min(begun)):
+        if len({board.areas[place][locate(start, layout.LINE, number)] for _, place, start in slots}) > 1:
+            calls = ((rank, log.read(place, number)) for rank, place, _ in slots)
+            lines = sides((rank, "?" if call is None else call.line) for rank, call in calls)
+            texts = ", ".join(f"{name_ranks(ranks)} at {line}" for ranks, line in lines)
+            return f"; the calls are from other lines since call {number}: {texts}"
+    return ""
+
+
+# -- ranks that disagree --------------------------------------------------------------------------------------
+
+
+def describe_disagreement(log: GroupLog, number: int) -> str:
+    """Describe in one sentence how the ranks' calls differ, and which calls came before."""
+    board, place_of = log.board, dict(zip(log.members, log.places))
+    logged = {rank: log.read(place, number) for rank, place in place_of.items()}
+    calls = {rank: call for rank, call in logged.items() if call is not None}
+    absent = [rank for rank in logged if rank not in calls]
+    groups = [ranks for ranks, _ in sides((rank, call.agreed) for rank, call in calls.items())]
+    firsts = [calls[ranks[0]] for ranks in groups]
+    names = name_differences([call.description for call in firsts])
+    if not names:
+        names = ["tensor"] if len({call.tensor for call in firsts}) > 1 else ["source"]
+    tensors = [""] * len(groups)
+    if names == ["tensor"]:
+        computed = [(place_of[ranks[0]], call.tensor) for ranks, call in zip(groups, firsts)]
+        tensors = describe_ancestors(computed, board.text)
+    texts = []
+    for ranks, call, tensor in [*zip(groups, firsts, tensors)][:MOST]:
+        lines = " and ".join(dict.fromkeys(calls[rank].line for rank in ranks))
+        texts.append(f"{name_ranks(ranks)}: {call.description}{tensor and ', '}{tensor}, at {lines}")
+    late = f"; {name_ranks(absent)} did not come there" if absent else ""
+    if len(threads := threads_in_calls()) > 1:
+        late += f"; the threads {' and '.join(threads)} call at once, each rank's in an order of its own"
+    start = f"ranks disagree about {log.title(number)} in its {', '.join(names)}"
+    return f"{start}; {'; '.join(texts)}{late}{_describe_calls_before(log, number)}"
+
+
+def _describe_calls_before(log: GroupLog, number: int) -> str:
+    calls = [log.read(log.board.me, before) for before in range(max(0, number - BEFORE), number)]
+    texts = ", ".join(f"{call.description.call} at {call.line}" for call in calls if call is not None)
+    return f" (before that, all: {texts})" if texts else ""
+
+
+def describe_ancestors(
+    computed: Sequence[tuple[int, int]], text_of: Callable[[int, int], str | None]
+) -> list[str]:
+    """Describe, for each side of a disagreement, the nearest calculation in which the sides differ.
+
+    Follow the first operand that differs as long as all sides used one operator at one line.
+
+    Args:
+        computed: the place of a rank and its tensor's provenance number, for each side.
+        text_of: returns the calculation of a number, packed, as the rank at a place published it; None if it did not.
+    """
+    start, first = "", [number for _, number in computed]
+    while True:
+        words, operands = zip(*(unpack_calculation(text_of(*side) or "") for side in computed))
+        differing = None
+        if len({*words}) == 1 and len({*map(len, operands)}) == 1:
+            differing = next((k for k, numbers in enumerate(zip(*operands)) if len({*numbers}) > 1), None)
+        if differing is None:
+            break
+        following = [(place, numbers[differing]) for (place, _), numbers in zip(computed, operands)]
+        texts = [text_of(place, number) for place, number in following]
+        if not all(texts):
+            break
+        are_numbers = all(str(text).startswith("the number") for text in texts)
+        start, computed = (f"{words[0]}, from " if are_numbers else "from "), following
+    descriptions = [text or "a tensor computed otherwise" for text in words]
+    if len({*descriptions}) == 1:
+        descriptions = [f"{text} (number {number % 0xFFFF:04x})" for text, number in zip(descriptions, first)]
+    return [start + text for text in descriptions]
+
+
+def unpack_calculation(text: str) -> tuple[str, tuple[int, ...]]:
+    r"""Return the words and the operands' provenance numbers of a packed calculation.
+
+    >>> unpack_calculation("computed by add at program.py:3\tff\t1")
+    ('computed by add at program.py:3', (255, 1))
+    """
+    words, *operands = text.split("\t")
+    return words, tuple(int(operand, 16) for operand in operands)

@@ -1,0 +1,103 @@
+"""Logs of the calls of a group's ranks, read from the board by this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from spmdsim.sides import name_ranks, number_of
+from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.shared_board import LoggedCall, SharedBoard
+
+
+class TensorHistory(Protocol):
+    """The history of this rank's tensors: how each was computed.
+
+    Attributes:
+        count: tensors that were computed so far.
+    """
+
+    count: int
+
+    def __contains__(self, number: int) -> bool:
+        """Return True if the tensor with this provenance number is known."""
+
+    def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
+        """Yield the numbers of a tensor and of what it was computed from, each with words."""
+
+
+class GroupLog:
+    """The logged calls of one group.
+
+    Args:
+        board: the memory of the ranks' logs.
+        name: the name of the world.
+        members: the group's ranks in the job, sorted.
+        places: their places on the board.
+        history: how this rank's tensors were computed.
+
+    Attributes:
+        start: the index of this rank's slot on the board.
+        number: calls that this rank has begun.
+        computed: tensors that were computed before the latest call.
+    """
+
+    def __init__(
+        self,
+        board: SharedBoard,
+        name: str,
+        members: tuple[int, ...],
+        places: tuple[int, ...],
+        history: TensorHistory,
+    ) -> None:
+        self.board, self.members, self.places, self.history = board, members, places, history
+        self.key = number_of(f"{name} {members}")
+        self.start = board.open_group(self.key, places)
+        self.number = self.computed = 0
+        self._starts: dict[int, int] = {}
+
+    def find_start(self, place: int) -> int | None:
+        """Return the index of a rank's slot of this group; None if it has made no call there."""
+        if place == self.board.me:
+            return self.start
+        start = self._starts.get(place)
+        if start is None or self.board.areas[place][start + layout.KEY] != self.key:
+            start = self.board.find_group(place, self.key)
+            # Replace the table, because another thread may read it.
+            starts = {other: index for other, index in self._starts.items() if other != place}
+            self._starts = starts if start is None else {**starts, place: start}
+        return start
+
+    def count_begun(self, place: int) -> int:
+        """Return the number of calls that a rank has begun."""
+        start = self.find_start(place)
+        return 0 if start is None else int(self.board.areas[place][start + layout.BEGUN])
+
+    def have_begun(self, number: int, places: Sequence[int]) -> bool:
+        """Return True if the ranks at some places have begun a call."""
+        return all(self.count_begun(place) > number for place in places)
+
+    def arrived(self, number: int) -> list[int]:
+        """Return the ranks that have begun a call."""
+        return [rank for rank, place in zip(self.members, self.places) if self.count_begun(place) > number]
+
+    def read(self, place: int, number: int) -> LoggedCall | None:
+        """Return a rank's call; None if it is not readable any more, or not yet."""
+        start = self.find_start(place)
+        if start is None or number not in self.board.readable_calls(place, start):
+            return None
+        return self.board.read_call(place, start, number)
+
+    def publish_ancestors(self, tensor: int) -> None:
+        """Publish how this rank computed a tensor."""
+        for ancestor, text in self.history.ancestors(tensor):
+            self.board.publish(ancestor, text)
+
+    def title(self, number: int) -> str:
+        """Return the words for a call's number."""
+        return f"call {number} of {name_ranks(self.members)}"
+
+    def describe(self, number: int, place: int | None = None) -> str:
+        """Describe a call as the rank at a place made it; this rank's by default."""
+        call = self.read(self.board.me if place is None else place, number)
+        return "a call that is not kept" if call is None else f"{call.description}, at {call.line}"

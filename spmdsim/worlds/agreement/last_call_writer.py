@@ -1,0 +1,163 @@
+"""A file with the last calls of all ranks, written when the job is stopped or when a signal asks for it.
+
+The main thread may be inside of MPI, where Python runs no signal handler. So a thread waits for signals at the end of a pipe,
+to which Python's handler in C writes. It reads the logs of all ranks on the board and writes the file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from spmdsim.shutdown.notes import ASKED, ENDING, job_folder, why_asked
+from spmdsim.shutdown.stop import before_end, write
+from spmdsim.sides import name_ranks
+from spmdsim.worlds.agreement.descriptions import describe_exit
+from spmdsim.worlds.agreement.shared_board import RECORDS, SharedBoard
+from spmdsim.worlds.trace import last_calls
+from spmdsim.worlds.trace.last_calls import LastCall
+
+#: Seconds to wait for another rank's writing, and seconds for which ranks that get the same signal write nothing again.
+PATIENCE = 1.0
+#: Values of ``RECORDS``: the rank writes now; it has written for the last time. Other values are the time of writing.
+WRITING, WRITTEN = 1, 2
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+
+
+class LastCallWriter:
+    """Writes the last calls of this process, and of all ranks whose logs it can read, to a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.boards, self.size = path, list[SharedBoard](), MPI.COMM_WORLD.Get_size()
+        self._lock, self._process = threading.Lock(), os.getpid()
+        before_end(lambda why: self.write(why, last=True))
+        atexit.register(self._finish)
+        self._hear()
+
+    def _finish(self) -> None:
+        """Let the thread end its writing before the process ends."""
+        # In a forked child the lock may belong to a thread that the child does not have.
+        if os.getpid() == self._process:
+            with self._lock:
+                pass
+
+    # -- signals ------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # no handlers can be set here
+        read, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        for number in _SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._handle)
+        signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, args=(read,), name="spmdsim records", daemon=True).start()
+
+    def _handle(self, number: int, _: object) -> None:
+        """Write the signal to the pipe once more, in case the program replaced the wakeup descriptor."""
+        if os.getpid() != self._process:  # forked: nobody listens here
+            _end_by(number)
+        with suppress(OSError):
+            os.write(self._pipe, bytes([number]))
+
+    def _listen(self, read: int) -> None:
+        while heard := os.read(read, 1024):
+            for number in set(heard) & {*map(int, _SIGNALS)}:
+                ends = number == signal.SIGTERM
+                self.write(signal.Signals(number).name if ends else why_asked() or "SIGUSR1", last=ends)
+                if ends and signal.getsignal(number) == self._handle:
+                    _end_by(number)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def write(self, reason: str, last: bool) -> None:
+        """Write the file, unless another rank does.
+
+        Args:
+            reason: why the file is written.
+            last: whether the job ends; then the file is written once.
+        """
+        if not self.boards or os.getpid() != self._process:
+            return
+        with self._lock:
+            numbers, end, done = self.boards[0].numbers, time.monotonic() + PATIENCE, 0
+            if self._is_written():
+                return
+            numbers[RECORDS] = WRITING
+            for board in self.boards:
+                board.refresh()
+            try:  # let ranks with lower numbers write first
+                while WRITING in self._states()[: self.boards[0].me] and time.monotonic() < end:
+                    time.sleep(0.005)
+                if not self._is_written():
+                    self._write(reason, last)
+                    done = WRITTEN if last else time.monotonic_ns()
+            finally:
+                numbers[RECORDS] = done
+
+    def _states(self) -> list[int]:
+        return [self.boards[0].state(place, RECORDS) for place in self.boards[0].places()]
+
+    def _is_written(self) -> bool:
+        lately = time.monotonic_ns() - int(PATIENCE * 1e9)
+        return any(state == WRITTEN or state > lately for state in self._states())
+
+    def _write(self, reason: str, last: bool) -> None:
+        ranks, path = sorted({rank for board in self.boards for rank in board.members}), Path(self.path)
+        if len(ranks) < self.size:  # other nodes write theirs
+            path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
+        try:
+            last_calls.write(path, self._document(ranks, reason))
+        except Exception as error:  # the job goes on, or ends for a reason of its own
+            why = error.strerror if isinstance(error, OSError) else repr(error)
+            write(f"what the ranks called last cannot be written to {path}: {why}")
+            return
+        folder = job_folder()
+        if folder is None or not (last or any((folder / note).exists() for note in (ENDING, ASKED))):
+            # Else the starter prints the path.
+            who = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
+            write(f"what {who} called last is in {path}")
+
+    def _document(self, ranks: Sequence[int], reason: str) -> dict[str, Any]:
+        read = [(board, place) for board in self.boards for place in board.places()]
+        calls = [call for board, place in read for call in read_last_calls(board, place)]
+        states = {board.members[place]: describe_exit(board, place) for board, place in read}
+        why = "; ".join([reason, *(f"rank {rank} {how}" for rank, how in sorted(states.items()) if how)])
+        return last_calls.document(calls, ranks, why, time.monotonic_ns())
+
+
+def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
+    """Yield the logged calls of one rank that are not overwritten yet, group by group."""
+    for start, key in board.groups(place):
+        group = tuple(sorted(board.members[other] for other in board.group_places(place, key)))
+        for number in board.readable_calls(place, start):
+            call = board.read_call(place, start, number)
+            if not call.begin:  # a read, see ``read_log``
+                continue
+            tensor = board.text(place, call.tensor)
+            words = f"{call.description}, {tensor}" if tensor else str(call.description)
+            # An end before the begin is that of the call that was logged here before.
+            end = call.end if call.end >= call.begin else 0
+            numbers = f"{key:x}", number, f"{call.agreed:x}"
+            yield LastCall(board.members[place], group, *numbers, words, call.line, call.begin, end)
+
+
+def _end_by(number: int) -> None:
+    """End this process by a signal. Reset its handler by the C library, because Python does so in the main thread only."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).signal(number, 0)
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+    os._exit(128 + number)

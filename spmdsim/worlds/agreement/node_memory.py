@@ -1,0 +1,126 @@
+"""The memory of a board: shared by the ranks of a node, copied from other nodes.
+
+The memory has no name in any folder, so nothing stays behind, however a job ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mpi4py import MPI
+
+from spmdsim.errors import WorldError
+from spmdsim.worlds.agreement.other_nodes import Courier, OtherNode
+from spmdsim.worlds.agreement.process_state import find_own_place
+from spmdsim.worlds.agreement.shared_board import AREA, SharedBoard
+
+#: Index of the bytes by which ranks verify that they opened the same memory: the unused end of the first area's head.
+_TOKEN = 80
+_BYTES = AREA * 8
+
+
+def world_ranks(comm: MPI.Comm) -> list[int]:
+    """Return the ranks of a communicator by their numbers in ``MPI.COMM_WORLD``, or from 0 on if some have none."""
+    own, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    numbers = own.Translate_ranks(list(range(comm.Get_size())), everyone)
+    own.Free()
+    everyone.Free()
+    return list(range(len(numbers))) if MPI.UNDEFINED in numbers else list(numbers)
+
+
+def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
+    """Return the process ids of the ranks of this node. Collective."""
+    own = find_own_place(MPI.COMM_WORLD.Get_rank())
+    # Call MPI itself, because a world's communicators count their traffic.
+    places = MPI.Comm.allgather(comm, own)
+    return {rank: p.process for rank, p in enumerate(places) if p.machine == own.machine != ""}
+
+
+def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
+    """Create a shared board for the ranks of a communicator; return it with each rank's place on it. Collective.
+
+    Raises:
+        WorldError: If ranks of another node cannot be reached.
+    """
+    rank, ranks = comm.Get_rank(), world_ranks(comm)
+    members = sorted(ranks)
+    places = [members.index(number) for number in ranks]
+    nodes = _find_nodes(comm, places)
+    near = next(node for node in nodes if places[rank] in node)
+    memory, alone = _share_memory(comm, places, near)
+    if memory is None:  # each of these ranks is a node of its own
+        memory, near = mmap.mmap(-1, _BYTES), (places[rank],)
+    nodes = [part for node in nodes for part in ([(p,) for p in node] if alone & {*node} else [node])]
+    numbers = memoryview(memory).cast("q")
+    areas = [
+        numbers[near.index(p) * AREA : (near.index(p) + 1) * AREA]
+        if p in near
+        else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
+        for p in range(len(members))
+    ]
+    if len(nodes) == 1:
+        return SharedBoard(areas, members, places[rank]), places
+    courier = Courier()
+    addresses = dict(zip(places, comm.allgather(courier.address)))
+    others = [OtherNode(node, [addresses[p] for p in node], rank) for node in nodes if node != near]
+    board = SharedBoard(areas, members, places[rank], courier.follow(others), courier.refresh)
+    courier.serve(board)
+    problem = next(filter(None, comm.allgather(courier.reach(board))), None)
+    if problem is not None:
+        raise WorldError(
+            f"ranks of different nodes cannot see what each other call: {problem}; SPMDSIM_CHECK=0 goes without"
+        )
+    return board, places
+
+
+def _find_nodes(comm: MPI.Comm, places: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the places of the ranks of each node; a rank on a machine without identity is alone."""
+    nodes: dict[str, list[int]] = {}
+    for place, origin in sorted(zip(places, comm.allgather(find_own_place(MPI.COMM_WORLD.Get_rank())))):
+        nodes.setdefault(origin.machine or f"alone {place}", []).append(place)
+    return [tuple(node) for node in nodes.values()]
+
+
+def _share_memory(
+    comm: MPI.Comm, places: Sequence[int], near: Sequence[int]
+) -> tuple[mmap.mmap | None, set[int]]:
+    """Return memory that all ranks of this node share, None without, and the places of all ranks that have none."""
+    place, token = places[comm.Get_rank()], secrets.token_bytes(16)
+    own = _create_file(len(near) * _BYTES) if place == near[0] else None
+    if own is not None:
+        os.pwrite(own[0], token, _TOKEN)
+    path, token = dict(zip(places, comm.allgather((own and own[1], token))))[near[0]]
+    memory = None
+    with suppress(OSError, ValueError):
+        if path is not None:
+            fd = os.open(path, os.O_RDWR)
+            try:
+                if os.pread(fd, 16, _TOKEN) == token:
+                    memory = mmap.mmap(fd, len(near) * _BYTES)
+            finally:
+                os.close(fd)
+    without = {p for p, has in zip(places, comm.allgather(memory is not None)) if not has}
+    if own is not None:
+        os.close(own[0])
+        if not own[1].startswith("/proc/"):
+            os.unlink(own[1])
+    return (None if without & {*near} else memory), without
+
+
+def _create_file(size: int) -> tuple[int, str] | None:
+    """Return an empty file without a name, or soon without one, and the path by which other ranks can open it now."""
+    try:
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("spmdsim")
+            path = f"/proc/{os.getpid()}/fd/{fd}"
+        else:
+            fd, path = tempfile.mkstemp(prefix="spmdsim")
+        os.ftruncate(fd, size)
+    except OSError:
+        return None
+    return fd, path

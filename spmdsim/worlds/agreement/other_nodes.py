@@ -1,0 +1,239 @@
+"""Copies of the logs of other nodes, over TCP.
+
+A process asks another node whenever it reads its logs. It does not ask by MPI: a rank that is inside of a collective, that was
+stopped, or that has died must be readable, too. Each process has a thread that answers for all ranks of its node. It replies
+with those parts of the areas that are new since the same connection asked last.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.process_state import ENDED, SILENT
+from spmdsim.worlds.agreement.shared_board import SharedBoard, locate, split_at_ring_end
+
+#: Seconds in which a process must answer, and seconds before a node that did not answer is asked again.
+ANSWERS, RESTS = 1.0, 1.0
+#: Seconds without an answer after which a node's ranks are silent.
+PATIENCE = 3.0
+_ASKS = b"?"
+#: A reply: the answering process's time in nanoseconds and the bytes of its patches. A patch: the rank's place, the index in
+#: its area, the bytes of the numbers, and whether the numbers are calls, which have times.
+_REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
+
+
+class Address(NamedTuple):
+    """The address of a process that answers: the machine's addresses, the port, and a secret that others must send."""
+
+    hosts: tuple[str, ...]
+    port: int
+    secret: bytes
+
+
+class Courier:
+    """Answers for the ranks of this node, and asks other nodes for the logs of their ranks."""
+
+    def __init__(self) -> None:
+        self._listens = socket.create_server(("", 0))
+        self.address = Address(_hosts(), self._listens.getsockname()[1], secrets.token_bytes(16))
+        self._nodes: Sequence[OtherNode] = ()
+
+    def follow(self, nodes: Sequence[OtherNode]) -> frozenset[int]:
+        """Ask these nodes from now on; return the places of their ranks."""
+        self._nodes = nodes
+        return frozenset(place for node in nodes for place in node.places)
+
+    def serve(self, board: SharedBoard) -> None:
+        """Start to answer, in a thread."""
+        _thread(self._accept, board)
+
+    def reach(self, board: SharedBoard) -> str | None:
+        """Return why a node cannot be reached; None if all can."""
+        self.refresh(board)
+        return next((node.problem for node in self._nodes if node.problem), None)
+
+    def refresh(self, board: SharedBoard) -> None:
+        """Bring the copies of all other nodes up to date."""
+        for node in self._nodes:
+            node.refresh(board)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _accept(self, board: SharedBoard) -> None:
+        while True:
+            _thread(self._answer, board, self._listens.accept()[0])
+
+    def _answer(self, board: SharedBoard, asks: socket.socket) -> None:
+        asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        news = News(board)
+        with asks, suppress(OSError, EOFError):
+            secret = self.address.secret
+            if not hmac.compare_digest(_receive(asks, len(secret)), secret):
+                return
+            while _receive(asks, 1) == _ASKS:
+                patches = b"".join(news.patches())
+                asks.sendall(_REPLY.pack(time.monotonic_ns(), len(patches)) + patches)
+
+
+def _thread(work: Callable[..., None], *args: object) -> None:
+    Thread(target=work, args=args, name="spmdsim answers", daemon=True).start()
+
+
+def _patch(place: int, at: int, numbers: memoryview | np.ndarray, calls: bool = False) -> bytes:
+    """Return the bytes of a part of a rank's area; ``calls`` says that the numbers are calls, which have times."""
+    data = numbers.tobytes()
+    return _PATCH.pack(place, at, len(data), calls) + data
+
+
+class News:
+    """The parts of this node's areas that changed since one connection last asked."""
+
+    def __init__(self, board: SharedBoard) -> None:
+        self._board = board
+        self._near = [place for place in board.places() if place not in board.far]
+        self._texts = dict.fromkeys(self._near, (0, 0))
+        self._calls: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def patches(self) -> Iterator[bytes]:
+        """Yield texts before the calls that need them, calls before their count, and the head of the area last."""
+        return (patch for place in self._near for patch in self._of(place))
+
+    def _of(self, place: int) -> Iterator[bytes]:
+        numbers = self._board.areas[place]
+        head = np.array(numbers[: layout.HEAD])
+        head[layout.PROCESS_STATE] = self._board.process_state(place)
+        anew, used = int(head[layout.TEXT_RESTARTS]), int(head[layout.TEXT_BYTES])
+        since = self._texts[place][1] if self._texts[place][0] == anew else 0
+        self._texts[place] = anew, used
+        if since < used:
+            yield _patch(
+                place,
+                layout.TEXTS + since // 8,
+                numbers[layout.TEXTS + since // 8 : layout.TEXTS + used // 8],
+            )
+        for at, key in list(self._board.groups(place)):
+            begun, compared = int(numbers[at + layout.BEGUN]), int(numbers[at + layout.COMPARED])
+            last, sent = self._calls.get((place, at), (0, 0))
+            sent = sent if last == key else 0
+            self._calls[place, at] = key, begun
+            for first, many in split_at_ring_end(max(sent - 1, begun - layout.RING, 0), begun):
+                begins = locate(at, 0, first)
+                yield _patch(place, begins, numbers[begins : begins + many * layout.COLUMNS], True)
+            yield _patch(place, at, np.array([key, begun, compared]))
+        yield _patch(place, 0, head)
+
+
+class OtherNode:
+    """The ranks of another node, and a connection to one of their processes.
+
+    Args:
+        places: the ranks' places on the board.
+        addresses: the addresses of their processes.
+        first: the process to ask first; ranks choose different ones.
+
+    Attributes:
+        problem: why no process answers; None as long as one does.
+    """
+
+    def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
+        self.places, self._addresses, self._turn = tuple(places), list(addresses), first
+        self.problem: str | None = None
+        self._connection: socket.socket | None = None
+        self._lock, self._heard, self._retry = Lock(), time.monotonic(), 0.0
+        self._shift: tuple[int, int] | None = None
+
+    def refresh(self, board: SharedBoard) -> None:
+        """Bring the copies of these ranks' areas up to date."""
+        with self._lock:
+            if time.monotonic() < self._retry:
+                return
+            refused = True
+            for _ in self._addresses:
+                try:
+                    self._ask(board)
+                    self.problem = None
+                    return
+                except (OSError, EOFError) as error:
+                    refused = refused and isinstance(error, ConnectionRefusedError)
+                    address = self._address()
+                    at = " or ".join(f"{host}:{address.port}" for host in address.hosts)
+                    why = error or type(error).__name__
+                    self.problem = f"no answer at {at or 'no address'} ({why})"
+                    if self._connection is not None:
+                        self._connection.close()
+                    self._connection, self._turn = None, self._turn + 1
+            self._retry = time.monotonic() + RESTS
+            silent = time.monotonic() - self._heard > PATIENCE
+            if refused or silent:
+                for place in self.places:
+                    board.areas[place][layout.PROCESS_STATE] = ENDED if refused else SILENT
+
+    def _ask(self, board: SharedBoard) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+        connection, asked = self._connection, time.monotonic_ns()
+        connection.sendall(_ASKS)
+        remote, size = _REPLY.unpack(_receive(connection, _REPLY.size))
+        now, reply = time.monotonic_ns(), memoryview(_receive(connection, size))
+        if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
+            self._shift = now - asked, (asked + now) // 2 - remote
+        self._heard = time.monotonic()
+        while reply:
+            place, index, length, has_calls = _PATCH.unpack(reply[: _PATCH.size])
+            data = bytes(reply[_PATCH.size : _PATCH.size + length])
+            if has_calls:
+                rows = np.frombuffer(data, np.int64).reshape(-1, layout.COLUMNS).copy()
+                times = rows[:, layout.BEGIN :]
+                times[:] = np.where(times, times + self._shift[1], 0)
+                data = rows.tobytes()
+            board.write_copy(place, index, data)
+            reply = reply[_PATCH.size + length :]
+
+    def _address(self) -> Address:
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def _connect(self) -> socket.socket:
+        address = self._address()
+        problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
+        for host in address.hosts:
+            try:
+                connection = socket.create_connection((host, address.port), ANSWERS)
+            except OSError as error:
+                problem = error
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(address.secret)
+            return connection
+        raise problem
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        some = connection.recv(min(size - len(data), 1 << 20))
+        if not some:
+            raise EOFError("the connection was closed")
+        data += some
+    return bytes(data)
+
+
+def _hosts() -> tuple[str, ...]:
+    """Return the addresses of this machine; the one that other machines can reach most likely first."""
+    hosts: dict[str, None] = {}
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("10.255.255.255", 1))  # sends nothing: which interface would it be?
+        hosts[probe.getsockname()[0]] = None
+    with suppress(OSError):
+        hosts |= dict.fromkeys(socket.gethostbyname_ex(socket.gethostname())[2])
+    return tuple(host for host in hosts if not host.startswith("127.")) or ("127.0.0.1",)

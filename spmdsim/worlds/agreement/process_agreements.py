@@ -1,0 +1,60 @@
+"""State that all agreements of a process share: boards, threads that watch them, and the writer of last calls."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from spmdsim.worlds.agreement.last_call_writer import LastCallWriter
+from spmdsim.worlds.agreement.node_memory import make_board, world_ranks
+from spmdsim.worlds.agreement.shared_board import SharedBoard
+from spmdsim.worlds.agreement.wait_watch import WaitWatch
+
+
+class ProcessAgreements:
+    """The boards of a process, each with its thread. Worlds of the same ranks share a board."""
+
+    def __init__(self) -> None:
+        self._watches: dict[SharedBoard, WaitWatch] = {}
+        self._writer: LastCallWriter | None = None
+
+    def find_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]] | None:
+        """Return the board that an earlier world of these ranks uses, and the ranks' places there; None if none does."""
+        ranks = world_ranks(comm)
+        for board in self._watches:
+            if {*ranks} <= {*board.members}:
+                return board, [board.members.index(rank) for rank in ranks]
+        return None
+
+    def open_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
+        """Return a board for the ranks of a communicator, and their places there. Collective if the board is new."""
+        earlier = self.find_board(comm)
+        if earlier is not None:
+            return earlier
+        board, places = make_board(comm)
+        self._watches[board] = WaitWatch(board)
+        return board, places
+
+    def watch(self, board: SharedBoard) -> WaitWatch:
+        """Return the thread that watches a board."""
+        return self._watches[board]
+
+    def write_last_calls(self, board: SharedBoard, path: str) -> None:
+        """Write the last calls on a board to a file when the job ends, or when the user asks for it."""
+        if self._writer is None:
+            self._writer = LastCallWriter(path)
+        if board not in self._writer.boards:
+            self._writer.boards.append(board)
+
+    def leave_program(self, code: int, is_last: bool) -> None:
+        """Write that this rank makes no more calls, and end the job if its calls differ from the others'."""
+        for watch in list(self._watches.values()):
+            watch.leave_program(code, is_last)
+
+    def stop(self) -> None:
+        """End all threads."""
+        for watch in self._watches.values():
+            watch.stop()
+
+
+#: The state of this process.
+PROCESS = ProcessAgreements()

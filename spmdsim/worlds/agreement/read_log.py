@@ -1,0 +1,188 @@
+"""Reads of whole tensors by ``full()`` and ``item()``, compared between ranks although no collective runs.
+
+A replicated tensor is read without a message, and a correct program may read it on some ranks only. So each rank writes its
+latest reads to the board, and compares them with its neighbours' once all ranks have made their next call. Two reads belong
+together if they are in equal lines of the user's, after equally many calls, equally many calculations since the latest call,
+and equally many reads in these lines since the latest calculation.
+
+Ranks disagree if all of them read there, the bits of two neighbours differ, and each of the two lacks the other's calculation.
+More than half of the ranks must have read one tensor: where each rank reads a number of its own, such as
+``offsets[rank].item()``, the ranks do not disagree. ``SPMDSIM_CHECK=1`` does without this majority.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.descriptions import describe_ancestors
+from spmdsim.worlds.agreement.group_log import GroupLog
+from spmdsim.worlds.agreement.shared_board import locate
+
+#: Reads of a rank that wait to be compared, and those of which the neighbour's opinion is not known yet.
+WAITING, DOUBTED = 128, 8
+#: The user's lines that tell reads apart, innermost first.
+LINES = 8
+
+
+class Read(NamedTuple):
+    """One read of a whole tensor on this rank.
+
+    Attributes:
+        call: the calls of the group that this rank had begun.
+        key: the number of the place in the program, equal on ranks that read there.
+        origin: the tensor's provenance number.
+        value: a checksum of the elements.
+        line: the number of the user's line.
+        entry: the number of its entry on the board.
+    """
+
+    call: int
+    key: int
+    origin: int
+    value: int
+    line: int
+    entry: int
+
+
+class ReadLog:
+    """The reads of one group's ranks.
+
+    They are written to a slot of the board like calls, as a group of their own: the provenance number, the key and the
+    checksum stand in the columns ``AGREED``, ``CALL`` and ``LINE``. A rank that lacks the calculation of a neighbour's
+    read adds an entry that says so (a doubt).
+
+    Args:
+        log: the calls of the group.
+        strict: whether two ranks disagree without a majority, too.
+    """
+
+    def __init__(self, log: GroupLog, strict: bool) -> None:
+        self._log, self._board, self._strict = log, log.board, strict
+        self._key, self._start, self._count = number_of(f"reads of {log.key}"), 0, 0
+        turn = log.places.index(self._board.me)
+        self._neighbours = {log.places[turn - 1], log.places[(turn + 1) % len(log.places)]}
+        self._waiting: deque[Read] = deque(maxlen=WAITING)
+        self._doubted: deque[tuple[Read, int, int]] = deque(maxlen=DOUBTED)
+        self._place: tuple[int, int, tuple[int, ...]] = 0, 0, ()
+        self._repeats = 0
+
+    def add(self, origin: int, value: int) -> None:
+        """Write a read of a tensor to the board."""
+        log, board = self._log, self._board
+        if origin not in log.history:  # other ranks have forgotten it, too
+            return
+        if not self._start:
+            self._start = board.open_group(self._key, log.places)
+        lines = board.number_lines(sys._getframe(1), LINES)
+        place = log.number, log.history.count - log.computed, lines
+        self._repeats = self._repeats + 1 if place == self._place else 0
+        self._place = place
+        key = hash((*place, self._repeats))
+        self._waiting.append(Read(log.number, key, origin, value, lines[0] if lines else 0, self._count))
+        self._write(key, origin, value)
+
+    def find_disagreement(self, at_end: bool = False) -> str | None:
+        """Compare reads that all ranks have passed with the neighbours'; return a disagreement in words, or None.
+
+        Args:
+            at_end: whether all ranks have ended the program.
+        """
+        log = self._log
+        while self._waiting and (at_end or log.have_begun(self._waiting[0].call, log.places)):
+            read = self._waiting.popleft()
+            for place in self._neighbours:
+                entry = self._find(place, read.key, read.entry)
+                if entry is None or entry[0] == read.origin or entry[1] == read.value:
+                    continue
+                if entry[0] not in log.history and self._group_readers(read.key):
+                    self._doubt(read, place, entry[0])
+        for doubt in list(self._doubted):
+            read, place, origin = doubt
+            if self._find(place, _doubt_key(read.key, read.origin)) is not None:  # it lacks this rank's, too
+                self._doubted.remove(doubt)
+                if (text := self._describe(read, place, origin)) is not None:
+                    return text
+            elif log.have_begun(read.call + layout.RING, [place]):  # it has compared this read long ago
+                self._doubted.remove(doubt)
+        return None
+
+    def close(self, failed: bool) -> None:
+        """Give the slot on the board back."""
+        if self._start:
+            self._board.close_group(self._key, failed)
+
+    def _doubt(self, read: Read, place: int, origin: int) -> None:
+        """Write that this rank lacks the calculation that a neighbour read, and how this rank computed its own."""
+        self._log.publish_ancestors(read.origin)
+        self._write(_doubt_key(read.key, origin), origin, 0)
+        self._doubted.append((read, place, origin))
+        self._board.refresh()
+
+    def _write(self, key: int, origin: int, value: int) -> None:
+        numbers, first = self._board.numbers, locate(self._start, 0, self._count)
+        numbers[first + layout.CALL], numbers[first + layout.AGREED] = key, origin
+        numbers[first + layout.LINE], numbers[first + layout.BEGIN] = value, 0  # a read is no call
+        self._count += 1
+        numbers[self._start + layout.BEGUN] = self._count
+
+    def _find(self, place: int, key: int, guess: int = 0) -> tuple[int, int] | None:
+        """Return the provenance number and the checksum of an entry with a key; None if a rank has none.
+
+        Args:
+            place: the rank's, on the board.
+            key: of a read or of a doubt.
+            guess: the number of the entry to look at first.
+        """
+        start = self._board.find_group(place, self._key)
+        if start is None:
+            return None
+        numbers, first = self._board.areas[place], locate(start, 0, 0)
+        index = locate(start, 0, guess)
+        if numbers[index + layout.CALL] == key and numbers[start + layout.BEGUN] > guess:
+            return numbers[index + layout.AGREED], numbers[index + layout.LINE]
+        count = min(numbers[start + layout.BEGUN], layout.RING)
+        rows = np.asarray(numbers[first : first + count * layout.COLUMNS]).reshape(count, layout.COLUMNS)
+        (entries,) = (rows[:, layout.CALL] == key).nonzero()
+        return (
+            (int(rows[entries[0], layout.AGREED]), int(rows[entries[0], layout.LINE]))
+            if entries.size
+            else None
+        )
+
+    def _group_readers(self, key: int) -> list[tuple[list[int], int]]:
+        """Return the ranks that read one tensor, most of them first, and its provenance number, for each tensor.
+
+        The list is empty if a rank did not read there, or if no tensor was read by more than half of the ranks.
+        """
+        entries = [(rank, self._find(place, key)) for rank, place in zip(self._log.members, self._log.places)]
+        groups = sides((rank, entry[0]) for rank, entry in entries if entry is not None)
+        readers = sum(len(ranks) for ranks, _ in groups)
+        has_majority = self._strict or 2 * len(groups[0][0]) > readers
+        return groups if readers == len(entries) and has_majority else []
+
+    def _describe(self, read: Read, place: int, origin: int) -> str | None:
+        board, groups = self._board, self._group_readers(read.key)
+        if not groups or (not self._strict and groups[0][1] not in (read.origin, origin)):
+            return None
+        calculations = describe_ancestors([(board.me, read.origin), (place, origin)], board.text)
+        words = dict(zip((read.origin, origin), calculations))
+        texts = "; ".join(
+            f"{name_ranks(ranks)}: {words.get(number, 'a tensor computed otherwise')}"
+            for ranks, number in groups
+        )
+        line = board.text(board.me, read.line) or "an unknown place"
+        return (
+            f"ranks disagree about the tensor that they read at {line}; {texts}; "
+            "for calculations of a rank's own, use the arrays of local()"
+        )
+
+
+def _doubt_key(key: int, origin: int) -> int:
+    """Return the key of the entry that says: this rank lacks the calculation with this provenance number."""
+    return hash((key, origin))

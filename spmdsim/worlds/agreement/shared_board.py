@@ -1,0 +1,307 @@
+"""Memory in which every rank logs its calls and reads those of the others, without a message.
+
+A rank writes only its own area. ``docs/internals/agreement.md`` shows the layout.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+from spmdsim.errors import WorldError
+from spmdsim.sides import number_of
+from spmdsim.worlds.agreement.call import CallDescription
+from spmdsim.worlds.agreement.process_state import RUNNING, find_process_state
+from spmdsim.worlds.trace.source_lines import source_line, user_frame
+
+#: Calls of a group that stay readable, a power of two. No rank is further ahead of another one.
+RING = 256
+#: Groups that a rank can take part in at a time, and groups of closed worlds that stay readable.
+GROUPS, CLOSED_GROUPS = 2048, 32
+#: Bytes for the texts of an area.
+TEXT = 1 << 20
+#: Lines of the user's program that a rank remembers.
+LINES = 1 << 16
+
+#: Numbers at the begin of an area: how the rank left, the group of its latest call (counted from 1), its process id,
+#: bytes of texts, how often the texts began anew, group slots in use, whether it writes the last calls of all ranks, the
+#: state of its process (in copies on other nodes), and whether it reports why the job ends.
+EXIT, ACTIVE_GROUP, PROCESS, TEXT_BYTES, TEXT_RESTARTS, SLOTS, RECORDS, PROCESS_STATE, REPORTS = range(9)
+HEAD = 12
+#: Numbers at the begin of a group slot: the group's number, calls begun, and calls compared with all other ranks.
+KEY, BEGUN, COMPARED = range(3)
+_GROUP_HEAD = 4
+#: Numbers of a logged call: the number that must agree (that of the call xor that of its tensor), the number of the call,
+#: the user's line, and the times of begin and end in nanoseconds.
+AGREED, CALL, LINE, BEGIN, END = range(5)
+COLUMNS = 5
+GROUP = _GROUP_HEAD + COLUMNS * RING
+#: The index of the texts, and the numbers in an area.
+TEXTS = HEAD + GROUPS * GROUP
+AREA = TEXTS + TEXT // 8
+
+#: Seconds within which several ranks begin to report at once.
+AT_ONCE = 0.05
+#: Values of ``EXIT``.
+STAYS, DONE, FAILED = range(3)
+
+
+class LoggedCall(NamedTuple):
+    """A call as one rank logged it.
+
+    Attributes:
+        description: the call in words.
+        line: the user's line.
+        tensor: the provenance number of the tensor that the call moves.
+        agreed: the number that must be equal on all ranks.
+        begin: the time in nanoseconds.
+        end: the time in nanoseconds; before ``begin`` if the call has not ended.
+    """
+
+    description: CallDescription
+    line: str
+    tensor: int
+    agreed: int
+    begin: int
+    end: int
+
+
+def locate(start: int, column: int, number: int) -> int:
+    """Return the index of a column of a call, in the group slot that begins at ``start``."""
+    return start + _GROUP_HEAD + number % RING * COLUMNS + column
+
+
+def split_at_ring_end(since: int, until: int) -> Iterator[tuple[int, int]]:
+    """Yield the first number and the count of calls that lie one after the other in a ring.
+
+    >>> list(split_at_ring_end(250, 260))
+    [(250, 6), (256, 4)]
+    """
+    while since < until:
+        count = min(until - since, RING - since % RING)
+        yield since, count
+        since += count
+
+
+class SharedBoard:
+    """The areas of some ranks.
+
+    Args:
+        areas: each rank's numbers, zeros at first. Areas of other nodes' ranks are copies.
+        members: the ranks' numbers in ``MPI.COMM_WORLD``, sorted. A rank's index here is its place.
+        me: this rank's place.
+        far: the places of ranks on other nodes.
+        refresh: brings their copies on a board up to date.
+    """
+
+    def __init__(
+        self,
+        areas: Sequence[memoryview],
+        members: Sequence[int],
+        me: int,
+        far: frozenset[int] = frozenset(),
+        refresh: Callable[[SharedBoard], None] = lambda board: None,
+    ) -> None:
+        self.members, self.me, self.far = tuple(members), me, far
+        self.areas, self.numbers = tuple(areas), areas[me]
+        self._refresh = refresh
+        self._bytes = [area.cast("B") for area in areas]
+        self._worlds: Counter[tuple[int, ...]] = Counter()
+        self._starts: dict[int, int] = {}
+        self._closed: deque[int] = deque()
+        self._published: dict[int, str] = {}
+        self._lines: dict[tuple[int, int], int] = {}
+        self._read: dict[int, tuple[tuple[int, int], dict[int, str]]] = {}
+        self.numbers[PROCESS] = os.getpid()
+
+    def name_world(self, places: tuple[int, ...]) -> str:
+        """Return a name for the next world of these ranks, equal on all of them."""
+        return f"{places} {self._worlds[places]}"
+
+    def count_world(self, places: tuple[int, ...]) -> None:
+        """Count a world of these ranks, all of which have come to make it."""
+        self._worlds[places] += 1
+
+    # -- this rank writes ---------------------------------------------------------------------------------
+
+    def open_group(self, key: int, places: Sequence[int]) -> int:
+        """Take a slot for the calls of a group; return the index of its first number."""
+        if len(self._closed) > CLOSED_GROUPS:
+            slot = self._closed.popleft()
+        elif (slot := self.numbers[SLOTS]) >= GROUPS:
+            raise WorldError(f"{GROUPS} different groups of ranks are in use; close() a world to free them")
+        self.publish(key, " ".join(map(str, places)))
+        start = self._starts[key] = HEAD + slot * GROUP
+        self.numbers[start + BEGUN] = self.numbers[start + COMPARED] = 0
+        self.numbers[start + KEY] = key
+        self.numbers[SLOTS] = max(self.numbers[SLOTS], slot + 1)
+        return start
+
+    def close_group(self, key: int, failed: bool = False) -> None:
+        """Give a group's slot back. It stays readable for a while unless the group ``failed``."""
+        start = self._starts.pop(key)
+        if failed:
+            self.numbers[start + KEY] = 0
+        self._closed.append((start - HEAD) // GROUP)
+
+    def slot_number(self, start: int) -> int:
+        """Return the number of a group slot, counted from 1."""
+        return (start - HEAD) // GROUP + 1
+
+    def set_exit(self, how: int) -> None:
+        """Write that this rank makes no more calls."""
+        self.numbers[EXIT] = how
+
+    def claim_report(self) -> None:
+        """Write that this rank reports why the job ends."""
+        self.numbers[REPORTS] = 1
+
+    def is_first_to_report(self) -> bool:
+        """Return True if no other rank reports why the job ends; of several that begin at once, one is the first."""
+        if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
+            return False
+        self.claim_report()
+        time.sleep(AT_ONCE)
+        self.refresh()
+        return not any(self.state(place, REPORTS) for place in range(self.me))
+
+    def publish(self, number: int, text: str) -> None:
+        """Write the text that a number stands for, once."""
+        if number in self._published:
+            return
+        self._published[number] = text
+        if not self._append(number, text):  # begin anew, with the latest texts
+            latest = list(self._published.items())[-(TEXT >> 10) :]
+            self._published = dict(latest)
+            self._lines.clear()
+            self.numbers[TEXT_BYTES] = 0
+            self.numbers[TEXT_RESTARTS] += 1
+            for key, words in latest:
+                self._append(key, words)
+
+    def _append(self, number: int, text: str) -> bool:
+        used, data = self.numbers[TEXT_BYTES], text.encode()[:1000]
+        size, first = (len(data) + 7) // 8 * 8, TEXTS + used // 8
+        if used + 16 + size > TEXT:
+            return False
+        self.numbers[first], self.numbers[first + 1] = number, len(data)
+        self.write_copy(self.me, first + 2, data)
+        self.numbers[TEXT_BYTES] = used + 16 + size
+        return True
+
+    def number_line(self, frame: FrameType | None) -> int:
+        """Return a number for the user's line that calls, equal on all ranks; 0 without one."""
+        frame, function = user_frame(frame)
+        if frame is None:
+            return 0
+        number = self._lines.get((function, frame.f_lasti))
+        return self._publish_line(frame, function) if number is None else number
+
+    def number_lines(self, frame: FrameType | None, most: int) -> tuple[int, ...]:
+        """Return the numbers of the user's line that calls and of the lines around it, innermost first."""
+        numbers: list[int] = []
+        while len(numbers) < most and (frame := user_frame(frame)[0]) is not None:
+            numbers.append(self.number_line(frame))
+            frame = frame.f_back
+        return tuple(numbers)
+
+    def _publish_line(self, frame: FrameType, function: int) -> int:
+        text = source_line(frame) or "an unknown place"
+        number = number_of(text)
+        self.publish(number, text)
+        if len(self._lines) >= LINES:
+            self._lines.clear()
+        self._lines[function, frame.f_lasti] = number
+        return number
+
+    # -- all ranks read -----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Bring the copies of other nodes' areas up to date, as far as those nodes answer."""
+        self._refresh(self)
+
+    def write_copy(self, place: int, index: int, data: bytes) -> None:
+        """Write bytes into a rank's area."""
+        self._bytes[place][index * 8 : index * 8 + len(data)] = data
+
+    def places(self) -> range:
+        """Return the places of the ranks."""
+        return range(len(self.members))
+
+    def state(self, place: int, index: int) -> int:
+        """Return a number at the begin of a rank's area."""
+        return int(self.areas[place][index])
+
+    def process_state(self, place: int) -> int:
+        """Return the state of a rank's process, as far as its node reports it."""
+        if place in self.far:
+            return self.state(place, PROCESS_STATE) or RUNNING
+        return find_process_state(self.state(place, PROCESS))
+
+    def find_group(self, place: int, key: int) -> int | None:
+        """Return the index of a rank's slot of a group; None if the rank has made no call there."""
+        if place == self.me:
+            return self._starts.get(key)
+        return next((start for start, other in self.groups(place) if other == key), None)
+
+    def groups(self, place: int) -> Iterator[tuple[int, int]]:
+        """Yield the index and the group's number of each slot of a rank."""
+        numbers, end = self.areas[place], HEAD + self.state(place, SLOTS) * GROUP
+        return ((start, numbers[start + KEY]) for start in range(HEAD, end, GROUP) if numbers[start + KEY])
+
+    def count_begun(self, place: int, key: int) -> int:
+        """Return the number of calls that a rank has begun in a group."""
+        start = self.find_group(place, key)
+        return 0 if start is None else int(self.areas[place][start + BEGUN])
+
+    def group_places(self, place: int, key: int) -> list[int]:
+        """Return the places of a group's ranks, as one of them wrote it."""
+        return [int(word) for word in (self.text(place, key) or "").split()]
+
+    def readable_calls(self, place: int, start: int) -> range:
+        """Return the numbers of the calls that a slot still has."""
+        begun = self.areas[place][start + BEGUN]
+        return range(max(begun - RING, 0), begun)
+
+    def current_call(self, place: int) -> tuple[int, int] | None:
+        """Return the group and the number of the call that a rank is in; None if it is in none."""
+        slot = self.state(place, ACTIVE_GROUP)
+        start, numbers = HEAD + (slot - 1) * GROUP, self.areas[place]
+        number = numbers[start + BEGUN] - 1 if slot else -1
+        if number < 0 or numbers[locate(start, END, number)] >= numbers[locate(start, BEGIN, number)]:
+            return None
+        return numbers[start + KEY], number
+
+    def read_call(self, place: int, start: int, number: int) -> LoggedCall:
+        """Return a call of a rank from the slot that begins at ``start``."""
+        first = locate(start, 0, number)
+        agreed, call, line, begin, end = self.areas[place][first : first + COLUMNS]
+        words, where = (self.text(self.me, n) or self.text(place, n) for n in (call, line))
+        description = CallDescription.unpack(words or "a call without words")
+        return LoggedCall(description, where or "an unknown place", agreed ^ call, agreed, begin, end)
+
+    def text(self, place: int, number: int) -> str | None:
+        """Return the text that a number stands for, as a rank wrote it."""
+        if place == self.me:
+            return self._published.get(number)
+        state = (self.state(place, TEXT_RESTARTS), self.state(place, TEXT_BYTES))
+        entry = self._read.get(place)
+        if entry is None or entry[0] != state:
+            entry = self._read[place] = state, self._read_texts(place, state[1])
+        return entry[1].get(number)
+
+    def _read_texts(self, place: int, used: int) -> dict[int, str]:
+        texts, numbers, data = {}, self.areas[place], self._bytes[place]
+        index, end = TEXTS, TEXTS + used // 8
+        while index < end:
+            length = numbers[index + 1]
+            if not 0 <= length <= TEXT:  # the texts begin anew just now
+                break
+            text = bytes(data[index * 8 + 16 : index * 8 + 16 + length])
+            texts[numbers[index]] = text.decode(errors="replace")
+            index += 2 + (length + 7) // 8
+        return texts

@@ -1,0 +1,212 @@
+"""Agreement when a world is made: settings, versions and the text of the program must be equal on all ranks.
+
+The ranks compare one number. They exchange the facts in words only if the numbers differ.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import sysconfig
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim._version import __version__
+from spmdsim.errors import DisagreementError, SpmdError, WorldError, many
+from spmdsim.launcher import JOB_VARIABLE
+from spmdsim.settings import CHECK, DEADLINE, PREFIX, RECORD, TUNE
+from spmdsim.shutdown.starting import unlink_segments
+from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.worlds.agreement.comparison import Comparison
+from spmdsim.worlds.agreement.node_memory import world_ranks
+from spmdsim.worlds.trace.source_lines import source_line
+
+#: Facts about a rank's start, by name.
+Facts = Mapping[str, str]
+
+#: The variables from which a world takes parameters that the program does not give.
+VARIABLES = {
+    "check": CHECK.name,
+    "deadline": DEADLINE.name,
+    "tuning": TUNE.name,
+    "tune": TUNE.name,
+    "record": RECORD.name,
+}
+#: Variables that are compared by their meaning, or that differ between nodes.
+APART = (*VARIABLES.values(), JOB_VARIABLE)
+#: The only fact of a rank whose settings are wrong.
+MISTAKE = "a mistake"
+#: The begin of the names of facts about modules. Ranks may have loaded different ones.
+MODULE = "the text of module "
+#: Facts about the program.
+TEXT, PROGRAM = "the text of the program", "the program's file"
+
+
+def name_differing_facts(facts: Sequence[Facts]) -> list[str]:
+    """Return the names of the facts that differ, in the first rank's order.
+
+    >>> name_differing_facts([{"numpy": "2.0", "check": "1"}, {"check": "1", "numpy": "1.26"}])
+    ['numpy']
+    """
+    names = dict.fromkeys(name for rank_facts in facts for name in rank_facts)
+    return [name for name in names if len({rank_facts.get(name) for rank_facts in facts}) > 1]
+
+
+def agree_on_start(
+    comm: MPI.Comm, deadline: float | None, read: Mapping[str, Callable[[], Any]], what: str = "a world"
+) -> dict[str, Any]:
+    """Return the settings of a world, after all ranks agreed on them, on their versions and on their program. Collective.
+
+    If no rank compares its calls, only the settings must be equal.
+
+    Args:
+        comm: the ranks.
+        deadline: the deadline in seconds; None for that of the environment.
+        read: functions that read the other settings; ``check`` is one of them.
+        what: the words for what the ranks make.
+
+    Raises:
+        DisagreementError: If the ranks differ, or do not come.
+        SpmdError: The error of a setting that is wrong on this rank and on all others.
+    """
+    settings: dict[str, Any] = {}
+    problem = None
+    try:
+        settings["deadline"] = DEADLINE.read() if deadline is None else deadline
+        for name, setting in read.items():
+            settings[name] = setting()
+    except SpmdError as error:
+        problem = error
+    if comm.Get_size() > 1:
+        setting_facts = _describe_settings(settings)
+        facts = {**setting_facts, **_collect_facts()} if problem is None else {MISTAKE: str(problem)}
+        number = number_of(repr(sorted(facts.items())))
+        try:
+            seconds = settings.get("deadline", DEADLINE.default)
+            equal = Comparison(comm, number, seconds).equal()
+        except WorldError as error:
+            where = f"where {what} of {many(comm.Get_size(), 'rank')} is made"
+            line = source_line() or "an unknown place"
+            raise DisagreementError(f"{error.message} to {where}, at {line}") from None
+        if not equal:
+            _require_equal_facts(comm.allgather(facts), world_ranks(comm), list(setting_facts))
+    if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
+        unlink_segments()
+    if problem is not None:
+        raise problem
+    return settings
+
+
+def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: Sequence[str]) -> None:
+    """Raise DisagreementError if facts differ that must be equal.
+
+    Args:
+        facts: the facts of each rank.
+        job: the number of each rank in the job.
+        settings: the names of the facts about settings.
+    """
+    for ranks, mistake in sides((rank, one.get(MISTAKE)) for rank, one in zip(job, facts)):
+        if mistake is not None:
+            raise DisagreementError(f"on {name_ranks(ranks)}, {mistake}")
+    differing = [
+        name
+        for name in name_differing_facts(facts)
+        if name != PROGRAM and not (name.startswith(MODULE) and any(name not in one for one in facts))
+    ]
+    if all(one[_name_setting("check")] == "False" for one in facts):
+        differing = [name for name in differing if name in settings]
+    texts = []
+    for name in differing:
+        values = sides((rank, one.get(name, "not set")) for rank, one in zip(job, facts))
+        of = f" {facts[0][PROGRAM]}" if name == TEXT else ""
+        texts.append(
+            f"{name}{of} is {', '.join(f'{value} on {name_ranks(ranks)}' for ranks, value in values)}"
+        )
+    if texts:
+        raise DisagreementError(f"the ranks do not start alike: {'; '.join(texts)}")
+
+
+def _name_setting(setting: str) -> str:
+    return f"{setting} ({VARIABLES[setting]})" if setting in VARIABLES else setting
+
+
+def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings as facts; one fact per field of a dataclass."""
+    facts: dict[str, str] = {}
+    for name, value in settings.items():
+        if is_dataclass(value):
+            for field in fields(value):
+                facts[f"{_name_setting(name)} of {field.name}"] = repr(getattr(value, field.name))
+        else:
+            facts[_name_setting(name)] = repr(value)
+    return facts
+
+
+def _collect_facts() -> dict[str, str]:
+    """Return versions, variables of the environment, and checksums of the program and its modules."""
+    variables = {k: repr(v) for k, v in os.environ.items() if k.startswith(PREFIX) and k not in APART}
+    return {
+        "spmdsim": __version__,
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi4py": mpi4py.__version__,
+        "MPI": " ".join(MPI.Get_library_version().split("\n")[0].split()),
+        **variables,
+        **_collect_texts(),
+    }
+
+
+# -- the program's text -------------------------------------------------------------------------------------
+
+
+def _collect_texts() -> dict[str, str]:
+    """Return checksums of the program, of its own modules and of those of this package that are loaded."""
+    main = sys.modules.get("__main__")
+    texts = {TEXT: _describe_main(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if module is main or not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        is_own = not path.startswith(_library_folders()) and "-packages" + os.sep not in path
+        if is_own or name.partition(".")[0] == "spmdsim":
+            texts[MODULE + name] = _describe_file(path)
+    return texts
+
+
+def _describe_main(main: ModuleType | None) -> str:
+    path = getattr(main, "__file__", None)
+    if isinstance(path, str):
+        return _describe_file(os.path.abspath(path))
+    command = sys.orig_argv
+    return (
+        _describe_text(command[command.index("-c") + 1].encode()) if "-c" in command[:-1] else "interactive"
+    )
+
+
+@cache
+def _library_folders() -> tuple[str, ...]:
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
+
+
+@lru_cache(maxsize=4096)
+def _describe_file(path: str) -> str:
+    """Return length and checksum of a file. Cached, because Python loaded the file as it was at first."""
+    try:
+        with open(path, "rb") as file:
+            return _describe_text(file.read())
+    except OSError:
+        return "unreadable"
+
+
+def _describe_text(text: bytes) -> str:
+    return f"{many(len(text), 'byte')} with checksum {zlib.crc32(text):08x}"

@@ -1,0 +1,137 @@
+"""A thread that reads the logs while its rank waits inside of MPI.
+
+Inside of a collective a rank can neither look around nor raise. The thread prints now and then which ranks the rank waits
+for. It ends the job with the reason if the ranks disagree, wait for each other in a circle, or miss the deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from spmdsim.shutdown.stop import end_job, write
+from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.call_log import CallLog
+from spmdsim.worlds.agreement.descriptions import (
+    describe_absence,
+    describe_disagreement,
+    find_stuck_ranks_twice,
+)
+from spmdsim.worlds.agreement.shared_board import SharedBoard
+
+#: Seconds between two looks, at most; looks per deadline, at least.
+TICK, LOOKS = 0.5, 4
+#: Seconds between two lines about ranks that wait.
+SIGNS = 10.0
+#: Seconds for which ranks have waited before the thread says that they wait for ever, and for which a rank that disagrees
+#: may come out of MPI and raise itself.
+SURE, PATIENT = 2.0, 3.0
+#: Seconds that another rank may take to end the job, and that a stopped thread may take to end.
+YIELDS, JOIN = 6.0, 1.0
+#: The exit code of a job that ends for a mistake of the user's.
+CODE = 2
+
+
+class WaitWatch:
+    """Watches the calls of this process on one board, in all worlds, from the first world on."""
+
+    def __init__(self, board: SharedBoard) -> None:
+        self._board = board
+        self._worlds: list[tuple[dict[tuple[int, ...], CallLog], float]] = []
+        self._tick = TICK
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spmdsim waits", daemon=True)
+
+    def follow(self, logs: dict[tuple[int, ...], CallLog], deadline: float) -> None:
+        """Watch the logs of a world, now and later."""
+        self._worlds.append((logs, deadline))
+        self._tick = max(min(self._tick, deadline / LOOKS), 0.02)
+        if not self._thread.is_alive() and self._thread.ident is None:
+            self._thread.start()
+
+    def leave(self, logs: dict[tuple[int, ...], CallLog]) -> None:
+        """Watch the logs of a world no longer."""
+        self._worlds = [world for world in self._worlds if world[0] is not logs]
+
+    def _logs(self) -> Sequence[CallLog]:
+        return [log for logs, _ in self._worlds for log in list(logs.values())]
+
+    def stop(self) -> None:
+        """End the thread: one that wakes up while the interpreter is taken down crashes."""
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join(JOIN)
+
+    def leave_program(self, code: int, is_last: bool) -> None:
+        """Write that this rank makes no more calls, and end the job if its calls differ from the others'.
+
+        Args:
+            code: this rank's exit code. Calls are compared only if it is 0.
+            is_last: whether all ranks have left.
+        """
+        self._board.set_exit(layout.FAILED if code else layout.DONE)
+        self._board.refresh()
+        for log in self._logs() if code == 0 else ():
+            if not log.has_reported:
+                self._compare_at_end(log, is_last)
+
+    def _compare_at_end(self, log: CallLog, is_last: bool) -> None:
+        if (number := log.find_difference()) is not None:
+            self._end_job(self._describe_difference(log, number))
+        if (text := log.reads.find_disagreement(at_end=is_last)) is not None:
+            self._end_job(text)
+        if is_last and log.number and len(log.arrived(log.number - 1)) < len(log.members):
+            self._end_job(describe_absence(log, log.number - 1))
+
+    def _describe_difference(self, log: CallLog, number: int) -> str:
+        log.publish_tensor(number)
+        time.sleep(self._tick)  # the others publish theirs
+        self._board.refresh()
+        return describe_disagreement(log, number)
+
+    def _run(self) -> None:
+        board, signs = self._board, 0
+        before: tuple[int, int] | None = None
+        since = 0.0
+        while not self._done.wait(self._tick):
+            board.refresh()
+            logs = {log.key: log for log in self._logs()}
+            for log in logs.values():
+                if (number := log.find_difference()) is not None:  # so that the others can describe it
+                    log.publish_tensor(number)
+            current = board.current_call(board.me)
+            watched = None if current is None else logs.get(current[0])
+            if current is None or watched is None or current != before:
+                before, since, signs = current, time.monotonic(), 0
+                continue
+            waited = time.monotonic() - since
+            text = None if watched.is_polling else self._find_reason(watched, current[1], waited)
+            if text is not None and board.current_call(board.me) == current:
+                self._end_job(text)
+            elif waited > (signs + 1) * SIGNS and self._is_first(watched, current[1]):
+                signs += 1
+                write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
+
+    def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
+        """Return why this rank must not wait longer, if this rank is the one to say it."""
+        board, deadline = self._board, log.deadline
+        delay = 0 if self._is_first(log, number) else 4 * self._tick
+        if waited > min(PATIENT, deadline) + delay and (wrong := log.find_difference()) is not None:
+            return self._describe_difference(log, wrong)
+        if waited > SURE and board.me in (stuck := find_stuck_ranks_twice(board)):
+            return describe_absence(log, number) if board.me == min(stuck) or waited > 2 * SURE else None
+        if waited > deadline + delay:
+            return describe_absence(log, number, f"did not come within {deadline:g} s")
+        return None
+
+    def _is_first(self, log: CallLog, number: int) -> bool:
+        """Return True if this rank is the first one that has come to a call."""
+        arrived = log.arrived(number)
+        return bool(arrived) and log.places[log.members.index(arrived[0])] == self._board.me
+
+    def _end_job(self, text: str) -> None:
+        """End the job with a reason, unless another rank does so now."""
+        if not self._board.is_first_to_report():
+            time.sleep(YIELDS)
+        end_job(text, CODE)

@@ -1,0 +1,6 @@
+"""What ran: events of operators and collectives, their counts, tables and timelines."""
+
+from spmdsim.worlds.trace.events import CollectiveEvent, Event, OperatorEvent
+from spmdsim.worlds.trace.recorder import Trace, record
+
+__all__ = ["CollectiveEvent", "Event", "OperatorEvent", "Trace", "record"]

@@ -1,0 +1,138 @@
+"""A trace as a timeline: Chrome's JSON format, which ui.perfetto.dev opens.
+
+One process per rank; operators enclose their collectives; arrows go from each sender to its receivers. Collectives that
+were begun early have a line of their own below, from when they were begun until they were waited for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from spmdsim.worlds.trace.event_table import event_pairs
+from spmdsim.worlds.trace.events import CollectiveEvent, Event
+from spmdsim.worlds.trace.recorder import Trace
+
+#: Arrows drawn at most: more make a browser slow and a picture black.
+MOST_ARROWS = 20_000
+
+
+def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
+    """The timeline of one program.
+
+    Args:
+        traces: one trace per process, such as ``world.gather_objects([trace])`` gives.
+
+    Returns:
+        ``{"traceEvents": [...]}`` with times in microseconds since the first event. Clocks of processes on one
+        machine agree; those of several machines may be shifted against each other. Control traffic is in no slice
+        but under ``otherData``.
+    """
+    first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
+    slices: dict[tuple[int, int], tuple[Event, float, int]] = {}
+    events: list[dict[str, Any]] = []
+    ranks: set[int] = set()
+    for trace in traces:
+        owned = _owned(trace)
+        ranks.update(owned)
+        lines = _lines(trace)
+        for number, event in enumerate(trace):
+            for rank in owned:
+                start = (event.start - first) * 1e6
+                slices[rank, number] = (event, start, lines.get(number, 0))
+                events.append(_slice(event, rank, start) | {"tid": lines.get(number, 0)})
+    names = [
+        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
+        for rank in sorted(ranks)
+    ]
+    names += lane_names(events)
+    control = {
+        f"rank {_owned(trace)[0]}": {
+            purpose: asked._asdict() for purpose, asked in sorted(trace.control.items())
+        }
+        for trace in traces
+        if trace.control
+    }
+    document: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
+    return {**document, "otherData": {"control traffic": control}} if control else document
+
+
+def _owned(trace: Trace) -> Sequence[int]:
+    """The ranks of the process that recorded."""
+    return next((event.ranks for event in trace.collectives), trace.ranks)
+
+
+def _lines(trace: Trace) -> dict[int, int]:
+    """The lines, from 1 on, of events that were begun early, by their numbers: those of a line do not overlap."""
+    early = [(one.start, n) for n, one in enumerate(trace) if getattr(one, "exposed", None) is not None]
+    ends: list[float] = []
+    lines: dict[int, int] = {}
+    for start, number in sorted(early):
+        line = next((k for k, end in enumerate(ends) if end <= start), len(ends))
+        ends[line : line + 1] = [start + trace[number].seconds]
+        lines[number] = line + 1
+    return lines
+
+
+def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the lanes of slices are called: what is begun early has lanes of its own."""
+    lanes = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"})
+    words = ("operators and collectives", "begun early")
+    return [
+        {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": words[tid > 0]}}
+        for pid, tid in lanes
+    ]
+
+
+def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
+    common = {"ph": "X", "pid": rank, "tid": 0, "ts": start, "dur": event.seconds * 1e6}
+    if not isinstance(event, CollectiveEvent):
+        args: dict[str, Any] = {
+            "strategy": event.strategy,
+            "inputs": list(event.inputs),
+            "outputs": list(event.outputs),
+            "source": event.source,
+        }
+        return {**common, "name": event.name, "cat": "operator", "args": args}
+    place = event.ranks.index(rank)
+    args = {
+        "axes": list(event.axes),
+        "group": event.group_size,
+        "from": event.step.src.short(),
+        "to": event.step.dst.short(),
+        "bytes planned": event.planned[place],
+        "bytes received": event.nbytes[place],
+        "bytes sent": event.sent[place],
+        "by": event.way,
+        "dtype": event.dtype,
+        "source": event.source,
+    }
+    if event.exposed is not None:
+        args["waited us"] = event.exposed * 1e6
+    return {**common, "name": event.collective, "cat": "collective", "args": args}
+
+
+def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
+    """A start at the beginning of the sender's slice, a finish at the end of the receiver's, per message."""
+    arrows: list[dict[str, Any]] = []
+    for (rank, number), (event, start, line) in slices.items():
+        if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:
+            continue
+        for peer, _ in event_pairs(event, rank):
+            sender = slices.get((peer, number))
+            if sender is None or sender[0].key != event.key:
+                continue
+            if len(arrows) >= 2 * MOST_ARROWS:
+                return arrows
+            common = {"name": "message", "cat": "message", "id": len(arrows) // 2 + 1, "tid": line}
+            arrows.append({**common, "ph": "s", "pid": peer, "ts": sender[1]})
+            end = start + event.seconds * 1e6
+            arrows.append({**common, "ph": "f", "bp": "e", "pid": rank, "ts": end})
+    return arrows
+
+
+def save(path: str, traces: Sequence[Trace]) -> None:
+    """Write the timeline of one program to a file."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(timeline(traces), file)

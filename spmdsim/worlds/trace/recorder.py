@@ -1,0 +1,301 @@
+"""Recording: ``with record() as trace`` collects the events of everything that runs inside.
+
+Nothing is computed, looked up or allocated while nobody records: callers ask :func:`recording` first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from spmdsim.core.step import LOCAL_STEPS
+from spmdsim.core.world import Observers
+from spmdsim.errors import many
+from spmdsim.launcher import is_root
+from spmdsim.pictured import Pictured
+from spmdsim.redistribution.guard import guards, warn_of_gathering
+from spmdsim.worlds.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
+from spmdsim.worlds.trace.source_lines import source_line, user_place
+from spmdsim.wrong_calls import explained
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from spmdsim.core.recipe import Recipe
+    from spmdsim.core.tensor import Meta
+    from spmdsim.core.world import AbstractWorld
+
+
+#: What was begun while somebody records, and not waited for yet.
+under_way: list[Any] = []
+_operators: list[str] = []
+
+
+@contextlib.contextmanager
+def span(recipe: Recipe, world: AbstractWorld, gradients: int) -> Iterator[None]:
+    """Record an operator that runs in the ``with`` block, or so many of its gradients."""
+    with operator(f"{recipe.op.name}.backward" if gradients else recipe.op.name, recipe, gradients):
+        start = time.perf_counter()
+        yield
+        if not gradients:
+            emit_operator(recipe, world.ranks, start)
+
+
+def warn_of_whole(recipe: Recipe, operands: Sequence[Meta]) -> None:
+    """Warn once per line of the user's of an operator that gathers split operands, and runs whole on every rank."""
+    if is_root():
+        warn_of_gathering(recipe.op.name, recipe.bound, operands, recipe.plans, user_place())
+
+
+#: The observers of all worlds of this process.
+OBSERVERS = Observers(span, warn_of_whole, guards)
+#: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
+open_traces: list[Trace] = OBSERVERS.traces
+#: Write down what is calculated, to repeat it; the last one counts.
+programs: list[Any] = OBSERVERS.programs
+
+
+class Trace(Pictured, Sequence[Event]):
+    """The events of one recording, in the order in which they ended.
+
+    Attributes:
+        events: the events.
+        control: what the ranks said to keep together (agreement about calls, communicators, objects such as a
+            checkpoint's manifest, barriers, polls), by purpose; it is in no event. Empty in one process.
+        ranks: whose they are: those that the process owned when operators ran.
+        spans: when operators, and their gradients, began and ended, with what they compute; in the order of their ends.
+
+    >>> from spmdsim.worlds.trace import record
+    >>> with record() as trace:
+    ...     pass
+    >>> len(trace), trace.nbytes()
+    (0, 0)
+    """
+
+    def __init__(self, events: Sequence[Event] = ()) -> None:
+        self.events: list[Event] = list(events)
+        self.spans: list[ComputedSpan] = []
+        self.control: dict[str, Asked] = {}
+        self.ranks: Sequence[int] = range(1)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Trace: ...
+
+    def __getitem__(self, index: int | slice) -> Event | Trace:
+        return Trace(self.events[index]) if isinstance(index, slice) else self.events[index]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def collectives(self) -> list[CollectiveEvent]:
+        """The steps that ran, local ones (slice, fill) included."""
+        return [event for event in self.events if isinstance(event, CollectiveEvent)]
+
+    @property
+    def operators(self) -> list[OperatorEvent]:
+        """The operators that ran."""
+        return [event for event in self.events if isinstance(event, OperatorEvent)]
+
+    def counts(self, local: bool = False) -> dict[str, int]:
+        """How often each collective ran; ``local=True`` counts local steps, which move nothing, too."""
+        skipped = () if local else LOCAL_STEPS
+        return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
+
+    def nbytes(self, rank: int | None = None) -> int:
+        """Bytes that ``rank`` received; without a rank, the most that any rank of this process received."""
+        return self._total("nbytes", rank)
+
+    def sent(self, rank: int | None = None) -> int:
+        """Bytes that ``rank`` sent; without a rank, the most that any rank of this process sent."""
+        return self._total("sent", rank)
+
+    def planned(self, rank: int | None = None) -> int:
+        """Bytes that ``rank`` would receive by the convention of plans, whichever way its steps took."""
+        return self._total("planned", rank)
+
+    def _total(self, what: str, rank: int | None) -> int:
+        totals: Counter[int] = Counter()
+        for event in self.collectives:
+            for owner, count in zip(event.ranks, getattr(event, what)):
+                totals[owner] += count
+        return max(totals.values(), default=0) if rank is None else totals[rank]
+
+    @property
+    def seconds(self) -> float:
+        """Measured time in collectives, summed; of those that were begun early, what computing did not hide."""
+        return sum(event.spent for event in self.collectives)
+
+    def table(self) -> str:
+        """Return the events as a table in text."""
+        from spmdsim.worlds.trace.event_table import events_table
+
+        return events_table(self).text()
+
+    def matrix(self, size: int) -> np.ndarray:
+        """Bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""
+        from spmdsim.worlds.trace.event_table import matrix
+
+        return matrix(self, size)
+
+    def difference(self, other: Trace) -> list[str]:
+        """Where another trace of the same program differs, times aside; it may come from another world."""
+        from spmdsim.worlds.trace.event_table import difference
+
+        return difference(self, other)
+
+    def save(self, path: str, *others: Trace) -> None:
+        """Write a timeline for ui.perfetto.dev, together with traces of other processes (as gathered)."""
+        from spmdsim.worlds.trace.perfetto import save
+
+        save(path, [self, *others])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"Trace({many(len(self.operators), 'operator')}, {self.counts(local=True)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows: the table."""
+        printer.text("..." if cycle else str(self))
+
+
+@contextlib.contextmanager
+@explained
+def record() -> Iterator[Trace]:
+    """Record every operator and collective that runs inside the ``with`` block, on this process.
+
+    Recordings may be nested: an event goes to all that are open. What was begun early inside is waited for at the end.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
+    >>> with record() as trace:
+    ...     y = x.to(x.layout.mesh(None))
+    >>> trace.counts()
+    {'all_gather': 1}
+    """
+    trace = Trace()
+    try:
+        open_traces.append(trace)
+        yield trace
+        for posted in list(under_way):
+            posted.wait()
+    finally:
+        open_traces[:] = [other for other in open_traces if other is not trace]
+        if not open_traces:  # what an error left behind is no part of the next recording
+            under_way.clear()
+
+
+@contextlib.contextmanager
+def told(writer: Trace) -> Iterator[None]:
+    """In the ``with`` block who writes programs down is told of what runs, as those who record are."""
+    try:
+        programs.append(writer)
+        open_traces.append(writer)
+        yield
+    finally:
+        untold(writer)
+
+
+def untold(writer: Trace) -> None:
+    """Tell it no more, whether it is told or not."""
+    for listeners in (programs, open_traces):
+        listeners[:] = [other for other in listeners if other is not writer]
+
+
+@contextlib.contextmanager
+def unseen(*listeners: list[Any]) -> Iterator[None]:
+    """What runs in the ``with`` block is no part of the program: who records is not told, nor who writes programs down.
+
+    Args:
+        *listeners: only these are not told, :data:`open_traces` or the programs of :mod:`spmdsim.core.world`.
+    """
+    silent = listeners or (open_traces, programs)
+    held = [[*some] for some in silent]
+    try:
+        for some in silent:
+            some.clear()
+        yield
+    finally:
+        for some, back in zip(silent, held):
+            some[:] = back
+
+
+def recording() -> bool:
+    """Whether anybody records now."""
+    return bool(open_traces)
+
+
+def emit(event: Event) -> None:
+    """Give an event to every open recording."""
+    for trace in open_traces:
+        trace.events.append(event)
+
+
+def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
+    """Emit a call of an operator that began at a time and ends now, as the first of the ranks of this process saw it."""
+    if programs:
+        programs[-1].emitted(recipe)
+    for trace in open_traces:
+        trace.ranks = ranks
+    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
+    metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
+    emit(
+        OperatorEvent(
+            name=recipe.op.name,
+            strategy=str(recipe.strategy),
+            inputs=tuple(m.layout.short() for m in recipe.inputs),
+            outputs=tuple(layout.short() for layout in outputs),
+            local_shapes=tuple(m.layout.local_shape(m.shape, ranks[0]) for m in metas),
+            seconds=time.perf_counter() - start,
+            start=start,
+            source=source_line(),
+        )
+    )
+
+
+def control(purpose: str, asked: Asked) -> None:
+    """Tell every open recording of a call that moved nothing of the user's."""
+    for trace in open_traces:
+        trace.control[purpose] = trace.control.get(purpose, Asked()) + asked
+
+
+class operator:
+    """Names the operator on whose behalf collectives run: ``with operator("matmul"): ...``."""
+
+    __slots__ = ("gradients", "name", "recipe", "start")
+
+    def __init__(self, name: str, recipe: Recipe | None = None, gradients: int = 0) -> None:
+        self.name, self.recipe, self.gradients, self.start = name, recipe, gradients, 0.0
+
+    def __enter__(self) -> None:
+        if programs:
+            programs[-1].entered(self)
+        _operators.append(self.name)
+        self.start = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        _operators.pop()
+        if programs:
+            programs[-1].left()
+        if self.recipe is None or not open_traces:
+            return
+        recipe, seconds = self.recipe, time.perf_counter() - self.start
+        itemsizes = tuple(meta.held.itemsize for meta in recipe.inputs)
+        span = ComputedSpan(
+            self.name, self.start, seconds, recipe.bound, recipe.strategy, itemsizes, self.gradients
+        )
+        for trace in open_traces:
+            trace.spans.append(span)
+
+
+def current_operator() -> str:
+    """The operator that runs now, ``"to"`` outside of any."""
+    return _operators[-1] if _operators else "to"

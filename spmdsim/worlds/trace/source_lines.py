@@ -1,0 +1,130 @@
+"""The user's lines, in words: ``model.py:12``, and for a notebook's cell what Jupyter says; and the frames that they run in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import count, islice
+from types import CodeType, FrameType
+
+#: The directory of this package: frames below it are not the user's.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+#: The line whose calls are made again now, by a program that was recorded; the last one counts.
+lines_again: list[str | None] = []
+
+
+def cell(file: str) -> str | None:
+    """``Cell In[4]`` for the name under which IPython compiled a cell, None for any other file.
+
+    Asks the running shell, so IPython is not imported where nobody else did.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    words = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    words_of = None if words is None else words(file)
+    return None if words_of is None else " ".join(words_of)
+
+
+def in_words(file: str, line: int | None, folder: bool = False) -> str:
+    """A place in a source file, with its folder if wanted.
+
+    >>> in_words("/home/me/model.py", 12), in_words("/home/me/model.py", 12, folder=True)
+    ('model.py:12', '/home/me/model.py:12')
+    """
+    name = cell(file)
+    if name is not None:
+        return f"{name}, line {line}"
+    return f"{file if folder else os.path.basename(file)}:{line}"
+
+
+def source_line(frame: FrameType | None = None) -> str | None:
+    """``file:line`` of the innermost frame outside this package, or cell and line: the user's call.
+
+    Args:
+        frame: where another thread is; the caller's if left out.
+    """
+    if lines_again and frame is None:
+        return lines_again[-1]
+    return next(_user_lines(sys._getframe(1) if frame is None else frame), None)
+
+
+def user_place() -> tuple[str, int]:
+    """The file and the line of the innermost frame outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("unknown", 0)
+
+
+def source_lines(most: int = 8) -> str:
+    """The user's call and what called it, innermost first: ``"model.py:12 < train.py:40"``."""
+    return " < ".join(islice(_user_lines(sys._getframe(1)), most))
+
+
+def users(name: str) -> bool:
+    """Whether a file is the user's, or a cell: neither this package's nor what runs its ``with`` blocks."""
+    return (
+        not name.startswith(PACKAGE)
+        and name != contextlib.__file__
+        and (not name.startswith("<") or bool(cell(name)))
+    )
+
+
+def _user_lines(frame: FrameType | None) -> Iterator[str]:
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if users(name):
+            yield in_words(name, frame.f_lineno)
+            if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
+                return  # below is only what runs the cell
+        frame = frame.f_back
+
+
+# -- frames, found in a fraction of a microsecond
+
+#: Functions that are remembered, before all are forgotten.
+KEPT = 8192
+
+#: By the identity of a function's code: 0 if it is not the user's, else its number.
+functions: dict[int, int] = {}
+#: The code of these, so that their identity stays their own.
+_codes: list[CodeType] = []
+_numbers = count(1)
+
+
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """The first frame of the user's from this one on, and the number of its function."""
+    while frame is not None:
+        function = functions.get(id(frame.f_code))
+        if function is None:
+            function = remember(frame.f_code)
+        if function:
+            return frame, function
+        frame = frame.f_back
+    return None, 0
+
+
+def remember(code: CodeType) -> int:
+    """The number of a function; 0 if it is not the user's."""
+    if len(_codes) >= KEPT:
+        functions.clear()
+        _codes.clear()
+    _codes.append(code)
+    function = functions[id(code)] = next(_numbers) if users(code.co_filename) else 0
+    return function
+
+
+def threads_in_calls() -> list[str]:
+    """The user's threads that are in a call of the package now, by name."""
+    here = []
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame: FrameType | None = frames.get(thread.ident or 0)
+        while frame is not None and not users(frame.f_code.co_filename):
+            if frame.f_code.co_filename.startswith(PACKAGE) and not thread.name.startswith("spmdsim "):
+                here.append(thread.name)
+                break
+            frame = frame.f_back
+    return here

@@ -1,0 +1,630 @@
+"""Sharded checkpoints: saved on one mesh, loaded on another, whole after a crash, never silently damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from processes import run_python
+from safetensors.numpy import save_file
+
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.arrays import checkpoint
+from spmdsim.arrays.checkpoint_folder import Saving
+from spmdsim.arrays.file_arrays import FileArray
+from spmdsim.arrays.files import open_array
+from spmdsim.errors import InputError, UsageTypeError, WorldError
+
+
+@pytest.fixture
+def shared(world, tmp_path) -> Path:
+    """One folder for all ranks."""
+    return Path(world.gather_objects([str(tmp_path)] * len(world.ranks))[0])
+
+
+def values() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "w": rng.normal(size=(13, 7)).astype(np.float32),
+        "b": np.arange(7, dtype=ml_dtypes.bfloat16),
+        "count": np.array(3),
+        "empty": np.zeros((0, 4)),
+        "flags": np.array([True, False, True]),
+        "wave": (rng.normal(size=(6, 5, 2)) @ np.array([1, 1j])).astype(np.complex64),
+        "phase": np.array(0.5 - 2j),
+        "no waves": np.zeros((0, 4), np.complex128),
+    }
+
+
+def tensors(world, mesh) -> dict[str, Tensor]:
+    layouts = {
+        "w": mesh("a", "b"),
+        "b": mesh(("b", "a")),
+        "count": mesh(),
+        "empty": mesh("a", None),
+        "flags": mesh("b"),
+        "wave": mesh("b", "a"),
+        "phase": mesh(),
+        "no waves": mesh("a", None),
+    }
+    return {name: Tensor.from_global(v, layouts[name], world) for name, v in values().items()}
+
+
+@pytest.mark.ranks(1, 4, 8)
+def test_round_trip_on_another_mesh_and_rank_count(world, shared):
+    mesh = {1: Mesh((1, 1), ("a", "b")), 4: Mesh((2, 2), ("a", "b")), 8: Mesh((2, 4), ("a", "b"))}[world.size]
+    checkpoint.save(shared / "c", tensors(world, mesh))
+    line = Mesh((world.size,), ("x",))
+    for layouts in (None, lambda name, shape: line(*["x"] * bool(shape), *[None] * (len(shape) - 1))):
+        for name, tensor in checkpoint.load(shared / "c", world, layouts).items():
+            assert tensor.dtype == values()[name].dtype
+            np.testing.assert_array_equal(tensor.full(), values()[name])
+    world.barrier()
+    one = LockStep(3)
+    three = Mesh((3,), ("x",))
+    back = checkpoint.load(
+        shared / "c", one, lambda name, shape: three(*[None] * max(0, len(shape) - 1), *["x"] * bool(shape))
+    )
+    np.testing.assert_array_equal(back["w"].full(), values()["w"])
+    np.testing.assert_array_equal(back["wave"].full(), values()["wave"])
+
+
+@pytest.mark.ranks(2)
+def test_files_hold_complex_numbers_as_pairs_of_real_ones(world, shared):
+    """Check the pairs that other readers of safetensors see: the format has no complex128."""
+    mesh = Mesh((2,), ("x",))
+    x = Tensor.from_global(np.array([1 + 2j, 3 - 4j, 5j, -6.0]), mesh("x"), world)
+    checkpoint.save(shared / "c", {"x": x})
+    entry = checkpoint.read_manifest(shared / "c")
+    assert entry["tensors"]["x"]["dtype"] == "C128" and entry["tensors"]["x"]["shape"] == [4]
+    files = [shared / "c" / entry["data"] / shard["file"] for shard in entry["tensors"]["x"]["shards"]]
+    pairs = np.concatenate([open_array(file, "x")[:] for file in files])
+    assert pairs.tolist() == [[1, 2], [3, -4], [0, 5], [-6, 0]]
+    world.barrier()
+    if 0 in world.ranks:
+        files[0].write_bytes(files[0].read_bytes()[:-8] + struct.pack("<d", 7.0))
+    world.barrier()
+    with pytest.raises(InputError, match=r"'x' in .* is damaged: its checksum differs"):
+        checkpoint.load(shared / "c", world)
+
+
+@pytest.mark.ranks(2)
+def test_elements_that_files_cannot_hold_are_refused_by_all_ranks(world, shared):
+    """Each rank knows it from the type, and goes on; nothing was written."""
+    x = Tensor.from_global(np.arange(4).astype(ml_dtypes.float8_e5m2), Mesh((2,), ("x",))("x"), world)
+    with pytest.raises(
+        InputError, match=r"save\(\) cannot write 'x': .*float8_e5m2; convert it with .astype, at "
+    ):
+        checkpoint.save(shared / "c", {"x": x})
+    assert not (shared / "c").exists()
+    assert Tensor.from_global(np.ones(4), Mesh((2,), ("x",))("x"), world).full().sum() == 4
+
+
+@pytest.mark.ranks(8)
+def test_each_shard_is_written_once_and_only_what_overlaps_is_read(world, shared, monkeypatch):
+    mesh = Mesh((2, 4), ("a", "b"))
+    x = Tensor.from_global(np.arange(64.0).reshape(16, 4), mesh("a", None), world)
+    checkpoint.save(shared / "c", {"x": x})
+    assert len(checkpoint.read_manifest(shared / "c")["tensors"]["x"]["shards"]) == 2
+    read = []
+    original = checkpoint.open_array
+
+    def counting(path, name=None):
+        source = original(path, name)
+        return type(source)(
+            source.path,
+            source.shape,
+            source.dtype,
+            lambda index: (read.append((path.name, index)), source.read(index))[1],
+        )
+
+    monkeypatch.setattr(checkpoint, "open_array", counting)
+    line = Mesh((8,), ("x",))
+    loaded = checkpoint.load(shared / "c", world, lambda *_: line("x", None), verify=False)
+    rows = {len(range(*index[0].indices(8))) for _, index in read}
+    assert rows == {2}  # two rows of sixteen each, never a whole shard of eight
+    np.testing.assert_array_equal(loaded["x"].full(), np.arange(64.0).reshape(16, 4))
+
+
+@pytest.mark.ranks(4)
+def test_a_crash_while_saving_leaves_the_previous_checkpoint(world, shared, monkeypatch):
+    mesh = Mesh((2, 2), ("a", "b"))
+    checkpoint.save(shared / "c", tensors(world, mesh))
+
+    def crash(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_rank", crash)
+    with pytest.raises(InputError, match=r"rank 0 cannot write .*No space left"):
+        checkpoint.save(shared / "c", tensors(world, mesh))
+    monkeypatch.undo()
+    np.testing.assert_array_equal(checkpoint.load(shared / "c", world)["w"].full(), values()["w"])
+    world.barrier()
+    if 0 in world.ranks:
+        assert len([p for p in (shared / "c").iterdir() if p.is_dir()]) == 1
+
+
+@pytest.mark.ranks(4)
+def test_damage_is_named_on_all_ranks(world, shared):
+    mesh = Mesh((2, 2), ("a", "b"))
+    checkpoint.save(shared / "c", tensors(world, mesh))
+    manifest = checkpoint.read_manifest(shared / "c")
+    file = shared / "c" / manifest["data"] / manifest["tensors"]["w"]["shards"][-1]["file"]
+    original = file.read_bytes() if 0 in world.ranks else b""
+    world.barrier()
+
+    def damage(content: bytes) -> None:
+        if 0 in world.ranks:
+            file.write_bytes(content)
+        world.barrier()
+
+    at = original.index(b"}}") + 40 if original else 0
+    damage(original[:at] + b"\xff" + original[at + 1 :])
+    with pytest.raises(InputError, match="is damaged: its checksum differs"):
+        checkpoint.load(shared / "c", world)
+    world.barrier()
+    damage(original[:-3])
+    with pytest.raises(InputError, match=r"cut short|damaged"):
+        checkpoint.load(shared / "c", world)
+    world.barrier()
+    if 0 in world.ranks:
+        file.unlink()
+    world.barrier()
+    with pytest.raises(InputError, match="there is no file"):
+        checkpoint.load(shared / "c", world)
+
+
+def test_foreign_folders_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no checkpoint in"):
+        checkpoint.load(tmp_path, LockStep(1))
+    for content in (
+        "not json",
+        "[]",
+        json.dumps({"spmdsim_checkpoint": 1, "data": "../../etc", "tensors": {}}),
+    ):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(InputError, match="not the manifest"):
+            checkpoint.load(tmp_path, LockStep(1))
+    (tmp_path / "manifest.json").write_text(json.dumps({"spmdsim_checkpoint": 9, "data": "x", "tensors": {}}))
+    with pytest.raises(InputError, match="version 9"):
+        checkpoint.load(tmp_path, LockStep(1))
+
+
+def test_the_files_are_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    (folder,) = [p for p in tmp_path.iterdir() if p.is_dir()]
+    for path in folder.iterdir():  # the data begin at a multiple of 8 bytes
+        assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+    arrays = safetensors.load_file(folder / "rank-00001.safetensors")
+    np.testing.assert_array_equal(arrays["x"], [[3, 4, 5]])
+    np.testing.assert_array_equal(open_array(folder / "rank-00000.safetensors", "x")[:], [[0, 1, 2]])
+
+
+ENTRY = ("tensors", "x")
+LIES = {
+    "a file elsewhere": ((*ENTRY, "shards", 0, "file"), "../../passwd"),
+    "an absolute file": ((*ENTRY, "shards", 0, "file"), "/etc/passwd"),
+    "a hidden file": ((*ENTRY, "shards", 0, "file"), ".rank"),
+    "more than there is memory": ((*ENTRY, "shape"), [10**9, 10**9]),
+    "a negative size": ((*ENTRY, "shape"), [-2, 3]),
+    "no shape": ((*ENTRY, "shape"), "abc"),
+    "an unknown type": ((*ENTRY, "dtype"), "Q8"),
+    "bounds that leave a gap": ((*ENTRY, "shards", 0, "bounds"), [[0, 0], [0, 3]]),
+    "bounds beyond the shape": ((*ENTRY, "shards", 1, "bounds"), [[1, 4], [0, 3]]),
+    "bounds of fewer dims": ((*ENTRY, "shards", 0, "bounds"), [[0, 1]]),
+    "no shards": ((*ENTRY, "shards"), []),
+    "a layout without axes": ((*ENTRY, "layout"), {"mesh": [2]}),
+    "another checksum's type": ((*ENTRY, "shards", 0, "crc32"), "1"),
+    "an entry that is none": (ENTRY, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_manifest_is_not_believed(lie, tmp_path):
+    """Nothing outside the folder is opened, and nothing is allocated, on the word of a manifest."""
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (*path, last), value = LIES[lie]
+    place = manifest
+    for key in path:
+        place = place[key]
+    place[last] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    for verify in (True, False):
+        with pytest.raises(InputError, match="is not the manifest of a checkpoint"):
+            checkpoint.load(tmp_path, LockStep(2), lambda name, shape: x.layout, verify=verify)
+
+
+def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
+    mesh = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), mesh("a", None), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    with pytest.raises(InputError, match="has no 'y', but a layout is given for it"):
+        checkpoint.load(tmp_path, LockStep(2), {"y": mesh("a")})
+    with pytest.raises(
+        WorldError, match=r"saved on a=2, but 1 rank is running; load\(\) takes other layouts"
+    ):
+        checkpoint.load(tmp_path, LockStep(1))
+    with pytest.raises(UsageTypeError, match="'x' is a ndarray"):
+        checkpoint.save(tmp_path, {"x": np.ones(3)})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["tensors"]["x"]["dtype"] = "F32"
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="elements of type float64, not F32"):
+        checkpoint.load(tmp_path, LockStep(2))
+
+
+def test_some_layouts_may_be_given_and_a_mesh_may_name_its_ranks(tmp_path):
+    pair, line = Mesh((2,), ("a",), ranks=(3, 1)), Mesh((4,), ("b",))
+    world = LockStep(4)
+    x, y = (Tensor.from_global(np.arange(8.0) + k, pair("a"), world) for k in range(2))
+    checkpoint.save(tmp_path, {"x": x, "y": y})
+    loaded = checkpoint.load(tmp_path, LockStep(4), {"y": line("b")})
+    assert (loaded["x"].layout, loaded["y"].layout) == (x.layout, line("b"))
+    np.testing.assert_array_equal(loaded["x"].full(), np.arange(8.0))
+    np.testing.assert_array_equal(loaded["y"].full(), np.arange(8.0) + 1)
+
+
+def test_what_cannot_be_written_or_read_is_said(tmp_path, monkeypatch):
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(tmp_path / "c", {"x": x})
+    file = tmp_path / "c" / checkpoint.read_manifest(tmp_path / "c")["data"] / "rank-00001.safetensors"
+    held = file.read_bytes()
+    with pytest.raises(InputError, match=r"rank 0 cannot write to '.*rank-00001.*': File exists"):
+        checkpoint.save(file / "c", {"x": x})
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(InputError, match="ranks save to different folders: rank 0"),
+    ):
+        patch.setattr(checkpoint, "sees", lambda folder: False)
+        checkpoint.save(tmp_path / "c", {"x": x})
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(InputError, match=r"manifest in .* cannot be written: full"),
+    ):
+        patch.setattr(Saving, "replace_manifest", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        checkpoint.save(tmp_path / "c", {"x": x})
+    for content, says in (
+        (b"\xff" * 8, "is not a .safetensors file"),
+        (held.replace(b"[1, 3]", b"[3, 1]"), r"has shape \(3, 1\), not that of its bounds"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=says):
+            checkpoint.load(tmp_path / "c", LockStep(2))
+
+
+# -- ranks that disagree, and saves that are killed -------------------------------------------------
+
+
+def entries(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", ["name", "fewer", "more", "type", "shape", "layout", "values"])
+def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world, shared, monkeypatch):
+    mesh = Mesh((2, 2), ("a", "b"))
+
+    def x(value, layout=("a", None), shape=(8, 6)):
+        return Tensor.from_global(np.full(shape, value), mesh(*layout), world)
+
+    checkpoint.save(shared / "c", {"x": x(1), "y": x(1)})
+    before = entries(shared / "c") if 0 in world.ranks else set()
+    same = x(2)
+    good, bad, says = {
+        "name": ({"x": x(2)}, {"z": x(2)}, "'x' is saved on rank 0 and not on rank 2"),
+        "fewer": ({"x": same, "y": x(2)}, {"x": same}, "'y' is saved on rank 0 and not on rank 2"),
+        "more": ({"x": same}, {"x": same, "y": x(2)}, "'y' is saved on rank 2 and not on rank 0"),
+        "values": (
+            {"x": same},
+            {"x": same},
+            r"'x' is int64\[8, 6\] .* on rank 0, another tensor, int64\[8, 6\]",
+        ),
+        "type": ({"x": x(2)}, {"x": x(np.float32(2))}, r"'x' is int64\[8, 6\] .* on rank 0, float32"),
+        "shape": (
+            {"x": x(2)},
+            {"x": x(2, shape=(6, 8))},
+            r"'x' is int64\[8, 6\] .* on rank 0, int64\[6, 8\]",
+        ),
+        "layout": (
+            {"x": x(2)},
+            {"x": x(2, layout=(None, "a"))},
+            r"'x' is .*\[a, -\] .* on rank 0, .*\[-, a\]",
+        ),
+    }[case]
+    described = checkpoint._to_save(bad)[1]
+    if case == "values":
+        described = {"x": (described["x"][0], described["x"][1] + 1)}
+    gather = world.gather_objects
+
+    def disagreeing(mine, what):  # what all ranks would hear if rank 2 saved something else
+        reports = gather(mine, what)
+        return [*reports[:2], (reports[2][0], described), *reports[3:]]
+
+    monkeypatch.setattr(world, "gather_objects", disagreeing)
+    with pytest.raises(WorldError, match=f"the ranks save different tensors: {says}"):
+        checkpoint.save(shared / "c", good)
+    monkeypatch.undo()
+    world.barrier()
+    assert 0 not in world.ranks or entries(shared / "c") == before
+    np.testing.assert_array_equal(checkpoint.load(shared / "c", world)["y"].full(), np.full((8, 6), 1))
+
+
+def test_tensors_of_two_worlds_are_refused(tmp_path):
+    line = Mesh((2,), ("a",))("a")
+    one, two = (Tensor.from_global(np.arange(4.0), line, LockStep(2)) for _ in range(2))
+    with pytest.raises(WorldError, match="tensors of one world, but 'one' and 'two' are of two"):
+        checkpoint.save(tmp_path, {"one": one, "two": two})
+
+
+KILLED = """\
+import os, signal, sys
+import numpy as np
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.arrays import checkpoint, checkpoint_folder
+where, folder = sys.argv[1:]
+world = LockStep(2)
+
+def x(value):
+    return {"x": Tensor.from_global(np.full((4, 4), value), Mesh((2,), ("a",))("a", None), world)}
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.save(folder, x(1))
+if where == "begin":
+    checkpoint_folder.sync_folder = kill
+elif where == "data":
+    checkpoint._write_rank = kill
+elif where == "manifest":
+    os.replace = kill
+elif where == "old":
+    checkpoint_folder.shutil.rmtree = kill
+elif where == "word":
+    checkpoint_folder.Saving.end = kill
+checkpoint.save(folder, x(2))
+"""
+
+
+@pytest.mark.parametrize("where", ["begin", "data", "manifest", "old", "word"])
+def test_what_a_killed_save_left_is_removed_by_the_next(where, tmp_path):
+    """Wherever it is killed: what can be loaded is the old or the new checkpoint, and nothing is left in the end."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    folder = tmp_path / "c"
+    result = run_python(tmp_path / "killed.py", where, folder)
+    assert result.returncode == -9, result.stderr
+    assert len(entries(folder)) > 2
+    value = 2 if where in ("old", "word") else 1
+    np.testing.assert_array_equal(checkpoint.load(folder, LockStep(2))["x"].full(), np.full((4, 4), value))
+    x = Tensor.from_global(np.full((4, 4), 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(folder, {"x": x})
+    assert entries(folder) == {"manifest.json", checkpoint.read_manifest(folder)["data"]}
+    np.testing.assert_array_equal(checkpoint.load(folder, LockStep(2))["x"].full(), np.full((4, 4), 3))
+
+
+def test_a_save_that_is_under_way_elsewhere_is_left_alone(tmp_path):
+    """Two saves into one folder, the second within the first: both end well, and the later one is the checkpoint."""
+    line = Mesh((2,), ("a",))
+    x = Tensor.from_global(np.arange(4.0), line("a"), LockStep(2))
+    first, foreign = Saving(tmp_path, "0" * 12), Saving(tmp_path, "1" * 12)
+    first.begin()
+    (first.data / "rank-00000.safetensors").write_bytes(b"half")
+    foreign.begin()
+    os.close(foreign._lock)  # as of a process of another machine, whose locks cannot be seen
+    (tmp_path / f"{'1' * 12}.saving").write_text("another-machine")
+    checkpoint.save(tmp_path, {"x": x})
+    assert (first.data / "rank-00000.safetensors").read_bytes() == b"half" and foreign.data.is_dir()
+    for _ in range(2):  # what has ended has nothing left to forget
+        first.end()
+    os.utime(tmp_path / f"{'1' * 12}.saving", (0, 0))
+    checkpoint.save(tmp_path, {"x": x})
+    assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}
+
+
+def test_nothing_is_removed_beside_a_manifest_that_cannot_be_read(tmp_path):
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+    checkpoint.save(tmp_path, {"x": x})
+    data = checkpoint.read_manifest(tmp_path)["data"]
+    (tmp_path / "manifest.json").write_text('{"spmdsim_checkpoint": 9, "data": "later", "tensors": {}}')
+    checkpoint.save(tmp_path, {"x": x})
+    assert (tmp_path / data).is_dir()
+
+
+def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
+    """Files and the folders that name them are flushed, in this order."""
+    order: list[str] = []
+    flush, rename = os.fsync, os.replace
+
+    def name_of(descriptor: int) -> str:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            assert os.fstat(descriptor).st_size  # nothing waits in a buffer
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+
+    monkeypatch.setattr(os, "fsync", lambda d: (order.append(name_of(d)), flush(d))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("replace"), rename(a, b))[1])
+    x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
+    checkpoint.save(tmp_path / "c", {"x": x})
+    data = checkpoint.read_manifest(tmp_path / "c")["data"]
+    at = order.index("replace")
+    assert {"rank-00000.safetensors", "rank-00001.safetensors", f"manifest.json.{data}", "c"} <= set(
+        order[:at]
+    )
+    last_data = max(k for k, name in enumerate(order) if name.startswith("rank-"))
+    assert data in order[last_data:at] and order.count(data) == 3  # each rank, and before the manifest
+    assert order[at + 1 :] == ["c"]
+
+
+PROGRAM = """\
+import sys
+import numpy as np
+from spmdsim import Mesh, Tensor, world
+from spmdsim.arrays import checkpoint
+w, case, folder = world(), *sys.argv[1:]
+bad = w.rank == 1
+x = Tensor.from_global(np.arange(8.0), Mesh((2,), ("a",))("a"), w)
+checkpoint.save(folder, {"x": x})
+if case == "names":
+    checkpoint.save(folder, {"y" if bad else "x": x})
+if case == "folders":
+    checkpoint.save(folder + "-of-1" if bad else folder, {"x": x})
+if case == "load":
+    checkpoint.save(folder + "-second", {"x": x})
+    checkpoint.load(folder + "-second" if bad else folder, w)
+line = Mesh((2,), ("a",))
+if case in ("layouts", "unknown", "too few"):
+    other = {"x": line(None)} if case == "layouts" else {"y": line(None)} if case == "unknown" else {"x": Mesh((3,), ("a",))("a")}
+    checkpoint.load(folder, w, other if bad else None)
+if case == "no folder":
+    checkpoint.load(folder + "-second" if bad else folder, w)
+"""
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("names", "the ranks save different tensors: 'x' is saved on rank 0 and not on rank 1"),
+        ("folders", "the ranks save to different folders: rank 1 has no"),
+        ("load", "the ranks load different checkpoints: rank 0 that of"),
+        ("no folder", "there is no checkpoint in"),
+        ("layouts", "ranks disagree about the layout of tensor 'x': rank 0 makes"),
+        ("unknown", "has no 'y', but a layout is given for it"),
+        ("too few", "but 2 ranks are running"),
+    ],
+)
+def test_real_ranks_that_disagree(case, says, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    result = run_python(
+        "-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py", case, tmp_path / "c", cwd=tmp_path
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.count(says) == 1 and "Traceback" not in result.stderr
+    assert "at program.py:" in result.stderr
+    arrays = checkpoint.load(tmp_path / "c", LockStep(2))
+    np.testing.assert_array_equal(arrays["x"].full(), np.arange(8.0))
+    assert entries(tmp_path / "c") == {"manifest.json", checkpoint.read_manifest(tmp_path / "c")["data"]}
+
+
+@pytest.mark.parametrize("others", [(), (None,), ("another problem",)])
+def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
+    """Where all have a problem the first one's words say it; where some have none, it is said whose it is."""
+    ranks = [checkpoint._ManifestFacts(problem, "data", "/there") for problem in others]
+    world = SimpleNamespace(ranks=[0], gather_objects=lambda mine, what: [*mine, *ranks])
+    with pytest.raises(InputError) as error:
+        checkpoint.load(tmp_path, world)
+    assert str(error.value).startswith("rank 0: ") == (None in others)
+
+
+#: Saves tensors of one number, the next one in each step, until a file appears.
+SAVES_FOR_EVER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.arrays import checkpoint
+folder, step, mesh, world = Path(sys.argv[1]), 0, Mesh((4,), ("a",)), LockStep(4)
+while not (folder / "stop").exists():
+    array = np.full((64, 8), step, np.float32)
+    checkpoint.save(folder / "c", {name: Tensor.from_global(array, mesh("a", None), world) for name in "xyz"})
+    step += 1
+    time.sleep(0.01)  # else a reader on a busy machine may never be as fast
+print(step)
+"""
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_checkpoint_is_read_whole_while_another_job_saves(verify, tmp_path, monkeypatch):
+    """Each load has one save's numbers, also where the files go away between manifest and shards."""
+    program = tmp_path / "saves.py"
+    program.write_text(SAVES_FOR_EVER)
+    replaced = []
+
+    def opened(file, name):
+        if len(replaced) < 8:  # wait until the save that the manifest named is gone, as a slow reader would
+            for _ in range(60_000):
+                if file.exists():
+                    time.sleep(0.001)
+            replaced.append(not file.exists())
+        return open_array(file, name)
+
+    writer = subprocess.Popen(
+        [sys.executable, program, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not (tmp_path / "c" / "manifest.json").exists():
+            assert writer.poll() is None, writer.communicate()
+            time.sleep(0.01)
+        monkeypatch.setattr(checkpoint, "open_array", opened)
+        for _ in range(40):
+            loaded = checkpoint.load(
+                tmp_path / "c", LockStep(2), lambda *_: Mesh((2,), ("b",))("b", None), verify=verify
+            )
+            assert (
+                len({float(number) for tensor in loaded.values() for number in np.unique(tensor.full())}) == 1
+            )
+    finally:
+        (tmp_path / "stop").touch()
+        told, problems = writer.communicate(timeout=120)
+    assert all(replaced) and len(replaced) == 8
+    assert int(told) > 8 and not problems
+
+
+def test_a_file_that_is_missing_for_good_is_named(tmp_path):
+    world = LockStep(4)
+    checkpoint.save(tmp_path / "c", tensors(world, Mesh((2, 2), ("a", "b"))))
+    next((tmp_path / "c").glob("*/rank-00001.safetensors")).unlink()
+    with pytest.raises(InputError, match=r"there is no file .*rank-00001\.safetensors"):
+        checkpoint.load(tmp_path / "c", world)
+
+
+@pytest.mark.ranks(4)
+def test_models_of_other_systems_are_read_slice_by_slice(world, shared, monkeypatch):
+    folder = shared
+    rng = np.random.default_rng(0)
+    arrays = {
+        "embed": rng.normal(size=(7, 4)).astype(np.float32),
+        "norm": rng.normal(size=4).astype(ml_dtypes.bfloat16),
+    }
+    if 0 in world.ranks:
+        save_file(arrays, folder / "model.safetensors")
+    world.gather_objects([None] * len(world.ranks), "saved")
+    mesh, read = Mesh((2, 2), ("dp", "tp")), []
+    layouts = {"embed": mesh("tp", None), "norm": mesh(None)}
+    original = FileArray.__getitem__
+    monkeypatch.setattr(
+        FileArray, "__getitem__", lambda self, index: read.append(index) or original(self, index)
+    )
+    for place in (folder, folder / "model.safetensors"):
+        for wanted in (layouts, lambda name, shape: layouts[name]):
+            loaded = checkpoint.load(place, world, wanted)
+            assert {name: t.layout for name, t in loaded.items()} == layouts
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(loaded[name].full(), array)
+    rows = {index[0].stop - index[0].start for index in read if len(index) == 2}
+    assert rows & {3, 4} and rows <= {
+        1,
+        3,
+        4,
+    }  # a rank's own, and single rows by which real ranks compare files
+    assert [*checkpoint.load(folder, world, {"norm": mesh("dp")})] == ["norm"]
+    with pytest.raises(
+        InputError, match="has no array 'embd', the nearest is 'embed', but a layout is given for it"
+    ):
+        checkpoint.load(folder, world, {"embd": mesh(None, None)})
+    with pytest.raises(InputError, match=r"layouts must be given for .*, which has none for its 2 arrays"):
+        checkpoint.load(folder, world)
+    with pytest.raises(InputError, match=r"there is no file .*none.safetensors"):
+        checkpoint.load(folder / "none.safetensors", world, layouts)

@@ -1,0 +1,137 @@
+"""Random numbers keyed by the global index."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spmdsim import LockStep, Mesh
+from spmdsim.arrays import random as source
+from spmdsim.errors import InputError
+
+
+@given(st.data())
+def test_a_block_is_the_block_of_the_whole(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
+    index = tuple(slice(*sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n))))) for n in shape)
+    dtype = data.draw(st.sampled_from(["f4", "f8", "f2"]))
+    make = data.draw(st.sampled_from([source.normal_block, source.uniform_block]))
+    whole = make(tuple(slice(0, n) for n in shape), shape, dtype, seed=3)
+    assert make(index, shape, dtype, seed=3).tobytes() == np.ascontiguousarray(whole[index]).tobytes()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_the_chunk_does_not_matter(monkeypatch, chunk):
+    shape, index = (5, 6, 7), (slice(1, 4), slice(0, 6), slice(2, 7))
+    expected = source.normal_block(index, shape)
+    monkeypatch.setattr(source, "CHUNK", chunk)
+    assert source.normal_block(index, shape).tobytes() == expected.tobytes()
+
+
+def test_indices_beyond_32_bits_are_other_numbers():
+    shape = (1 << 20, 1 << 14)
+    edge = 1 << 18  # element 2**32 begins row 2**18
+    rows = source.normal_block((slice(edge - 1, edge + 1), slice(0, 1 << 14)), shape)
+    assert rows[1].tobytes() != source.normal_block((slice(0, 1), slice(0, 1 << 14)), shape).tobytes()
+    assert (
+        rows[0].tobytes() == source.normal_block((slice(edge - 1, edge), slice(0, 1 << 14)), shape).tobytes()
+    )
+    odd = (3, (1 << 32) - 5)  # rows that begin in the middle of a word
+    block = source.normal_block((slice(0, 3), slice(0, 11)), odd)
+    assert block[1].tobytes() == source.normal_block((slice(1, 2), slice(0, 11)), odd).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_moments_and_independence(dtype):
+    shape = (512, 1024)
+    x = source.normal_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=1)
+    n = x.size
+    moments = [x.mean(), x.var() - 1, (x**3).mean(), (x**4).mean() - 3]
+    spread = [1, 2**0.5, 15**0.5, 96**0.5]
+    assert all(abs(m) < 5 * s / n**0.5 for m, s in zip(moments, spread))
+    for shift in (1, 1024, 1025):
+        flat = x.reshape(-1)
+        assert abs((flat[:-shift] * flat[shift:]).mean()) < 5 / n**0.5
+    other = source.normal_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=2)
+    assert abs((x * other).mean()) < 5 / n**0.5
+    u = source.uniform_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=1)
+    assert u.min() >= 0 and u.max() < 1
+    counts = np.histogram(u, 64, (0, 1))[0]
+    assert ((counts - n / 64) ** 2 / (n / 64)).sum() < 64 + 6 * (2 * 64) ** 0.5
+
+
+@pytest.mark.ranks(1, 2, 3, 8)
+def test_the_same_tensor_on_any_number_of_ranks(world):
+    line = Mesh((world.size,), ("x",))
+    whole = source.normal_block((slice(0, 13), slice(0, 9)), (13, 9), "f4", seed=7) * np.float32(
+        0.5
+    ) + np.float32(2)
+    for layout in (line("x", None), line(None, "x"), line(None, None)):
+        x = source.normal((13, 9), layout, world, mean=2.0, std=0.5, seed=7)
+        assert x.full().tobytes() == whole.tobytes()
+    u = source.uniform((13, 9), line("x", None), world, low=-1, high=1, seed=7).full()
+    assert -1 <= u.min() < -0.5 and 0.5 < u.max() < 1
+
+
+def mixed(bits: int) -> int:
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+        bits = (bits ^ bits >> shift) * factor % 2**32
+    return bits ^ bits >> 15
+
+
+@pytest.mark.parametrize(("seed", "stream"), [(0, 0), (3, 1), (2**32 + 7, 2)])
+def test_the_bits_of_an_element_stay_what_they_are(seed, stream):
+    """Written with Python's integers: files and published numbers rest on them."""
+    numbers = [0, 1, 5, 2**31 + 3, 2**32 - 1, 2**32, 3 * 2**32 + 9]
+    expected = []
+    for number in numbers:
+        high, low = divmod(number, 2**32)
+        key = mixed((seed ^ 0x9E3779B9) % 2**32)
+        key = mixed((key + seed // 2**32) % 2**32)
+        key = mixed((key + high * 0x85EBCA6B + stream * 0xC2B2AE35) % 2**32)
+        expected.append(mixed((mixed(low ^ key) + mixed((key + 0x27D4EB2F) % 2**32)) % 2**32))
+    bits = source._Bits(seed, stream)
+    for number, wanted in zip(numbers, expected):
+        out = np.empty(1, np.uint32)
+        bits.fill(np.array([number], np.uint64), out)
+        assert int(out[0]) == wanted
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_numbers_are_made_of_the_bits_as_written_down(dtype):
+    """Uniform ones of the upper 24 or 53 bits, normal ones by Box and Muller, of one word from either stream."""
+    shape, seed = (3, 50), 2**40 + 9
+    one, two = (np.empty(150, np.uint32) for _ in "ab")
+    for stream, out in ((1, one), (2, two)):
+        source._Bits(seed, stream).fill(np.arange(150, dtype=np.uint64), out)
+    words = [(int(a), int(b)) for a, b in zip(one, two)]
+    index = (slice(0, 3), slice(0, 50))
+    if dtype == "f8":
+        uniform = [((a >> 5) * 2**26 + (b >> 6)) / 2**53 for a, b in words]
+    else:
+        uniform = [(a >> 8) / 2**24 for a, _ in words]
+    expected = np.array(uniform).astype(dtype).reshape(shape)
+    np.testing.assert_array_equal(source.uniform_block(index, shape, dtype, seed), expected)
+    normal = [
+        math.sqrt(-2 * math.log((a + 0.5) / 2**32)) * math.cos(2 * math.pi * b / 2**32) for a, b in words
+    ]
+    numbers = source.normal_block(index, shape, dtype, seed).astype(float)
+    tolerance = {"f8": 1e-12, "f4": 3e-6, "f2": 3e-3}[dtype]
+    np.testing.assert_allclose(numbers, np.reshape(normal, shape), rtol=tolerance, atol=tolerance)
+
+
+def test_no_seed_is_another_one_and_what_is_random_is_a_float():
+    line = Mesh((2,), ("x",))
+    for make, block in ((source.normal, source.normal_block), (source.uniform, source.uniform_block)):
+        first = block((slice(0, 6),), (6,), np.float32, 0)
+        plain = make((6,), line("x"), LockStep(2))
+        assert plain.full().tobytes() == first.tobytes() and not plain.requires_grad
+        assert make((6,), line("x"), LockStep(2), requires_grad=True).requires_grad
+        with pytest.raises(InputError, match=r"^random tensors are of floating types, not int32$"):
+            make((6,), line("x"), LockStep(2), dtype=np.int32)
+    around = source.normal((6,), line("x"), LockStep(2), mean=3.0).full()
+    np.testing.assert_array_equal(around, source.normal_block((slice(0, 6),), (6,)) + np.float32(3))

@@ -1,0 +1,64 @@
+"""Cells and arrows of schedules: ranges that cannot be read as subtractions, and a legend."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spmdsim import show
+from spmdsim.cli.main import main
+from spmdsim.collectives import schedule_of
+from spmdsim.collectives.history import unroll
+from spmdsim.figures.explore.schedules import schedule_facts
+from spmdsim.figures.figures import figure
+from spmdsim.figures.schedule_figures import label, value_words
+
+MINUS = re.compile(r"\d-\d")
+
+
+def numbers(words: str, size: int) -> set[int]:
+    """The numbers that words stand for, read as their legend says."""
+    if words == "∑":
+        return {*range(size)}
+    members: set[int] = set()
+    for part in re.split(r"[+,]", words):
+        first, _, last = part.partition("..")
+        members |= {*range(int(first), int(last or first) + 1)}
+    return members
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "size"),
+    [("all_reduce", "ring", 7), ("all_reduce", "rabenseifner", 8), ("all_gather", "bruck", 8), ("reduce", "binomial", 8)],
+)  # fmt: skip
+def test_words_stand_for_the_ranks_and_chunks_that_they_name(collective, name, size):
+    story = unroll(schedule_of(collective, name, size))
+    seen = {held for state in story.states for rank in state.holds for held in rank.values()}
+    for value in seen:
+        words = value_words(story, value)
+        assert not MINUS.search(words) and numbers(words, size) == {*story.contributors(value)}
+    told = [(label(story, m).lstrip("+"), m) for step in story.steps for m in step]
+    for words, message in told:
+        if words and "chunks" not in words:
+            assert numbers(words, size) == {*message.chunks}, words
+    facts = schedule_facts(story.schedule)
+    assert not any(MINUS.search(words) for words, _ in facts["values"])
+
+
+def test_pictures_text_and_command_have_a_legend(capsys):
+    ring = schedule_of("all_reduce", "ring", 4)
+    image = re.sub(r"<style>.*?</style>|<[^>]*>", " ", figure(ring).svg, flags=re.DOTALL)
+    show(ring)
+    text = capsys.readouterr().out
+    assert main(["collective", "show", "all_reduce", "rabenseifner", "-n", "8"]) == 0
+    command = capsys.readouterr().out
+    for told in (image, text, command):
+        assert "0..2 is 0+1+2" in told and "4..7 is 4, 5, 6, 7" in told and not MINUS.search(told)
+    assert "[0..2]" in text and "[1..3]" in text and "+4..7" in command and "0..7  " in command
+
+
+def test_a_title_says_whose_order_chunks_have(capsys):
+    assert schedule_of("all_reduce", "ring", 4).name == "all_reduce ring on 4 ranks, chunks in MPICH's order"
+    other = schedule_of("all_reduce", "ring", 4, index="openmpi")
+    assert other.name == "all_reduce ring on 4 ranks, chunks in Open MPI's order"

@@ -1,0 +1,114 @@
+"""A training step as a timeline: what was measured, and beside it what a machine model says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from trace_events import slices_of
+
+from spmdsim import LockStep, Machine, Mesh, Tensor, matmul, nn, record
+from spmdsim.cli.main import main
+from spmdsim.figures.timelines import predicted_slices, step_timeline
+from spmdsim.ops import sum as total
+
+#: A byte takes a second, a floating-point operation a second: numbers that are counted by hand.
+COUNTING = Machine("counting", alpha=0.0, beta=1.0, flops=1.0, beta_memory=0.0)
+MESH = Mesh((2,), ("tp",))
+
+
+def step(backward=True):
+    """A product whose contraction is split: forward one all_reduce of 4 x 6 float64, and the gradients."""
+    world = LockStep(2)
+    x = Tensor.from_global(np.ones((4, 8)), MESH(None, "tp"), world)
+    w = Tensor.from_global(np.ones((8, 6)), MESH("tp", None), world)
+    x.requires_grad = w.requires_grad = True
+    with record() as trace:
+        y = matmul(x, w).to(MESH(None, None))
+        if backward:
+            nn.backward(total(y))
+    return trace
+
+
+def test_a_prediction_is_counted_by_hand():
+    slices = {one.name: one for one in predicted_slices(step(backward=False), COUNTING)}
+    # 4 x 4 x 6 multiply-adds on each rank, then 192 bytes: half are received to be added, half added up.
+    assert slices["matmul"].seconds == 2 * 4 * 4 * 6
+    assert slices["all_reduce"].seconds == pytest.approx(192)
+    assert slices["all_reduce"].start == slices["matmul"].start + slices["matmul"].seconds
+
+
+def test_gradients_are_predicted_for_every_operand_that_has_one():
+    slices = predicted_slices(step(), COUNTING)
+    back = next(one for one in slices if one.name == "matmul.backward")
+    inside = sum(
+        one.seconds for one in slices if one.depth and back.start <= one.start < back.start + back.seconds
+    )
+    assert back.seconds - inside == 2 * (2 * 4 * 4 * 6)
+    ends = [one.start + one.seconds for one in slices if not one.depth]
+    starts = [one.start for one in slices if not one.depth]
+    assert starts[1:] == pytest.approx(ends[:-1])  # nothing overlaps, nothing waits
+
+
+def test_both_sides_stand_in_one_file():
+    trace = step()
+    document = json.loads(json.dumps(step_timeline([trace], COUNTING, "LockStep(2)")))
+    slices = slices_of(document)
+    measured = {pid: [e["name"] for e in slices if e["pid"] == pid] for pid in (0, 1, 2)}
+    assert sorted(measured[0]) == sorted(measured[1])
+    # What was predicted is what ran: operators, gradients and collectives.
+    assert sorted(name for name in measured[2]) == sorted(name for name in measured[0])
+    other = document["otherData"]
+    assert other["machine"] == "counting" and other["measured in"] == "LockStep(2)"
+    outer = sum(one.seconds for one in predicted_slices(trace, COUNTING) if not one.depth)
+    assert other["predicted seconds"] == pytest.approx(outer) and outer > 0 and other["measured seconds"] > 0
+    names = {e["args"]["name"] for e in document["traceEvents"] if e.get("name") == "process_name"}
+    assert names == {"rank 0", "rank 1", "predicted on counting"}
+
+
+def test_train_writes_its_last_step(tmp_path, capsys):
+    path = tmp_path / "step.json"
+    assert (
+        main(
+            [
+                "train",
+                "--world",
+                "lockstep",
+                "-n",
+                "2",
+                "--steps",
+                "2",
+                "--batch",
+                "8",
+                "--perfetto",
+                str(path),
+            ]
+        )
+        == 0
+    )
+    document = json.loads(path.read_text())
+    names = [event["name"] for event in slices_of(document)]
+    assert (
+        names.count("matmul") == names.count("matmul.backward") == 3 * 3
+    )  # three layers; two ranks and the prediction
+    assert f"wrote {path}" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "train",
+                "--world",
+                "lockstep",
+                "-n",
+                "2",
+                "--steps",
+                "1",
+                "--machine",
+                "laptp",
+                "--perfetto",
+                str(path),
+            ]
+        )
+        == 2
+    )
+    assert "did you mean 'laptop'?" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""Time axes keep the order and the proportions of events, and cut what is idle."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from drawn_words import titles
+
+from spmdsim.figures.canvas import svg
+from spmdsim.figures.time_axis import CUT, TimeAxis
+from spmdsim.figures.timeline_figures import Bar, lanes
+
+
+def test_two_events_far_apart_are_wide():
+    """Draw two calls of a millisecond, ten idle seconds apart: the calls fill the picture."""
+    bars = [Bar(0, "matmul", 5.0, 5.001), Bar(1, "all_reduce", 15.0, 15.003)]
+    image = svg(lanes(("operators", "collectives"), bars), "trace")
+    wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]
+    assert wide[:2] == [pytest.approx(770 / 4, abs=1), pytest.approx(770 * 3 / 4, abs=1)]
+    assert "cut: nothing happens for 10 s" in image and "nothing happens for 10 s" in titles(image)
+    labels = re.findall(r'class="faint"[^>]*>([\d.]+ \w+)<', image)
+    assert labels[0] == "0 s" and any(
+        label.startswith("10") for label in labels
+    )  # seconds since the first event
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0.0, 1.0)],
+        [(0.0, 1.0), (0.5, 2.0), (2.5, 3.0)],
+        [(0.0, 1e-6), (1.0, 1.0 + 1e-6), (7.0, 7.0 + 1e-6)],
+        [(k * 1e-3, k * 1e-3 + 1e-6) for k in range(200)],
+        [(3.0, 3.0)],
+        [],
+    ],
+)
+def test_places_ascend_and_stay_inside(spans):
+    axis = TimeAxis(spans, 800.0)
+    moments = sorted({moment for span in spans for moment in span})
+    places = [axis.place(moment) for moment in moments]
+    assert places == sorted(places) and all(-1e-6 <= x <= 800 + 1e-6 for x in places)
+    assert all(0 <= x <= 800 + 1e-6 for _, x in axis.ticks())
+    drawn = [end - start for start, end in spans]
+    scales = [(axis.place(end) - axis.place(start)) / (end - start) for start, end in spans if end > start]
+    assert not scales or max(scales) == pytest.approx(min(scales), rel=1e-3)  # one scale for all events
+    for start, end in axis.cuts:
+        assert end - start > sum(drawn) and axis.place(end) - axis.place(start) <= CUT + 1e-6
+
+
+def test_short_pauses_stay():
+    axis = TimeAxis([(0.0, 1.0), (1.5, 2.5)], 100.0)
+    assert not axis.cuts and axis.place(1.5) == pytest.approx(60)

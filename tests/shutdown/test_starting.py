@@ -1,0 +1,90 @@
+"""Ranks that wait where MPI starts: whom for is seen from a process beside, and said where it can be known."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from processes import run_python
+
+from spmdsim.shutdown import starting
+
+
+def without_launcher() -> dict[str, str]:
+    """The variables of a process that no launcher started."""
+    return {name: "" for name in os.environ if name.startswith(("PMI_", "OMPI_", "PMIX_", "SLURM_"))}
+
+
+def test_what_is_done_beside_ends_with_the_block(tmp_path):
+    begun, name = tmp_path / "begun", tmp_path / "name"
+
+    def work() -> None:
+        name.write_text(str(os.getpid()))
+        name.rename(begun)
+        starting.over(3600)
+
+    with starting.beside(work):
+        while not begun.exists():
+            pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(begun.read_text()), 0)
+
+
+PROGRAM = """\
+import sys
+import spmdsim
+from spmdsim.launcher import detect
+if detect().rank == 1:
+    sys.exit(0)
+spmdsim.world()
+print("END")
+"""
+
+
+def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = run_python("-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py")
+    text = done.stdout + done.stderr
+    assert done.returncode == starting.CODE and "END" not in text, text
+    assert (
+        "rank 1 of 3 left the program before it started MPI, where rank" in text
+        and " for it, the job ends" in text
+    )
+
+
+LOADED = """\
+import sys, time
+from spmdsim.launcher import detect
+if detect().rank == 0:
+    sys.exit(0)
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI
+time.sleep(0.6)
+print("END")
+"""
+
+
+def test_who_has_mpi_loaded_and_not_started_waits_for_nobody(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(LOADED)
+    done = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py")
+    assert done.returncode == 0 and done.stdout.strip() == "END", done.stdout + done.stderr
+
+
+ALONE = """\
+import os, signal, sys
+import spmdsim
+spmdsim.MPIWorld()
+with open("/proc/self/maps") as maps:
+    print(*(line.split(None, 5)[5].strip() for line in maps if " /dev/shm/" in line), sep="\\n")
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_without_a_launcher_that_is_killed_leaves_no_shared_memory(launcher):
+    done = run_python("-c", ALONE, **without_launcher())
+    paths = done.stdout.splitlines()
+    assert done.returncode == -signal.SIGKILL and paths, done.stderr
+    assert not [path for path in paths if os.path.exists(path.removesuffix(" (deleted)"))]
