@@ -63,7 +63,7 @@ class Table:
             repeated = [columns[k] for k in groups[0] if k in groups[1]]
             if len({*zip(*repeated)}) < len(self.cells):
                 return self._numbered().text(width)
-        blocks = ["\n".join(self._lines(columns, group, width)) for group in groups]
+        blocks = ["\n".join(self._render_columns(columns, group, width)) for group in groups]
         around = ["\n".join(_wrap(line, width)) for line in (self.title, *self.notes)]
         return "\n".join([*filter(None, around[:1]), "\n\n".join(blocks), *around[1:]])
 
@@ -73,7 +73,7 @@ class Table:
         right = {0, *(k + 1 for k in range(len(self.heads)) if k in self.right)}
         return replace(self, heads=("#", *self.heads), rows=rows, right=right)
 
-    def _lines(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
+    def _render_columns(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
         """Yield the text lines of the columns numbered in ``group``: heads, a dashed line, rows."""
         widths = [max(map(len, columns[k])) for k in group]
         if width is not None:

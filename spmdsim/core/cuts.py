@@ -95,7 +95,7 @@ def strategy_from_factors(
     bound: BoundRule, pieces: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
     """Build the strategy that splits each factor of ``pieces`` into that number of blocks, by one mesh axis each."""
-    members = numbered_ranks(ranks)
+    members = rank_tuple(ranks)
     names = [f for f in bound.sizes if f in pieces]
     sizes = [pieces[f] for f in names]
     used = math.prod(sizes)
@@ -230,10 +230,10 @@ def sharded(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Sharded
     return ShardedOp(op, frozen(in_strategy), frozen(out_strategy), repeat)
 
 
-def numbered_ranks(ranks: int | Iterable[int]) -> tuple[int, ...]:
+def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:
     """Return a tuple of ranks: the given ones, or ``0 ... n-1`` for a number n.
 
-    >>> numbered_ranks(3), numbered_ranks([2, 0])
+    >>> rank_tuple(3), rank_tuple([2, 0])
     ((0, 1, 2), (2, 0))
     """
     if not isinstance(ranks, int):

@@ -301,7 +301,7 @@ def pieces(world: AbstractWorld, meta: Meta, take: Callable[[tuple[slice, ...]],
 def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     """Run the steps of a route on a tensor, and remember the way back: the identity, or what ``node`` does."""
     world, meta = tensor.world, Meta.of(route.dst, route.shape_after, tensor.dtype)
-    shards = world.walk(route.steps, tensor, meta.held)
+    shards = world.run_steps(route.steps, tensor, meta.held)
     if tensor.meta.held is not meta.held:
         shards = world.in_type(shards, meta.held)
     result = type(tensor)(world, meta, shards, origin=tensor.origin)

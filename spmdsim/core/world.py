@@ -149,7 +149,7 @@ class AbstractWorld(Pictured, ABC):
         the source layout, or that the reduction has no meaning on the element type.
         """
 
-    def walk(self, steps: Sequence[Step], tensor: PlainTensor, held: np.dtype) -> Shards:
+    def run_steps(self, steps: Sequence[Step], tensor: PlainTensor, held: np.dtype) -> Shards:
         """Run steps on a tensor and return its final shards; convert them to the type ``held`` before a "fill"."""
         shards = tensor.held
         try:

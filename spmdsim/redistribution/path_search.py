@@ -79,7 +79,7 @@ class Target:
         sliced = self._slice(state)
         if sliced is not None:
             # A slice sends nothing and makes later steps smaller. A reduce_scatter slices by itself.
-            return [sliced, *self._spreads(state)] if state.partial else [sliced]
+            return [sliced, *self._reduce_scatter_steps(state)] if state.partial else [sliced]
         return self._reductions(state) if state.partial else self._placements(state)
 
     # -- slice --------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ class Target:
         steps.append(StateStep("all_reduce", partial, State(dims, ())))
         anywhere = self._even_dims([entry + partial for entry in dims])
         steps += [_scattered(state, dim, partial) for dim in anywhere if runs[dim] != partial]
-        return steps + self._spreads(state)
+        return steps + self._reduce_scatter_steps(state)
 
-    def _spreads(self, state: State) -> list[StateStep]:
+    def _reduce_scatter_steps(self, state: State) -> list[StateStep]:
         """Return reduce_scatter steps that reduce all pending axes and split the result over replicated axes, too.
 
         The target's next axes come first. The other axes follow in one dimension and are gathered later.

@@ -383,7 +383,7 @@ def _fastest(task: PlanTask) -> Candidate:
 
 def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     if isinstance(task.src, Windowed) or isinstance(task.dst, Windowed):
-        return _windowed(task, everything)
+        return _plans_with_windows(task, everything)
     if task.to_shape is not None:
         return reshape_candidates(task, everything)
     return candidates(
@@ -391,7 +391,7 @@ def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     )
 
 
-def _windowed(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
+def _plans_with_windows(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     """Return the plans between layouts with windows: reduce windows to blocks, redistribute, build windows; sorted by price."""
     src, dst, shape = task[:3]
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]

@@ -54,7 +54,7 @@ from spmdsim.worlds.mpi.exchanges import (
 from spmdsim.worlds.mpi.forks import several
 from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
 from spmdsim.worlds.mpi.messages import broadcast, place, run_schedule
-from spmdsim.worlds.mpi.posting import BeginsEarly
+from spmdsim.worlds.mpi.nonblocking import BeginsEarly
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.step_runs import ComparedRun, ContiguousRun, MPIStepProgram

@@ -13,7 +13,7 @@ from spmdsim.core.step import Step
 from spmdsim.redistribution.halo import Room
 from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.mpi.exchanges import settled
-from spmdsim.worlds.mpi.posting import BeginsEarly
+from spmdsim.worlds.mpi.nonblocking import BeginsEarly
 from spmdsim.worlds.programs import Run, StepProgram
 from spmdsim.worlds.trace import recorder
 

@@ -28,7 +28,7 @@ from typing import Any
 from spmdsim.arrays import ops
 from spmdsim.arrays.ops.lookup import LOOKED_UP
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.core.cuts import factor_cuts, numbered_ranks, strategy_from_factors
+from spmdsim.core.cuts import factor_cuts, rank_tuple, strategy_from_factors
 from spmdsim.core.notation.rules import Shape, common_mesh
 from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
     Forward,
@@ -161,7 +161,7 @@ def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) ->
 
 def device_ranks(devices: Devices, otherwise: int) -> tuple[int, ...]:
     """The ranks meant by a number of devices or a list of them."""
-    return numbered_ranks(otherwise if devices is None else devices)
+    return rank_tuple(otherwise if devices is None else devices)
 
 
 NORMAL = "NORMAL"

@@ -113,7 +113,7 @@ class BeginsEarly(World):
             call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
             implementation = implementation_of(step, self.rank, dtype, self.choices, MAX_COUNT)
             target = step.dst.local_shape(step.shape, self.rank)
-            post = posting(step, self._group(step)[1], implementation, target)
+            post = choose_nonblocking_start(step, self._group(step)[1], implementation, target)
         return EarlyProgram(self._finish, post, call)
 
     def proceed(self) -> None:
@@ -128,7 +128,7 @@ class BeginsEarly(World):
             self._under_way = [one for one in self._under_way if not one[0].Test()]
 
 
-def posting(
+def choose_nonblocking_start(
     step: Step, group: ReduceGroup, implementation: Implementation, target: tuple[int, ...]
 ) -> Post | None:
     """Return a function that starts a step without waiting; None if the step must run at once."""
