@@ -190,7 +190,7 @@ def _operator(name: str) -> Any:
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
     wanted = name.lower().replace("_", "")
-    candidates = {key: getattr(ops, key) for key in ops.__all__}
+    candidates = {key: getattr(ops, key) for key in vars(ops)["__all__"]}
     operators = {key: one for key, one in candidates.items() if getattr(one, "op", None) is not None}
     for key, function in operators.items():
         if key.replace("_", "") == wanted:
