@@ -178,6 +178,21 @@ def test_a_script_that_is_not_there(tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("ranks_in", ["mpi", "lockstep"])
+def test_a_module_that_is_not_there(ranks_in):
+    result = run_python("-m", "spmdsim", "launch", "-n", 2, "--world", ranks_in, "-m", "nomodule")
+    assert (result.returncode, result.stderr) == (2, "nomodule: error: there is no module nomodule\n")
+
+
+def test_a_package_is_no_module_that_can_be_run(tmp_path):
+    head = ("-m", "spmdsim", "launch", "-n", 1, "--world", "lockstep", "-m")
+    result = run_python(*head, "spmdsim.cli")
+    assert result.returncode == 2 and "there is no module spmdsim.cli.__main__\n" in result.stderr
+    (tmp_path / "package.py").write_text("import nomodule\n")
+    result = run_python(*head, "package.part", cwd=tmp_path)
+    assert result.returncode == 1 and "No module named 'nomodule'" in result.stderr
+
+
 def test_in_lock_step_one_process_plays_all_ranks(tmp_path):
     """The same script, without MPI; its log, its arguments and its exit code as on ranks."""
     script = tmp_path / "program.py"
