@@ -11,7 +11,6 @@ import numpy as np
 from fuzzing.again import Again
 from fuzzing.backends import torch_backend
 from fuzzing.program import Program, ranks_of
-from fuzzing.training import Training
 
 from spmdsim import LockStep
 from spmdsim.launch import launched
@@ -43,7 +42,7 @@ def main() -> int:
         if late if world is None else any(world.gather_objects([late] * len(world.ranks))):
             break
         ranks = world.size if world else arguments.ranks or ranks_of(seed)
-        kind = {8: Again, 9: Training}.get(seed % 10, Program)
+        kind = Again if seed % 10 == 8 else Program
         try:
             kind(seed, ranks).check(world or LockStep(ranks), torch)
         except AssertionError as error:

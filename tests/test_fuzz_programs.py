@@ -15,7 +15,6 @@ from fuzzing.backends import torch_backend
 from fuzzing.operations import OPERATIONS, Operation
 from fuzzing.placement import misplaced, place, random_layout
 from fuzzing.program import UNITS, Program, WrongError, ranks_of
-from fuzzing.training import Training
 
 from spmdsim import LockStep, Mesh, ops
 from spmdsim.arrays import symbols
@@ -29,11 +28,6 @@ def test_programs_in_lock_step(first):
     with np.errstate(all="ignore"):
         for seed in range(first, first + 20):
             Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)), TORCH)
-
-
-def test_trainings_in_lock_step():
-    for seed in range(10):
-        Training(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))
 
 
 @pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
@@ -55,7 +49,6 @@ def test_programs_on_real_ranks(world):
         for seed in range(6):
             Program(seed, world.size).check(world)
         for seed in range(2):
-            Training(seed, world.size).check(world)
             Again(seed, world.size).check(world)
 
 
