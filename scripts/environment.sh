@@ -52,7 +52,7 @@ install_editable() { # extra, options of pip: a change of the sources needs no n
 
 lowest_versions() { # as constraints; mpi4py is left out, whose older versions have to be compiled
     [ -z "${LOWEST:-}" ] ||
-        sed -nE 's/^.* (numpy|rich|ml_dtypes|threadpoolctl|scipy|matplotlib|greenlet)>=([0-9.]+)$/\1==\2.*/p' "$ROOT/setup.cfg"
+        sed -nE 's/^.* (numpy|rich|ml_dtypes|threadpoolctl|scipy|greenlet)>=([0-9.]+)$/\1==\2.*/p' "$ROOT/setup.cfg"
 }
 
 stamp_text() {

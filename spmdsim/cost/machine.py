@@ -23,10 +23,9 @@ from spmdsim.cost.closed_forms import (
     Rate,
     at_size,
     message_bytes,
-    scaled,
     textbook_seconds,
 )
-from spmdsim.errors import InputError, many, unknown
+from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
 
@@ -285,41 +284,6 @@ class Machine(ShortRepr):
             if one.kind == kind:
                 return max(flops * one.per_flop, nbytes * one.per_byte)
         return max(flops / self.flops, nbytes * self.beta_memory)
-
-    def what_if(self, **factors: float) -> Machine:
-        """Return this machine with some numbers multiplied, such as ``beta=0.5`` for twice the bandwidth.
-
-        The factor of alpha or beta holds for every level. Measured times are dropped: they belong to the
-        machine as it was.
-
-        Raises:
-            InputError: no such number, or a factor that is not greater than 0.
-
-        >>> Machine.laptop().what_if(beta=0.5).beta == Machine.laptop().beta / 2
-        True
-        """
-        allowed = ("alpha", "beta", "gamma", "flops", "beta_memory")
-        for key, value in factors.items():
-            if key not in allowed:
-                raise unknown(f"no machine number called {key!r}", key, allowed)
-            if not value > 0:
-                raise InputError(f"the factor of {key} is {value}; it has to be greater than 0")
-        a, b, g, f, m = (factors.get(key, 1.0) for key in allowed)
-        numbers = {key: getattr(self, key) * value for key, value in factors.items()}
-        text = ", ".join(f"{key} x{value:g}" for key, value in factors.items())
-        return replace(
-            self,
-            name=f"{self.name} ({text})" if text else self.name,
-            intra=Link(self.intra.alpha * a, self.intra.beta * b) if self.intra else None,
-            axis_links=tuple((axis, Link(x.alpha * a, x.beta * b)) for axis, x in self.axis_links),
-            pieces=scaled(self.pieces, a, b),
-            still_pieces=scaled(self.still_pieces, a, b),
-            reduce_pieces=scaled(self.reduce_pieces, g, g),
-            copy_pieces=scaled(self.copy_pieces, m, m),
-            rates=tuple(Rate(x.kind, x.per_flop / f, x.per_byte * m) for x in self.rates),
-            measured=() if factors else self.measured,
-            **numbers,
-        )
 
     # ---------------------------------------------------------------------------------- machines of today
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spmdsim.collectives.selection_tables import choose
 from spmdsim.cost.prediction import Crossover, PredictedPoint, Prediction
 from spmdsim.cost.topologies import Dragonfly, Torus
 from spmdsim.cost.topology import Topology, TopologyPlace
-from spmdsim.errors import InputError, many
+from spmdsim.errors import many
 from spmdsim.figures.canvas import Canvas, ink_of, width_of
 from spmdsim.figures.figures import Figure, Part, fact_rows
 from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
@@ -54,12 +53,10 @@ def microseconds(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def prediction_tables(prediction: Prediction, libraries: bool = False) -> list[Table]:
+def prediction_tables(prediction: Prediction) -> list[Table]:
     """Return tables of times in microseconds: a row per algorithm, a column per size or rank count.
 
-    Args:
-        prediction: the prediction. If it has one size, the columns are rank counts; else each rank count has its table.
-        libraries: add a row with the algorithm that each MPI library takes.
+    If the prediction has one size, the columns are rank counts; else each rank count has its table.
     """
     over_ranks = len({point.nbytes for point in prediction.points}) == 1
     blocks: dict[int, list[PredictedPoint]] = {}
@@ -73,9 +70,6 @@ def prediction_tables(prediction: Prediction, libraries: bool = False) -> list[T
         rows = [[name, *(_cell(p, name) for p in points)] for name in prediction.algorithms]
         rows.append(["(bound)", *(microseconds(p.bound) + " " for p in points)])
         rows.append(["(plans)", *(microseconds(p.plans) + " " for p in points)])
-        if libraries:
-            for library, label in (("mpich", "MPICH takes"), ("openmpi", "Open MPI takes")):
-                rows.append([label, *(_choice(library, prediction.collective, p) for p in points)])
         right = range(1, len(heads) + 1)
         title += ": microseconds, * is the fastest"
         tables.append(Table(["ranks" if over_ranks else "size", *heads], rows, title, right))
@@ -86,13 +80,6 @@ def _cell(point: PredictedPoint, name: str) -> str:
     if name not in point.seconds:
         return "- "
     return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
-
-
-def _choice(library: str, collective: str, point: PredictedPoint) -> str:
-    try:
-        return choose(library, collective, point.ranks, point.nbytes).algorithm.name
-    except InputError:
-        return "-"
 
 
 def crossover_words(one: Crossover) -> str:

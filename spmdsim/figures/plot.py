@@ -1,14 +1,11 @@
-"""Line plots on logarithmic axes: for terminals, as SVG, and as PNG where matplotlib is installed."""
+"""Line plots on logarithmic axes, as SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from io import BytesIO
-from itertools import pairwise
 from math import ceil, floor, log2, log10
-from pathlib import Path
 from typing import TypeAlias
 
 from spmdsim.errors import InputError
@@ -20,10 +17,6 @@ Box: TypeAlias = "tuple[float, float, float, float]"
 
 #: The label of an axis whose numbers are said with their unit.
 TIME = "time"
-#: One letter or sign per line in terminals.
-MARKS = "ox+*#@%&=abcdefghijklmn"
-#: Columns between the axes of a plot in a terminal: never fewer, and what stands for as many as one likes.
-LEAST, NO_LIMIT = 24, 10**4
 #: Of lines on top of each other every one is seen.
 DASHES = ("", "8 4", "3 3", "10 3 2 3", "1 4")
 
@@ -63,59 +56,6 @@ class Plot:
             raise InputError("logarithmic axes show numbers greater than 0 only")
         low_x, high_x, low_y, high_y = (log10(v) for v in (min(xs), max(xs), min(ys), max(ys)))
         return low_x, max(high_x, low_x + 1e-9), low_y, max(high_y, low_y + 1e-9)
-
-
-def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | None = None) -> list[str]:
-    """Return the plot as lines of plain text, narrower where a line has fewer ``columns`` than it and its labels need.
-
-    A line is drawn with its own sign from end to end. Where lines meet, that of the first one in the legend is seen;
-    lines of the same points share a sign.
-
-    >>> lines = terminal_plot(Plot("t", "x", "y", (Line("a", ((1, 1), (100, 100))),)), 20, 5)
-    >>> lines[1].strip().startswith("100")
-    True
-    """
-    low_x, high_x, low_y, high_y = plot.ranges()
-    labels = {0: 10**high_y, height // 2: 10 ** ((low_y + high_y) / 2), height - 1: 10**low_y}
-    say_x, say_y = _words(plot.x_label), _words(plot.y_label)
-    side = max(len(say_y(value)) for value in labels.values())
-    width = max(min(width, (columns or NO_LIMIT) - side - 2), LEAST)
-    grid = [[" "] * width for _ in range(height)]
-
-    def column(x: float) -> int:
-        return round((log10(x) - low_x) / (high_x - low_x) * (width - 1))
-
-    def row(y: float) -> int:
-        return round((high_y - log10(y)) / (high_y - low_y) * (height - 1))
-
-    for x, _ in plot.x_marks:
-        if low_x <= log10(x) <= high_x:
-            for cells_of_row in grid:
-                cells_of_row[column(x)] = ":"
-    names: dict[tuple[tuple[float, float], ...], list[str]] = {}
-    for line in plot.lines:
-        names.setdefault(tuple(sorted(line.points)), []).append(line.name)
-    signs = dict(zip(names, MARKS * len(names)))
-    for points in reversed(names):
-        cells = [(column(x), row(y)) for x, y in points]
-        for (x0, y0), (x1, y1) in pairwise(cells):
-            for step in range(1, steps := max(abs(x1 - x0), abs(y1 - y0), 1)):
-                at = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
-                grid[at[1]][at[0]] = signs[points]
-        for x_at, y_at in cells:
-            grid[y_at][x_at] = signs[points]
-    text = [plot.title]
-    for index, cells_of_row in enumerate(grid):
-        label = say_y(labels[index]) if index in labels else ""
-        text.append(f"{label:>{side}} |{''.join(cells_of_row).rstrip()}")
-    text.append(" " * side + " +" + "-" * width)
-    ends = say_x(10**low_x), say_x(10**high_x)
-    middle = say_x(10 ** ((low_x + high_x) / 2)).center(width - len(ends[0]) - len(ends[1]))
-    text.append(" " * (side + 2) + ends[0] + middle + ends[1])
-    text.append(" " * (side + 2) + plot.x_label + f"   (up: {plot.y_label})")
-    text += [f"  {signs[points]} {', '.join(alike)}" for points, alike in names.items()]
-    text += [f"  : {say_x(x)}  {label}" for x, label in plot.x_marks]
-    return text + [f"  {plot.undrawn_words}"] * bool(plot.undrawn)
 
 
 def _words(label: str) -> Callable[[float], str]:
@@ -261,27 +201,3 @@ def round_numbers(low: float, high: float) -> list[float]:
     unit = 10.0 ** floor(log10(wide))
     step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= wide)
     return [float(f"{k * step:.9g}") for k in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-
-
-def save_png(plot: Plot, path: str | Path | BytesIO) -> None:
-    """The plot as a PNG file, or what would stand in it, by matplotlib."""
-    plot.ranges()
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(
-            "PNG needs matplotlib, which is not installed: pip install matplotlib; SVG needs nothing"
-        ) from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for index, line in enumerate(plot.lines):
-        axes.loglog(*zip(*sorted(line.points)), "o-", ms=4, color=ink_of(index), label=line.name)
-    for x, _ in plot.x_marks:
-        axes.axvline(x, color="#555555", linestyle=":", linewidth=1)
-    axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
-    axes.grid(True, which="major", alpha=0.3)
-    axes.legend(fontsize="small")
-    try:
-        figure.savefig(path, dpi=150, format="png")
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None

@@ -27,8 +27,8 @@ collective show broadcast binomial -n 5 -b 1M
 collective diff all_reduce ring rabenseifner -n 4
 collective check ring -n 2..6
 collective check bruck --collective all_to_all -n 5
-collective predict all_reduce -n 8 -b 1K -e 1M --no-plot
-collective predict all_to_all -n 2..16x2 -b 64K --no-plot --machine cluster
+collective predict all_reduce -n 8 -b 1K -e 1M
+collective predict all_to_all -n 2..16x2 -b 64K --machine cluster
 collective predict all_reduce -n 8 -b 65536 -e 65536 --topology ring --links ring
 collective detect all_reduce --table -n 12
 collective goal GOAL

@@ -79,7 +79,6 @@ collective export all_reduce ring --format msccl --itemsize 4 | --itemsize goes 
 collective predict all_reduce --loggops o=1 | --loggops goes with --model loggops
 collective predict all_reduce --links ring --model loggops | --model goes with tables of times, not with --links
 collective predict all_reduce --algorithms ring --group 2 | --group goes with algorithms that have it: hierarchical_leader, two_level_ring
-collective predict all_reduce --libraries --json | --libraries goes with text, not with --json
 collective detect all_reduce -n 4 | -n goes with --table
 collective detect all_reduce --table --ranks 4 | --ranks goes with ranks that are started
 collective bench all_reduce --osu --json | --osu goes with text, not with --json
@@ -118,7 +117,7 @@ layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 --allow-uneven
 search --program mlp --layers 1 --hidden 8 --batch 8 --mesh a=2 -n 2
 plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-mesh dp=2,tp=2
 collective show all_reduce ring --root 0
-collective predict all_reduce -n 4 -e 1K --no-plot --json
+collective predict all_reduce -n 4 -e 1K --json
 train --world lockstep -n 2 --steps 1 --every 1 --json
 """.strip().splitlines()
 

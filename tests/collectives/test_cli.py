@@ -159,7 +159,7 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
     for form in ((), ("--json",)):
         code, text = output(capsys, "check", "bruck", "--collective", "all_gather", "-n", "3", *form)
         assert code == 2 and ("nothing was checked" in text) == (not form)  # neither correct nor wrong
-    code, text = output(capsys, "predict", "all_gather", "-n", "6", "--no-plot")
+    code, text = output(capsys, "predict", "all_gather", "-n", "6")
     assert code == 0 and "bruck" not in text
 
 

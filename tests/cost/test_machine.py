@@ -130,23 +130,6 @@ def test_a_time_of_no_bytes_says_nothing_of_more(size: int) -> None:
     assert megabyte == replace(machine, measured=()).seconds("all_reduce", 4, 1 << 20) < 1e-3
 
 
-def test_what_if_scales_every_level_and_drops_measurements() -> None:
-    machine = Machine(
-        "m", 2.0, 4.0, 1.0, 10.0, 1.0, 4, Link(1.0, 2.0), (("tp", Link(1.0, 1.0)),),
-        (Piece(8, 1.0, 1.0),), measured=(Measurement("barrier", "native", 2, 0, 1.0),),
-    )  # fmt: skip
-    faster = machine.what_if(beta=0.5, flops=2)
-    assert (faster.beta, faster.intra, faster.flops) == (2.0, Link(1.0, 1.0), 20.0)
-    assert faster.axis_links == (("tp", Link(1.0, 0.5)),)
-    assert faster.pieces == (Piece(8, 1.0, 0.5),)
-    assert faster.measured == ()
-    assert "beta x0.5" in faster.name
-    with pytest.raises(InputError, match="no machine number called 'speed'"):
-        machine.what_if(speed=2)
-    with pytest.raises(InputError, match="greater than 0"):
-        machine.what_if(beta=0)
-
-
 def test_pieces_hold_up_to_their_limit() -> None:
     machine = Machine("p", 9, 9, pieces=(Piece(100, 1, 0.1), Piece(float("inf"), 5, 0.01)))
     assert machine.piece(100) == Link(1, 0.1)
@@ -278,10 +261,6 @@ def test_classes_of_operators_have_their_own_rates() -> None:
     assert works["passes"].seconds(Restricted(RATED, frozenset({"exchange"}))) == 500.0
     assert works["passes"].seconds(load_cost_model("dtensor")) == works[""].seconds(
         load_cost_model("dtensor")
-    )
-    assert RATED.what_if(flops=2, beta_memory=3).rates == (
-        Rate("elements", 0.0, 9.0),
-        Rate("passes", 2.5, 0.0),
     )
 
 

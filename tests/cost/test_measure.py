@@ -9,7 +9,6 @@ import subprocess
 import numpy as np
 import pytest
 from processes import run_python
-from trace_events import slices_of
 
 from spmdsim.cli.collective.detect import labels, wide_range
 from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
@@ -93,28 +92,6 @@ def test_bench_prints_the_columns_of_nccl_tests_and_writes_csv(tmp_path) -> None
     assert [row["algorithm"] for row in written] == ["native", "native", "ring", "ring"]
     for row in written:
         assert float(row["busbw"]) == pytest.approx(float(row["algbw"]))  # 2(n-1)/n is 1 for two ranks
-
-
-@real_ranks
-def test_bench_writes_a_timeline_of_a_measured_run(tmp_path) -> None:
-    path = tmp_path / "run.json"
-    done = spmdsim(
-        "bench", "all_gather", "--ranks", "3", "-b", "1K", "-e", "3K", "-f", "3", "-n", "1", "-w", "0",
-        "--algorithms", "native,bruck", "--trace", str(path),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document = json.loads(path.read_text())
-    assert slices_of(document)
-    assert document["otherData"] | {"bytes": 0} == {
-        "collective": "all_gather", "algorithm": "bruck", "ranks": 3, "bytes": 0, "measured": True
-    }  # fmt: skip
-    arrows = {kind: {e["id"]: e for e in document["traceEvents"] if e["ph"] == kind} for kind in "sf"}
-    assert set(arrows["s"]) == set(arrows["f"]) and len(arrows["s"]) == 6  # two rounds of three ranks
-    assert all(arrows["s"][one]["ts"] <= arrows["f"][one]["ts"] for one in arrows["s"])
-    sent = sorted((arrows["s"][one]["pid"], arrows["f"][one]["pid"]) for one in arrows["s"])
-    assert sent == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    refused = spmdsim("bench", "--ranks", "2", "-e", "8", "--algorithms", "native", "--trace", str(path))
-    assert refused.returncode != 0 and "name one with --algorithms" in refused.stderr
 
 
 SEVERAL = """\

@@ -77,7 +77,7 @@ def test_a_topology_stretches_the_rounds() -> None:
 
 def test_the_command_writes_the_fastest_algorithm(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    argv = ["collective", "predict", "all_gather", "-n", "4,8", "-b", "1M", "--no-plot", "--trace", str(path)]
+    argv = ["collective", "predict", "all_gather", "-n", "4,8", "-b", "1M", "--trace", str(path)]
     assert main(argv) == 0
     document = json.loads(path.read_text())
     facts = document["otherData"]

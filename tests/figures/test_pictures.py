@@ -359,7 +359,7 @@ COMMANDS = {
     "plan": ("plan", "--mesh", "dp=2,tp=4", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "8,8"),
     "show": ("collective", "show", "all_reduce", "ring", "-n", "4"),
     "diff": ("collective", "diff", "all_reduce", "ring", "rabenseifner", "-n", "4"),
-    "predict": ("collective", "predict", "all_reduce", "-n", "4", "--no-plot", "-b", "64", "-e", "4K"),
+    "predict": ("collective", "predict", "all_reduce", "-n", "4", "-b", "64", "-e", "4K"),
     "search": ("search", "--program", "mlp", "--layers", "1", "--hidden", "16", "-n", "2"),
     "pareto": ("search", "--program", "mlp", "--layers", "1", "--hidden", "16", "-n", "2", "--pareto"),
     "product": ("search", "--matmul", "64,64,64", "-n", "4"),

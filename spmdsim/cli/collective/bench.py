@@ -73,12 +73,6 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     "--json",
     *PICTURES,
     value("--csv", "FILE", "write the rows as CSV", writable),
-    value(
-        "--trace",
-        "FILE",
-        "write a timeline of the last algorithm's messages at the largest size, for ui.perfetto.dev",
-        writable,
-    ),
     help="measure algorithms and the library's own call under MPI, results verified",
 )
 def main(args: argparse.Namespace) -> int:
@@ -96,8 +90,6 @@ def main(args: argparse.Namespace) -> int:
     comm = communicator()
     name = collective(args.collective).name
     calls = _calls(args, name, comm.Get_size())
-    if args.trace and not any(calls.values()):
-        raise InputError("--trace draws an emulated algorithm's messages; name one with --algorithms")
     others = others_at_work(comm)
     print_row = _printer(args, name, comm.Get_size())
     rows = []
@@ -117,8 +109,6 @@ def main(args: argparse.Namespace) -> int:
         _write_csv(args.csv, rows)
     if wants_pictures(args):
         write_pictures(args, _figure(f"{name} on {many(comm.Get_size(), 'rank')}", rows))
-    if args.trace:
-        _write_timeline(args, name, calls, sizes[-1], comm)
     if note:
         remark(note)
     return 1 if wrong else 0
@@ -205,20 +195,6 @@ def _measure(
                 predicted,
                 machine.between(predicted) if machine and predicted is not None else None,
             )
-
-
-def _write_timeline(
-    args: argparse.Namespace, name: str, calls: dict[str, Any], nbytes: int, comm: Any
-) -> None:
-    """The messages of one more run of the last emulated algorithm."""
-    import numpy as np
-
-    from spmdsim.cli.collective.measure import case_for, write_measured_timeline
-
-    emulated = [schedule for schedule in calls.values() if schedule is not None]
-    case = case_for(name, comm, nbytes, np.dtype(args.datatype))
-    if write_measured_timeline(args.trace, emulated[-1], case, comm):
-        remark(f"wrote {args.trace}: {emulated[-1].name}, {many(case.nbytes, 'byte')}")
 
 
 def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:

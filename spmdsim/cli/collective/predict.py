@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
@@ -15,10 +14,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     options_that_count,
     parse_bytes,
 )
-from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
+from spmdsim.cli.main import PICTURES, choice, command, value, varied
 from spmdsim.cli.output import (
     emit_json,
-    line_columns,
     only_with,
     remark,
     say,
@@ -27,21 +25,18 @@ from spmdsim.cli.output import (
     write_pictures,
 )
 from spmdsim.errors import InputError, many
-from spmdsim.launcher import is_root
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.event_simulation import LogGOPS
     from spmdsim.cost.prediction import Prediction
-    from spmdsim.figures.plot import Plot
 
 EXAMPLES = """\
 examples:
   spmdsim collective predict all_reduce -n 8                             over sizes 1K ... 64M
   spmdsim collective predict all_reduce -n 2..65536x2 -b 1M              over rank counts, doubling
   spmdsim collective predict all_to_all -n 64 --topology torus:8x8       links shared max-min fairly
-  spmdsim collective predict all_reduce -n 64 --machine lab.json --what-if beta=0.5
   spmdsim collective predict broadcast -n 16 --algorithms binomial,scatter_ring --svg times.svg
 
 topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
@@ -52,9 +47,6 @@ dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
 
 machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
 """
-
-#: Lines in the terminal's plot, but for more that are the fastest somewhere; more cannot be told apart.
-MOST_LINES = 4
 
 
 @command(
@@ -70,7 +62,6 @@ MOST_LINES = 4
     "--algorithms",
     value("--machine", "", "name or machine file (laptop)", default="laptop"),
     value("--topology", "TEXT", "network whose links are shared", default=""),
-    several("--what-if", "NUMBER=FACTOR", "multiply a number of the machine, such as beta=0.5"),
     choice(
         "--model",
         ("rounds", "loggops"),
@@ -81,7 +72,6 @@ MOST_LINES = 4
     "--group",
     "--segments",
     varied("--itemsize", metavar=None),
-    flag("--libraries", "show what MPICH and Open MPI choose"),
     value(
         "--links", "ALGORITHM", "show the busiest link of each round on the topology, for the largest size"
     ),
@@ -91,25 +81,23 @@ MOST_LINES = 4
         "write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
         writable,
     ),
-    flag("--no-plot", "the table only"),
     *PICTURES,
-    value("--png", "FILE", "write the plot as PNG (needs matplotlib)", writable),
     "--json",
-    help="times at any rank count and size, on a machine or topology; crossovers; what-if",
+    help="times at any rank count and size, on a machine or topology; crossovers",
 )
 def main(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.collectives import collective
+    from spmdsim.cost import load_machine
     from spmdsim.cost.prediction import predict
     from spmdsim.figures.cost_figures import (
         crossover_words,
         measured_words,
-        prediction_plot,
         prediction_tables,
     )
 
     _only_where_shown(args)
-    machine = _machine_of(args.machine, args.what_if)
+    machine = load_machine(args.machine)
     ranks = growing_counts(args.ranks)
     sizes = _sizes(args, len(ranks) > 1)
     what, names = collective(args.collective), names_in(args.algorithms)
@@ -135,8 +123,6 @@ def main(args: argparse.Namespace) -> int:
     if args.links:
         return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
     write_pictures(args, prediction)
-    if args.png:
-        _write_png(prediction_plot(prediction), args.png)
     if args.trace:
         _write_timeline(args.trace, prediction, args.itemsize, options, events)
     if args.json:
@@ -144,16 +130,12 @@ def main(args: argparse.Namespace) -> int:
         return 0
     say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
     say(f"size: {what.size_means}", "")
-    for table in prediction_tables(prediction, args.libraries):
+    for table in prediction_tables(prediction):
         say(table, "")
     say(machine.certainty)
     if args.topology and events is None:
         _say_bound(ranks[-1])
     say(*(crossover_words(one) for one in prediction.crossovers), *measured_words(prediction))
-    if not args.no_plot and len(prediction.points) > 1:
-        from spmdsim.figures.plot import terminal_plot
-
-        say("", *terminal_plot(prediction_plot(prediction, MOST_LINES), columns=line_columns()))
     for name, why in prediction.left_out.items():
         remark(f"left out: {name} {why}")
     return 0
@@ -164,10 +146,7 @@ def _only_where_shown(args: argparse.Namespace) -> None:
     if args.model != "loggops":
         only_with(args, "--loggops", "--model loggops, whose parameters it gives")
     if args.links:
-        told = "tables of times, not with --links"
-        only_with(args, "--algorithms --model --libraries --png --trace", told)
-    elif args.json:
-        only_with(args, "--libraries", "text, not with --json")
+        only_with(args, "--algorithms --model --trace", "tables of times, not with --links")
 
 
 def _print_links(
@@ -215,22 +194,6 @@ def _say_bound(n: int) -> None:
         )
 
 
-def _machine_of(name: str, what_if: list[str]) -> Machine:
-    """The machine with the what-if factors applied."""
-    from spmdsim.cost import load_machine
-
-    factors: dict[str, float] = {}
-    for text in what_if:
-        for part in text.split(","):
-            key, _, value = part.partition("=")
-            try:
-                factors[key.strip()] = float(value)
-            except ValueError:
-                raise InputError(f"--what-if takes NUMBER=FACTOR such as beta=0.5, got {part!r}") from None
-    machine = load_machine(name)
-    return machine.what_if(**factors) if factors else machine
-
-
 def _event_parameters(text: str, machine: Machine) -> LogGOPS:
     """LogGOPS parameters from ``L=2e-6,o=1e-6``; those not given come from the machine.
 
@@ -257,16 +220,6 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
     return growing_sizes(begin, end, args.factor)
-
-
-def _write_png(plot: Plot, path: str) -> None:
-    from spmdsim.figures.plot import save_png
-
-    if is_root():
-        picture = BytesIO()
-        save_png(plot, picture)
-        if write_file(path, picture.getvalue()):
-            remark(f"wrote {path}")
 
 
 def _write_timeline(
