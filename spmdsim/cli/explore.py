@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
 from spmdsim.cli.main import command, several, value, written_layout
 from spmdsim.cli.output import LIMITS, only_with, remark, require_writable, writable, write_file
-from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.figures.explore import Offer
@@ -20,7 +19,6 @@ examples:
   spmdsim explore --mesh a=2,b=3 --mesh a=3,b=2 --shape 12,6 --shape 7,5 -o page.html
   spmdsim explore --layout "a=2,b=1,c=2,d=2,e=1: b,d,e,c,a" --shape 1,2,1,2,2        a device matrix as in a textbook
   spmdsim explore --algorithm my.py:my_ring -n 4       your own all_reduce, round by round, beside all others
-  spmdsim explore --serve                              look at it on http://127.0.0.1:8000 (Ctrl-C ends)
 
 The file needs no server and no network: send it, put it on a course page, open it from disk. What it shows was computed
 when it was written; its address (behind the #) keeps what was chosen.
@@ -43,28 +41,18 @@ SECONDS = 120
     several("--algorithm", "FILE.py:FUNCTION", "your own algorithm (repeatable)"),
     value("--collective", "", "what --algorithm must do (all_reduce)", default="all_reduce"),
     several("--program", "NAME", "a built-in program to search (mlp and tutorial)"),
-    value("--serve", "PORT", "serve it to this machine's browser (8000)", int, nargs="?", const=8000),
     limits=SECONDS,
     program=lambda args: args.algorithm,
 )
 def main(args: argparse.Namespace) -> int:
-    """Write the page, or serve it."""
+    """Write the page."""
     from spmdsim.figures.explore import page
 
-    if args.serve is not None and args.algorithm:
-        raise InputError(
-            "--serve does not go with --algorithm, whose time is limited: write the page and open it"
-        )
-    if args.serve is not None:
-        only_with(args, "--output", "a page that is written, not with --serve")
     if not args.algorithm:
         only_with(args, f"--collective {LIMITS}", "--algorithm FILE.py:FUNCTION")
     output = args.output or "explore.html"
-    if args.serve is None:
-        require_writable(output)
+    require_writable(output)
     text = page(offer_from(args))
-    if args.serve is not None:
-        return _serve(text, args.serve)
     if write_file(output, text):
         remark(f"wrote {output} ({len(text.encode()):,} bytes): open it in a browser")
     return 0
@@ -85,36 +73,3 @@ def offer_from(args: argparse.Namespace) -> Offer:
     own = tuple(find_algorithm(args.collective, name) for name in args.algorithm)
     chosen = {name: tuple(dict.fromkeys(some)) for name, some in choices.items() if some}
     return Offer(ranks=tuple(rank_counts(args.ranks)), algorithms=own, dtype=args.dtype, **chosen)
-
-
-def _serve(text: str, port: int) -> int:
-    """Serve the page to this machine alone until Ctrl-C."""
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """The page, whatever is asked for."""
-            content = text.encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads who looked."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_: object) -> None:
-            """A browser that goes away before it has the page is no error."""
-
-    try:
-        server = Server(("127.0.0.1", port), Page)
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"cannot serve on port {port}: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    with server:
-        remark(f"serving on http://127.0.0.1:{server.server_port} (Ctrl-C ends)")
-        server.serve_forever()
-    return 0

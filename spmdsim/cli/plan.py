@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, written_layout
-from spmdsim.cli.output import only_with, remark, say, write_pictures
+from spmdsim.cli.main import PICTURES, choice, command, several, value, written_layout
+from spmdsim.cli.output import only_with, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -48,7 +48,6 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
     value("--machine", "NAME|FILE", "price plans on laptop, cluster, ... or a file"),
     choice("--style", tuple(IMITATIONS["plan"]), "what another system would do, beside ours"),
     *PICTURES,
-    flag("--draw", "draw who sends which box to whom"),
     value("--rank", "R", "list what this rank receives", int),
     "--json",
 )
@@ -62,8 +61,6 @@ def main(args: argparse.Namespace) -> int:
         only_with(args, "--mesh --dst-mesh", "layouts of other notations, not with --device-matrix")
     else:
         only_with(args, "--dst-device-matrix --alias --dst-alias", "--device-matrix")
-    if args.json:
-        only_with(args, "--draw", "text, not with --json")
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style}
@@ -77,8 +74,6 @@ def main(args: argparse.Namespace) -> int:
         say(json.dumps({**planned.to_dict(), **_ranks(ours, args.rank)}, indent=2))
         return 0
     say(*([str(planned).removesuffix(f"\n{ours}")] if args.style else []), *plan_parts(ours))
-    if args.draw:
-        _draw(ours)
     if args.rank is not None:
         _list(ours, args.rank)
     return 0
@@ -130,20 +125,6 @@ def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
             for rank in (sorted(ours.dst.mesh.rank_list) if only is None else [only])
         ]
     }
-
-
-def _draw(plan: Plan) -> None:
-    from spmdsim.figures.plan_figures import moving_words, transfers_list, transfers_picture
-
-    if plan.src.partial != plan.dst.partial or plan.to_shape is not None:
-        remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
-        return
-    say("", f"who sends what to whom (sender>receiver){moving_words(plan)}:")
-    picture = transfers_picture(plan.src, plan.dst, plan.shape)
-    if picture is not None:
-        say(picture.rich())
-    else:
-        say(*transfers_list(plan.src, plan.dst, plan.shape))
 
 
 def _list(plan: Plan, rank: int) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
+from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many, unknown
@@ -48,11 +48,11 @@ _NOTES = {"batch": " (by default at least one row per rank)"}
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
 #: What a search for one strategy is told.
-_SEARCHED = "--method --version-of-recursion --no-polish --memory --axes"
+_SEARCHED = "--method --no-polish --memory --axes"
 #: What a program is searched with, and one product is not.
 _OF_PROGRAMS = (
     f"{_SEARCHED} --mesh --machine --assume --recompute --overlap --forward-only --why --pareto --load --save "
-    f"--itemsize {' '.join(f'--{size}' for size in _SIZES)}"
+    f"{' '.join(f'--{size}' for size in _SIZES)}"
 )
 
 
@@ -70,7 +70,6 @@ _OF_PROGRAMS = (
         "auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
         default="auto",
     ),
-    choice("--version-of-recursion", ("2.x", "r1.0"), "which published one", "2.x"),
     flag("--no-polish", "show what a heuristic found as it is"),
     value(
         "--machine",
@@ -97,7 +96,6 @@ _OF_PROGRAMS = (
     *PICTURES,
     varied("--json", help="print JSON"),
     *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", int) for name in _SIZES),
-    value("--itemsize", "", argparse.SUPPRESS, int),
     limits=SECONDS,
     program=lambda args: args.file,
 )
@@ -113,8 +111,6 @@ def main(args: argparse.Namespace) -> int:
     kind = METHODS.get(args.method)
     if kind == "double_recursion":
         only_with(args, "--axes --mesh", "other methods: double recursion cuts by twos for -n RANKS")
-    elif kind:
-        only_with(args, "--version-of-recursion", "--method double_recursion")
     if kind and kind not in HEURISTICS:
         only_with(args, "--no-polish", "--method double_recursion or propagation")
     if args.recompute and args.carry_out:
@@ -143,7 +139,6 @@ def main(args: argparse.Namespace) -> int:
                 where,
                 method=args.method,
                 memory=memory,
-                version=args.version_of_recursion,
                 polish=not args.no_polish,
                 settings=settings,
                 axes=args.axes,
@@ -248,7 +243,7 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
 
 
 def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
-    asked = {size: getattr(args, size) for size in (*_SIZES, "itemsize")}
+    asked = {size: getattr(args, size) for size in _SIZES}
     sizes = {name: size for name, size in asked.items() if size is not None}
     if args.program:
         return args.program, where, sizes

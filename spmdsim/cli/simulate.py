@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.cli.command_parser import Parser
-from spmdsim.cli.main import Row, command, declare, flag, positive, value, varied
+from spmdsim.cli.main import Row, command, declare, flag, value, varied
 from spmdsim.cli.output import only_with, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
@@ -42,10 +42,6 @@ OPTIONS: tuple[str | Row, ...] = (
     value("--only", "RANK", "print the lines of one rank only", int),
     value("--seed", "", "another legal order of the ranks and wildcards", int),
     value("--machine", "FILE", "machine name or file, for modelled time"),
-    value("--alpha", "S", "seconds per message", float),
-    value("--beta", "S", "seconds per byte", float),
-    value("--gamma", "S", "seconds per reduced byte", float),
-    value("--per-node", "K", "consecutive ranks that share a node", positive),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a page that needs no other file"),
@@ -112,13 +108,12 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         args.script,
         ranks,
         *arguments,
-        machine=_machine(args),
+        machine=args.machine,
         strict=args.strict,
         seed=args.seed,
         trace=args.trace is not None or wants_pictures(args),
         check=False,
         emit=emit,
-        ranks_per_node=args.per_node,
     )
     real.flush()
     if args.trace is not None:
@@ -129,22 +124,6 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     elif not args.quiet:
         _tell(report)
     return int(report.exit_code)
-
-
-def _machine(args: argparse.Namespace) -> Any:
-    """The machine that the options describe: numbers go before what a file says."""
-    numbers = (args.alpha, args.beta, args.gamma)
-    if numbers == (None, None, None):
-        return args.machine
-    from dataclasses import replace
-
-    from spmdsim.simulation.engine.timing import as_machine
-
-    names = ("alpha", "beta", "gamma")
-    chosen = {name: value for name, value in zip(names, numbers) if value is not None}
-    machine = as_machine(args.machine)
-    pieces = machine.pieces if args.alpha is args.beta is None else ()
-    return replace(machine, pieces=pieces, measured=(), **chosen)
 
 
 def _tell(report: Any) -> None:

@@ -83,8 +83,6 @@ WRONG = [
     ((*TRAIN, "--rate", "-1"), "must not be negative"),
     ((*SIMULATE, "--only", "5"), "--only 5: the ranks are 0 ... 2"),
     ((*SIMULATE, "--only", "-1", "--json"), "--only -1: the ranks are 0 ... 2"),
-    ((*SIMULATE, "--per-node", "0"), "--per-node: must be a whole number from 1 on"),
-    ((*SIMULATE, "--per-node", "-2"), "--per-node: must be a whole number from 1 on"),
     *(
         ((*words, option, "/no/such/folder/x"), f"{option}: {NOWHERE}")
         for words, options in (

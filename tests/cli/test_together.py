@@ -19,7 +19,6 @@ plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-device-matrix 2,
 plan --mesh dp=2,tp=2 --device-matrix 2,2 --src 1,0 --dst 0,1 --shape 4,4 | --mesh goes with layouts of other notations
 plan --mesh dp=2 --src 'a=2,b=3: a,b' --dst 'c=3,d=2: c,d' --shape 6,6 | --mesh goes with layouts that do not name a mesh
 plan --dst-mesh dp=2 --src 'a=2,b=3: a,b' --dst 'c=3,d=2: c,d' --shape 6,6 | --dst-mesh goes with layouts that do not name a mesh
-plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --draw --json | --draw goes with text, not with --json
 train --world lockstep -n 2 --steps 1 --machine cluster | --machine goes with --perfetto
 layout --mesh dp=2,tp=2 --dims dp,tp --sbp (B,B) | --sbp goes with --placement, not with --mesh
 layout --mesh dp=2,tp=2 --dims dp,tp --tensor-map 1,0 | --tensor-map goes with --device-matrix, not with --mesh
@@ -53,7 +52,6 @@ search --program mlp --mesh a=2 -n 4 | -n 4 was given, but --mesh a=2 has 2 rank
 search --program mlp --forward-only --recompute | --recompute goes with gradients, not with --forward-only
 search --program mlp --forward-only --overlap 0.5 | --overlap goes with gradients, not with --forward-only
 search --program mlp --no-polish | --no-polish goes with --method double_recursion or propagation
-search --program mlp --version-of-recursion r1.0 | --version-of-recursion goes with --method double_recursion
 search --program mlp --method double_recursion --mesh a=2,b=2 | --mesh goes with other methods
 search --program mlp --method double_recursion --axes 1 | --axes goes with other methods
 search --program mlp --method recursive_programming --memory 1 | memory goes with the methods auto and exact
@@ -74,7 +72,6 @@ collective show all_reduce ring --svg x.svg --ascii | --ascii goes with text
 collective diff all_reduce ring rabenseifner --segments 3 | --segments goes with algorithms that have it: ring and rabenseifner
 collective diff all_reduce ring rabenseifner --chunks n | --chunks goes with FILE.py:FUNCTION: ring and rabenseifner say which
 collective check ring --root 1 | --root goes with broadcast
-collective check binomial --collective broadcast --in-order | --in-order goes with collectives that reduce
 collective export all_reduce ring --format msccl --itemsize 4 | --itemsize goes with --format goal
 collective predict all_reduce --loggops o=1 | --loggops goes with --model loggops
 collective predict all_reduce --links ring --model loggops | --model goes with tables of times, not with --links
@@ -82,12 +79,10 @@ collective predict all_reduce --algorithms ring --group 2 | --group goes with al
 collective detect all_reduce -n 4 | -n goes with --table
 collective detect all_reduce --table --ranks 4 | --ranks goes with ranks that are started
 collective bench all_reduce --osu --json | --osu goes with text, not with --json
-collective calibrate --name mine | --name goes with --output, --json or a picture
 simulate PROGRAM -n 2 --json --quiet | --quiet goes with text, not with --json
 simulate PROGRAM -n 2 --json --prefix | --prefix goes with text, not with --json
 explore --collective broadcast | --collective goes with --algorithm FILE.py:FUNCTION
 explore --memory-limit 9 | --memory-limit goes with --algorithm FILE.py:FUNCTION
-explore --serve -o x.html | --output goes with a page that is written, not with --serve
 labs check 1 PROGRAM --json --hint 1 | --hint goes with text, not with --json
 tune -o x.json --sizes 4 --show | --sizes goes with -n RANKS without a script
 launch -n 2 --world lockstep --master_port 1234 PROGRAM | --master_port goes with --nproc_per_node

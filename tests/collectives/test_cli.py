@@ -175,7 +175,6 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
         (["check", "my.py"], "say which function, as in my.py:my_ring"),
         (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
         (["check", "ring", "-n", "4..2"], "lower one first"),
-        (["check", "ring", "--min-score", "nan"], "--min-score: must be a finite number, but got 'nan'"),
         (["export", "broadcast", "binomial", "--format", "msccl"], "MSCCL's XML has no broadcast"),
         (["export", "all_reduce", "ring", "-b", "many"], "is no size"),
         (
@@ -227,9 +226,6 @@ def test_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert code == 0 and result["ok"] and 60 < result["score"] < 70
     assert [row["ranks"] for row in result["results"]] == list(range(2, 17))
     assert all(row["beta"] == row["bound"]["beta"] for row in result["results"])
-    assert output(capsys, "check", solution, "-n", "4", "--min-score", "90")[0] == 1
-    assert output(capsys, "check", solution, "-n", "4", "--in-order")[0] == 1
-    assert output(capsys, "check", "linear", "-n", "4", "--in-order")[0] == 0
 
     mine = tmp_path / "mine.py"
     mine.write_text(

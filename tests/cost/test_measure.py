@@ -135,11 +135,11 @@ def test_osu_columns() -> None:
 @real_ranks
 def test_calibrate_writes_a_machine_that_predicts(tmp_path) -> None:
     path = tmp_path / "lab.json"
-    done = spmdsim("calibrate", "--ranks", "2", "-e", "2K", "-o", str(path), "--name", "lab")
+    done = spmdsim("calibrate", "--ranks", "2", "-e", "2K", "-o", str(path))
     assert done.returncode == 0, done.stderr
     assert "fit error" in done.stdout and f"wrote {path}" in done.stdout
     machine = load_machine(str(path))
-    assert machine.name == "lab" and machine.alpha > 0 and machine.pieces and machine.reduce_pieces
+    assert machine.name == "this machine" and machine.alpha > 0 and machine.pieces and machine.reduce_pieces
     assert machine.measured_seconds("all_reduce", "native", 2, 1024)
     assert json.loads(path.read_text())["_ranks"] == 2
     assert machine.interval and "checks of whole collectives" in done.stdout

@@ -7,18 +7,11 @@ import gzip
 import json
 import math
 import re
-import signal
-import socket
-import struct
-import subprocess
-import sys
-import urllib.request
 
 import numpy as np
 import pytest
 from every_layout import every_layout
 from page_schedules import every_schedule
-from processes import hear_ctrl_c
 
 from spmdsim import Mesh, Tensor, plan
 from spmdsim.auto_parallel.programs.networks import build_program
@@ -255,30 +248,6 @@ def test_searches_know_the_best_and_what_others_cost():
             more = sum(sum(change[3]) for change in one["changes"])
             assert told["seconds"] + more == pytest.approx(one["seconds"])
     assert not search_facts(build_program("mlp", layers=6), 2)["why"]
-
-
-def test_serving_is_for_this_machine_alone():
-    arguments = ["--serve", "0", "--mesh", "x=2", "--shape", "4", "-n", "2", "--program", "tutorial"]
-    served = subprocess.Popen(
-        [sys.executable, "-m", "spmdsim", "explore", *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    )
-    try:
-        address = re.search(r"http://127\.0\.0\.1:\d+", served.stderr.readline())[0]
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            assert answer.read().startswith(b"<!DOCTYPE html>")
-        for _ in range(3):  # who goes away before the page has come
-            with socket.create_connection(("127.0.0.1", int(address.split(":")[-1]))) as gone:
-                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                gone.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            answer.read()
-    finally:
-        served.send_signal(signal.SIGINT)
-        assert served.wait(60) == 130 and served.stderr.read().splitlines() == ["interrupted"]
-        served.stderr.close()
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
-from spmdsim.cli.main import PICTURES, command, flag, positive, value, varied
+from spmdsim.cli.main import PICTURES, command, value, varied
 from spmdsim.cli.output import (
     emit_json,
-    only_with,
     remark,
     say,
-    wants_pictures,
     writable,
     write_file,
     write_pictures,
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.calibration import Calibration, Fit
 
+#: Seconds for repeating measurements after each kind was made once.
 SECONDS = 120
 #: Rounds, the library's calls, whole collectives: each has its share of the time.
 STAGES = 3
@@ -47,16 +46,7 @@ examples:
     EXAMPLES,
     value("-o --output", "FILE", "machine file to write", writable),
     varied("--ranks", default=2, help="ranks to start outside mpirun (2)"),
-    value("--name", "", "name kept in the file", default="this machine"),
     value("-e --end", "", "largest message (64M)", default="64M"),
-    flag("--no-native", "do not measure the library's collectives"),
-    value(
-        "--seconds",
-        "S",
-        f"after each kind of measurement was made once, how long to go on for the best of three ({SECONDS})",
-        positive,
-        default=SECONDS,
-    ),
     "--json",
     *PICTURES,
     help="fit alpha, beta and gamma to this machine; writes a machine file",
@@ -65,8 +55,6 @@ def main(args: argparse.Namespace) -> int:
     """Measure, fit, print, write."""
     from spmdsim.launch import launched, start_self
 
-    if not (args.output or args.json or wants_pictures(args)):
-        only_with(args, "--name", "--output, --json or a picture, where it stands")
     largest = parse_bytes(args.end)
     if largest < 1024:
         raise InputError(f"--end is {largest}; fitting needs sizes up to 1K at least")
@@ -79,8 +67,8 @@ def main(args: argparse.Namespace) -> int:
     comm = communicator()
     if comm.Get_size() < 2:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
-    pace = Pace(comm, args.seconds / STAGES, remark)
-    calibration, inside = _measure(pace, largest, args.name, not args.no_native)
+    pace = Pace(comm, SECONDS / STAGES, remark)
+    calibration, inside = _measure(pace, largest)
     calibration = _checked(pace, largest, calibration)
     note = noise_note(comm)
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()} | (
@@ -104,10 +92,10 @@ def measured_machine(comm: Any, largest: int) -> Machine:
     from spmdsim.cli.collective.samples import Pace
 
     pace = Pace(comm, SECONDS / STAGES, lambda words: None)
-    return _checked(pace, largest, _measure(pace, largest, "this machine", True)[0]).machine
+    return _checked(pace, largest, _measure(pace, largest)[0]).machine
 
 
-def _measure(pace: Pace, largest: int, name: str, native: bool) -> tuple[Calibration, Fit | None]:
+def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
@@ -120,13 +108,13 @@ def _measure(pace: Pace, largest: int, name: str, native: bool) -> tuple[Calibra
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
     rounds = samples.round_samples(pace, outer, largest)
     calibration = fitting.calibrate(
-        name,
+        "this machine",
         rounds.fresh,
         rounds.still,
         rounds.reductions,
         samples.local_times(comm, largest, "copy"),
         min(comm.allgather(samples.flops_per_second())),
-        samples.native_table(pace, largest) if native else [],
+        samples.native_table(pace, largest),
     )
     rates = [
         max(same, key=lambda rate: (rate.per_flop, rate.per_byte))

@@ -11,8 +11,8 @@ from spmdsim.cli.collective.schedule_arguments import (
     rank_counts,
     root_only_where_there_is_one,
 )
-from spmdsim.cli.main import PICTURES, command, finite, flag, value, varied
-from spmdsim.cli.output import emit_json, only_with, say, wants_pictures, write_pictures
+from spmdsim.cli.main import PICTURES, command, flag, value, varied
+from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.tables import Table
 
@@ -51,8 +51,6 @@ with is no verdict. Give it a user who may not write to this package, as all who
     value("--root", "R", "only this root; by default every root", int),
     value("--chunks", "EXPR", "chunk count, such as n or 2*n; by default found out"),
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
-    value("--min-score", "S", "fail below this score", finite, default=0.0),
-    flag("--in-order", "demand operands in rank order"),
     flag("--all", "all findings, not only the first of each rank count"),
     "--json",
     *PICTURES,
@@ -65,8 +63,6 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
     root_only_where_there_is_one(args, chosen)
-    if not chosen.collective.reduces:
-        only_with(args, "--in-order", f"collectives that reduce: {chosen.collective.name} does not")
     sizes = rank_counts(args.ranks)
     if args.root is not None and not 0 <= args.root < min(sizes):
         raise InputError(
@@ -76,12 +72,11 @@ def main(args: argparse.Namespace) -> int:
     results = [_check(chosen, size, args) for size in fitting]
     ok = bool(results) and all(r["ok"] for r in results)
     score = sum(r["score"] for r in results) / len(results) if ok else 0.0
-    passed = ok and score >= args.min_score
-    code = 0 if passed else 1 if results else 2
+    code = 0 if ok else 1 if results else 2
     if wants_pictures(args) and results:
         write_pictures(args, _figure(chosen, results, args))
     if args.json:
-        facts = {"algorithm": args.algorithm, "collective": chosen.collective.name, "ok": passed}
+        facts = {"algorithm": args.algorithm, "collective": chosen.collective.name, "ok": ok}
         emit_json({**facts, "score": round(score, 2), "results": results})
         return code
     say(f"{args.algorithm} as {chosen.collective.name}")
@@ -94,8 +89,6 @@ def main(args: argparse.Namespace) -> int:
     if results:
         say(_table(results, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"
-    if ok and not passed:
-        verdict += f", below the demanded {args.min_score:g}"
     say(verdict if results else "nothing was checked")
     return code
 
@@ -118,8 +111,6 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
         except ScheduleError as error:
             return {"ranks": size, "ok": False, "score": 0.0, "findings": [error.message]}
         findings = [str(f) for f in verdict.findings if not f.warning]
-        if args.in_order and chosen.collective.reduces and verdict.ok and not verdict.in_order:
-            findings.append("operands are not combined in rank order")
         if findings:
             extra = {"root": root} if chosen.collective.rooted else {}
             return {"ranks": size, **extra, "ok": False, "score": 0.0, "findings": findings}
