@@ -28,6 +28,7 @@ from spmdsim.settings import RANKS, RECORD
 from spmdsim.shutdown.notes import (
     ASKED,
     ENDING,
+    RECORDING,
     Failure,
     began,
     failures,
@@ -68,12 +69,28 @@ class Recorded:
         """What the job has written."""
         return sorted(path for path, _ in self._files() - self._before)
 
+    def is_empty(self) -> bool:
+        """Return True if the user wants a file and no rank logs calls that it could write there."""
+        return self.path is not None and not (self.folder / RECORDING).exists()
+
+    def forward(self, process: subprocess.Popen[bytes], number: int) -> None:
+        """Pass the user's signal on to the ranks. Print one line instead if no rank logs calls."""
+        if self.is_empty():
+            sys.stderr.write(self._explain_empty())
+        else:
+            process.send_signal(number)
+
+    def _explain_empty(self) -> str:
+        return (
+            f"{self.path} is not written: the ranks log calls of an MPIWorld, and the program has made none\n"
+        )
+
     def ask(self, process: subprocess.Popen[bytes], why: str = "") -> None:
         """Have the ranks that are left write, before they are ended, unless one has.
 
         Launchers that are ended give their ranks no time, so they are asked beforehand.
         """
-        if self.path is None or self.written() or not hasattr(signal, "SIGUSR1"):
+        if self.path is None or self.is_empty() or self.written() or not hasattr(signal, "SIGUSR1"):
             return
         (self.folder / ASKED).write_text(why)
         process.send_signal(signal.SIGUSR1)
@@ -91,6 +108,8 @@ class Recorded:
         """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
         if paths := self.written():
             sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
+        elif self.is_empty():
+            sys.stderr.write(self._explain_empty())
 
 
 #: Processes that are started on one machine.
@@ -149,29 +168,29 @@ def start_command(
         notes = failures(folder)
         failed = worst(notes, ranks)
         unfinished = [] if code or notes else find_unfinished_ranks(folder)
-    if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
-        sys.stderr.write("interrupted\n")
-    if unfinished:
-        # MPICH's launcher reports success after an abort with code 0.
-        sys.stderr.write(
-            f"{name_ranks(unfinished)} of {ranks} ended without finishing the program, as MPI_Abort(comm, 0) has it\n"
-        )
-        code = 1
-    if failed is not None or code:
-        recorded.say()
-    if failed is not None:
-        alike = len(notes) == ranks and len({note.code for note in notes}) == 1
-        if failed.cause and not (alike and failed.cause.startswith(BEFORE_MPI)):  # they have all said why
-            sys.stderr.write(f"rank {failed.rank} of {ranks} {failed.cause}, the job ends\n")
-        if log_dir is not None:
-            sys.stderr.write(log_tail(log_dir, failed.rank, failed.code))
-        return failed.code
-    if code < 0:
-        who = "the program" if launcher is None else launcher.path
-        sys.stderr.write(f"{who} {cause_of(code)}, the job ends\n")
-    elif code and log_dir is not None:
-        sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {log_dir}\n")
-    return code_of(code)
+        if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
+            sys.stderr.write("interrupted\n")
+        if unfinished:
+            # MPICH's launcher reports success after an abort with code 0.
+            sys.stderr.write(
+                f"{name_ranks(unfinished)} of {ranks} ended without finishing the program, as MPI_Abort(comm, 0) has it\n"
+            )
+            code = 1
+        if failed is not None or code:
+            recorded.say()
+        if failed is not None:
+            alike = len(notes) == ranks and len({note.code for note in notes}) == 1
+            if failed.cause and not (alike and failed.cause.startswith(BEFORE_MPI)):  # they have all said why
+                sys.stderr.write(f"rank {failed.rank} of {ranks} {failed.cause}, the job ends\n")
+            if log_dir is not None:
+                sys.stderr.write(log_tail(log_dir, failed.rank, failed.code))
+            return failed.code
+        if code < 0:
+            who = "the program" if launcher is None else launcher.path
+            sys.stderr.write(f"{who} {cause_of(code)}, the job ends\n")
+        elif code and log_dir is not None:
+            sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {log_dir}\n")
+        return code_of(code)
 
 
 def worst(failed: list[Failure], ranks: int) -> Failure | None:
@@ -228,7 +247,7 @@ def wait(
         raise Terminated  # a handler could not wait for the launcher itself
 
     def passed_on(number: int, _: object) -> None:
-        process.send_signal(number)  # the ranks are asked what they called last, and not this process alone
+        recorded.forward(process, number)
 
     try:
         with answered("SIGTERM", terminated), answered("SIGUSR1", passed_on):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER, STARTER, Launched, give_job_facts, read_job_facts
+from spmdsim.settings import RECORD
 from spmdsim.shutdown import notes
 from spmdsim.shutdown.starting import CODE, awaiting
 from spmdsim.shutdown.stop import exit_now, left_while
@@ -49,6 +50,9 @@ def start_supervisor(job: Launched | None) -> None:
 
     Does nothing without a starter on this machine, or on a system that cannot watch processes.
     """
+    if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
+        # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     folder = notes.job_folder()
     if job is None or folder is None or LAUNCHER in read_job_facts() or not hasattr(os, "pidfd_open"):
         return

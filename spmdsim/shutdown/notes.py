@@ -14,6 +14,8 @@ from spmdsim.launcher import FOLDER, read_job_facts, this_rank
 ENDING = "ending"
 #: The note of the starter why it asks the ranks for what they called last.
 ASKED = "asked"
+#: The note of a rank that it logs calls, and writes them when a signal asks for that.
+RECORDING = "recording"
 #: What the note of a rank whose program is over ends with, if it has not started MPI.
 BEFORE = " before MPI"
 #: What the note of a rank that has started begins with.
@@ -89,6 +91,13 @@ def _left(folder: Path, rank: int) -> str:
 def ranks_gone(folder: Path) -> set[str]:
     """The ranks that have left a note, of a failure or of a good end."""
     return {path.name.rpartition("_")[2] for path in folder.glob("*_[0-9]*")}
+
+
+def note_recording() -> None:
+    """Tell the starter that this rank logs its calls, and answers the signal that asks for them."""
+    folder = job_folder()
+    if folder is not None:
+        Path(folder, RECORDING).touch()
 
 
 def why_asked() -> str | None:

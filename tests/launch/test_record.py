@@ -148,6 +148,39 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
     assert [path.name for path in job.glob("calls*")] == ["calls.txt"], told
 
 
+@pytest.mark.parametrize("kind", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_program_without_a_world_hears_no_signal(tmp_path, launcher, kind):
+    """It logs no calls: SIGUSR1 changes nothing, and SIGTERM ends the job in its own name."""
+    (tmp_path / "program.py").write_text(
+        "import os, time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "if MPI.COMM_WORLD.rank == 0:\n    print('ready', flush=True)\n"
+        "while not os.path.exists('go'):\n    time.sleep(0.02)\nMPI.COMM_WORLD.Barrier()\n"
+    )
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
+        [sys.executable, *map(str, command("", "calls.json"))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+    ) as starter:
+        try:
+            assert starter.stdout is not None and starter.stderr is not None
+            assert starter.stdout.readline() == "ready\n"
+            starter.send_signal(kind)
+            why = starter.stderr.readline() if kind == signal.SIGUSR1 else ""
+            (tmp_path / "go").touch() if kind == signal.SIGUSR1 else None
+            why += starter.stderr.read()
+            code = starter.wait()
+        finally:
+            starter.kill()
+    assert code == (0 if kind == signal.SIGUSR1 else 128 + kind), why
+    assert "killed by signal" not in why and ("ended by SIGTERM" in why) == (kind == signal.SIGTERM)
+    assert why.count("calls.json is not written: the ranks log calls of an MPIWorld") == 1, why
+    assert not (tmp_path / "calls.json").exists()
+
+
 def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
     recorded = Recorded({"SPMDSIM_RECORD": str(tmp_path / "calls[1].txt")}, tmp_path)
     for name in (

@@ -19,7 +19,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from spmdsim.shutdown.notes import ASKED, ENDING, job_folder, why_asked
+from spmdsim.shutdown.notes import ASKED, ENDING, job_folder, note_recording, why_asked
 from spmdsim.shutdown.stop import before_end, write
 from spmdsim.sides import name_ranks
 from spmdsim.worlds.agreement.descriptions import describe_exit
@@ -45,6 +45,12 @@ class LastCallWriter:
         atexit.register(self._finish)
         self._hear()
 
+    def add_board(self, board: SharedBoard) -> None:
+        """Write the calls on a board, too, from now on."""
+        if board not in self.boards:
+            self.boards.append(board)
+        note_recording()
+
     def _finish(self) -> None:
         """Let the thread end its writing before the process ends."""
         # In a forked child the lock may belong to a thread that the child does not have.
@@ -60,7 +66,9 @@ class LastCallWriter:
         read, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         for number in _SIGNALS:
-            if signal.getsignal(number) == signal.SIG_DFL:
+            # The start of the rank has made SIGUSR1 ignored; see `start_supervisor`.
+            ignored = number != signal.SIGTERM and signal.getsignal(number) == signal.SIG_IGN
+            if ignored or signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._handle)
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)
         threading.Thread(target=self._listen, args=(read,), name="spmdsim records", daemon=True).start()

@@ -42,8 +42,7 @@ class ProcessAgreements:
         """Write the last calls on a board to a file when the job ends, or when the user asks for it."""
         if self._writer is None:
             self._writer = LastCallWriter(path)
-        if board not in self._writer.boards:
-            self._writer.boards.append(board)
+        self._writer.add_board(board)
 
     def leave_program(self, code: int, is_last: bool) -> None:
         """Write that this rank makes no more calls, and end the job if its calls differ from the others'."""
