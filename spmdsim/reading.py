@@ -85,6 +85,22 @@ def _unreadable(path: object, fails: str, kind: str, why: str) -> InputError:
     return InputError(f"{str(path)!r} {fails} {kind}: {why}")
 
 
+def require_file(path: str | Path, kind: str = "file") -> None:
+    """Raise InputError unless the path is an ordinary file: it is a folder or a device, or nothing is there.
+
+    >>> require_file("/", "script")
+    Traceback (most recent call last):
+    spmdsim.errors.InputError: '/' is a folder; give a script
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{str(path)!r} is a folder; give a {kind}")
+    if not file.exists():
+        raise InputError(f"there is no {kind} {str(path)!r}")
+    if not file.is_file():
+        raise InputError(f"{str(path)!r} is no ordinary file")
+
+
 def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> str:
     """The text of a file, in UTF-8.
 
@@ -92,11 +108,7 @@ def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> 
         InputError: no file, no ordinary one (a folder, a device, a pipe), too long, or no text.
     """
     with readable(path, kind, fails):
-        file = Path(path)
-        if not file.exists():
-            raise InputError(f"there is no file {str(path)!r}")
-        if not file.is_file():
-            raise ValueError("it is no ordinary file")
+        require_file(file := Path(path))
         if file.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is longer than {MOST_BYTES >> 20} MiB")
         return file.read_text(encoding="utf-8")

@@ -174,10 +174,12 @@ def test_texts_damaged_by_hand(number, tmp_path, capsys):
     assert words in told and len(told.splitlines()) == 1 and str(tmp_path) in told, told
 
 
-@pytest.mark.parametrize("place", ["/dev/zero", "."])
-def test_what_is_no_file(place, capsys):
+@pytest.mark.parametrize(
+    "place, words", [("/dev/zero", "is no ordinary file"), (".", "'.' is a folder; give a file")]
+)
+def test_what_is_no_file(place, words, capsys):
     assert main([*PLAN, place]) == 2
-    assert "is no ordinary file" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_damage_is_seeded():

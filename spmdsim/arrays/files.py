@@ -30,7 +30,7 @@ from spmdsim.arrays.file_arrays import (
 )
 from spmdsim.errors import InputError, many, nearest
 from spmdsim.layout.element_type import named, safetensors_dtype
-from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable
+from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable, require_file
 
 MOST_COMPARED = 1 << 30
 """Bytes up to which the checksum of an uncompressed member is compared: all of it is read for that."""
@@ -80,12 +80,12 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
     """
     file, member = _split_member(Path(path), name)
     file = _file_of_model(file)
-    _require_file(file)
+    _require_readable_kind(file)
     if file.name.endswith(INDEX):
         parts = _indexed(file)
         member = _pick(list(parts), member, file)
         file = parts[member]
-        _require_file(file)
+        _require_readable_kind(file)
     kind = "".join(file.suffixes[-2:]).lower()
     with readable(file, kind or "an IDX file"):
         if kind.endswith(".npy"):
@@ -114,7 +114,7 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
     {'w': (2, 3), 'b': (3,)}
     """
     file = _file_of_model(Path(path))
-    _require_file(file)
+    _require_readable_kind(file)
     if file.name.endswith(INDEX):
         parts, arrays = _indexed(file), {}
         for part in dict.fromkeys(parts.values()):
@@ -159,13 +159,8 @@ def _indexed(path: Path) -> dict[str, Path]:
     return {name: path.parent / file for name, file in files.items()}
 
 
-def _require_file(file: Path) -> None:
-    if file.is_dir():
-        raise InputError(f"{str(file)!r} is a folder; give a file")
-    if not file.exists():
-        raise InputError(f"there is no file {str(file)!r}")
-    if not file.is_file():
-        raise InputError(f"{str(file)!r} is no ordinary file")
+def _require_readable_kind(file: Path) -> None:
+    require_file(file)
     if file.suffix.lower() in _FOREIGN:
         raise InputError(f"{str(file)!r} is not read: {_FOREIGN[file.suffix.lower()]}; {_ANY_SOURCE}")
 
@@ -187,7 +182,7 @@ def open_tokens(path: str | Path) -> FileArray:
     array([97, 98, 99], dtype=uint8)
     """
     file = Path(path)
-    _require_file(file)
+    _require_readable_kind(file)
     count = file.stat().st_size
     if not count:
         raise InputError(f"{str(file)!r} is empty")

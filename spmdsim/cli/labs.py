@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import CommandGroup, command, flag, positive, value
+from spmdsim.cli.main import CommandGroup, command, flag, positive, value, whole
 from spmdsim.cli.output import emit_json, only_with, remark, require_folder, say
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
@@ -96,7 +96,7 @@ def copy(args: argparse.Namespace) -> int:
         "--hint",
         "",
         "print hints for the first task that lacks points, up to this level",
-        int,
+        whole,
         choices=(1, 2, 3),
     ),
     "--json",

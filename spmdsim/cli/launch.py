@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import command, flag, group, value, varied
-from spmdsim.cli.output import only_with, remark, require_writable
+from spmdsim.cli.main import command, flag, group, value, varied, whole
+from spmdsim.cli.output import only_with, remark, writable
 from spmdsim.errors import InputError, many
+from spmdsim.reading import require_file
 from spmdsim.settings import CHECK, RANKS, RECORD
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ the rank is named, its traceback is shown once, and its exit code is returned.
 #: ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment then, too.
 OTHERS = group(
     "words of other launchers",
-    value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", int),
+    value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", whole),
     value("--nnodes", "N", "only 1", default="1"),
     value("--node_rank --node-rank", "K", "only 0", default="0"),
     value("--master_addr --master-addr", "HOST", "for programs that ask for it", default="127.0.0.1"),
@@ -59,13 +60,14 @@ OTHERS = group(
 @command(
     "Start any script on N ranks.",
     EXAMPLES,
-    value("-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", int),
+    value("-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", whole),
     value("--log-dir", "DIR", "write worker_N.log per rank there; rank 0 is shown here too"),
     flag("--blocks", "do not mix the lines of one print with other ranks' lines"),
     value(
         "--record",
         "FILE",
         "on a stop, the deadline, SIGTERM or SIGUSR1 write there what all ranks called last; see spmdsim calls",
+        writable,
     ),
     varied(
         "--world",
@@ -82,8 +84,8 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.launch import start
 
     variables = _understood(args)
-    if not args.module and not Path(args.script).is_file():
-        raise InputError(f"there is no script {args.script}")
+    if not args.module:
+        require_file(args.script, "script")
     what = ["-m", args.script] if args.module else [args.script]
     words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
     lockstep = args.world == "lockstep"
@@ -153,11 +155,7 @@ def _recorded(args: argparse.Namespace) -> dict[str, str]:
         )
     if not CHECK.read():
         raise InputError(f"--record needs the calls that ranks note, but {CHECK.name}=0 has them note none")
-    path = Path(args.record).resolve()
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"--record {args.record} is no file that can be written: its folder must exist")
-    require_writable(args.record)
-    return {RECORD.name: str(path)}
+    return {RECORD.name: str(Path(args.record).resolve())}
 
 
 def start_ranks(

@@ -17,6 +17,7 @@ from spmdsim.cli.main import (
     renamed,
     several,
     value,
+    whole,
     written_layout,
 )
 from spmdsim.cli.output import only_with
@@ -91,14 +92,14 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
         "Paddle split",
         choice("--split", ("linear", "embedding"), "the operation whose parameters are split"),
         renamed("--size", "--shape"),
-        value("--axis", "", "the weight dim that is split", int, default=0),
+        value("--axis", "", "the weight dim that is split", whole, default=0),
         value("--partitions --num-partitions", "P", "number of parts (by default -n)", positive),
         flag("--padding-row", "tables end in a row of zeros for foreign ids"),
         flag("--no-gather-out", "leave the result distributed"),
     ),
     group(
         "output",
-        several("--rank", "R", "only this rank (repeatable)", int),
+        several("--rank", "R", "only this rank (repeatable)", whole),
         flag("--all", "every rank, however many there are"),
     ),
     *PICTURES,

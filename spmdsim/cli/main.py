@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from spmdsim.cli.command_parser import Parser
 from spmdsim.cli.output import print_anywhere, printing, remark, saying_unwritten, writable
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"
 
+# ---------------------------------------------------------------- types of arguments
 
-def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    with suppress(ValueError):
-        if (number := int(text)) >= 1:
-            return number
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, but got {text!r}")
+N = TypeVar("N", int, float)
 
 
-def finite(text: str) -> float:
-    """A number that is neither infinite nor NaN."""
-    with suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return number
-    raise argparse.ArgumentTypeError(f"must be a finite number, but got {text!r}")
+def _number(
+    convert: Callable[[str], N], rule: str, holds: Callable[[N], bool] = lambda _: True
+) -> Callable[[str], N]:
+    """Return the type of an argument that is a number, and whose errors state the rule."""
+
+    def read(text: str) -> N:
+        with suppress(ValueError):
+            if holds(number := convert(text)):
+                return number
+        raise argparse.ArgumentTypeError(f"must be {rule}, but got {text!r}")
+
+    return read
 
 
-def amount(text: str) -> float:
-    """A finite number from 0 on."""
-    number = finite(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative, but got {text!r}")
-    return number
+whole = _number(int, "a whole number")
+positive = _number(int, "a whole number from 1 on", lambda number: number >= 1)
+finite = _number(float, "a finite number", math.isfinite)
+amount = _number(float, "a finite number from 0 on", lambda number: 0 <= number < math.inf)
 
 
 # ---------------------------------------------------------------- rows of arguments
@@ -124,14 +124,14 @@ SHARED: dict[str, dict[str, Any]] = {
         value("algorithm", "", "its name (see list), or FILE.py:FUNCTION"),
         value("--algorithms", "A,B", "only these; native is the library's", default=""),
         value("--dtype", "", "element type (float32)", default="float32"),
-        value("--factor", "", "from size to size (4)", float, default=4),
-        value("--group", "G", "ranks per group, for two-level algorithms", int),
+        value("--factor", "", "from size to size (4)", finite, default=4),
+        value("--group", "G", "ranks per group, for two-level algorithms", whole),
         value("--html", "FILE", "write the picture as a page that needs no other file", writable),
         value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
         flag("--json", "for programs"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
-        value("--ranks", "N", "start N ranks, outside mpirun", int),
-        value("--segments", "S", "segments, for algorithms that have them", int),
+        value("--ranks", "N", "start N ranks, outside mpirun", whole),
+        value("--segments", "S", "segments, for algorithms that have them", whole),
         value("--svg", "FILE", "write the picture as one SVG image", writable),
         choice("--world", ("mpi", "lockstep"), "lockstep needs no MPI"),
     )

@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR
+from errno import EACCES, EDQUOT, EFBIG, EIO, ENAMETOOLONG, ENOENT, ENOSPC, ENOTDIR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,11 +260,12 @@ def require_writable(text: str) -> None:
     """Refuse a file that cannot be written, as far as its place tells: before the work, on all ranks that see the place."""
     path = Path(text)
     there = path if path.exists() else path.parent
-    wrong = (
-        EISDIR if path.is_dir() else 0 if os.access(there, os.W_OK) else EACCES if there.exists() else ENOENT
-    )
+    if path.is_dir():
+        wrong = "it is a folder; give a file"
+    else:
+        wrong = "" if os.access(there, os.W_OK) else os.strerror(EACCES if there.exists() else ENOENT)
     if wrong and beside_root():
-        raise InputError(f"cannot write {text!r}: {os.strerror(wrong)}")
+        raise InputError(f"cannot write {text!r}: {wrong}")
 
 
 def require_folder(folder: Path) -> None:

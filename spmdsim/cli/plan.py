@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, choice, command, several, value, written_layout
+from spmdsim.cli.main import PICTURES, choice, command, several, value, whole, written_layout
 from spmdsim.cli.output import only_with, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
@@ -48,7 +48,7 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
     value("--machine", "NAME|FILE", "price plans on laptop, cluster, ... or a file"),
     choice("--style", tuple(IMITATIONS["plan"]), "what another system would do, beside ours"),
     *PICTURES,
-    value("--rank", "R", "list what this rank receives", int),
+    value("--rank", "R", "list what this rank receives", whole),
     "--json",
 )
 def main(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
+from spmdsim.cli.main import PICTURES, command, finite, flag, several, value, varied, whole
 from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many, unknown
@@ -62,7 +62,7 @@ _OF_PROGRAMS = (
     value("file", "", "a Python file with `program` and `inputs`", nargs="?"),
     value("--program", "", "a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"),
     value("--matmul", "M,K,N", "one matrix product with free layouts"),
-    value("-n --ranks", "", f"number of ranks (default {RANKS})", int, default=RANKS),
+    value("-n --ranks", "", f"number of ranks (default {RANKS})", whole, default=RANKS),
     value("--mesh", "", "a mesh instead of a number of ranks, such as dp=2,tp=4"),
     value(
         "--method",
@@ -80,7 +80,7 @@ _OF_PROGRAMS = (
     several("--assume", "NAME=YES", "a setting of the search, such as nested=no or batch_axis=dp"),
     value("--memory", "", "bytes a rank may use, such as 512MiB"),
     flag("--recompute", "compute activations again in the backward pass"),
-    value("--overlap", "", "share of gradient reductions that is hidden", float, default=0.0),
+    value("--overlap", "", "share of gradient reductions that is hidden", finite, default=0.0),
     flag("--forward-only", "no gradients"),
     several(
         "--why",
@@ -91,11 +91,11 @@ _OF_PROGRAMS = (
     flag("--pareto", "all trade-offs of time and memory"),
     flag("--run", "run a program file, or the product of --matmul", dest="carry_out"),
     value("--load", "FILE", "strategies saved before, instead of a search"),
-    value("--axes", "", "axes of the device matrices that are searched (2, or 3 where that is quick)", int),
+    value("--axes", "", "axes of the device matrices that are searched (2, or 3 where that is quick)", whole),
     value("--save", "FILE", "write the strategies to a JSON file", writable),
     *PICTURES,
     varied("--json", help="print JSON"),
-    *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", int) for name in _SIZES),
+    *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", whole) for name in _SIZES),
     limits=SECONDS,
     program=lambda args: args.file,
 )
@@ -180,7 +180,9 @@ def _where(args: argparse.Namespace) -> Mesh | int:
     if not args.mesh:
         ranks: int = args.ranks
         return ranks
-    mesh = _mesh(args.mesh)
+    from spmdsim.layout.written import parse_mesh
+
+    mesh = parse_mesh(args.mesh)
     if args.ranks not in (RANKS, mesh.size):
         raise InputError(f"-n {args.ranks} was given, but --mesh {args.mesh} has {many(mesh.size, 'rank')}")
     return mesh
@@ -269,7 +271,9 @@ def _settings(args: argparse.Namespace, where: Mesh | int) -> Settings:
             f"--assume batch_axis={axis}: {axis!r} is no axis of the mesh; give one, such as --mesh a=2,b=2"
         )
     if args.machine not in IMITATIONS["assumptions"]:
-        return Settings(machine=load_machine(args.machine), **{"partial": True, **options})
+        return Settings(
+            machine=load_machine(args.machine, IMITATIONS["assumptions"]), **{"partial": True, **options}
+        )
     if isinstance(where, int):
         raise InputError(
             f"--machine {args.machine} has prices for each axis of a mesh; give one, such as --mesh a=2,b=2"
@@ -297,16 +301,6 @@ def _assumption(text: str) -> tuple[str, Any]:
             f"--assume must be like nested=yes or nested=no, or batch_axis=AXIS, of which none is one, got {text!r}"
         )
     return name, value == "yes"
-
-
-def _mesh(text: str) -> Mesh:
-    from spmdsim.core import Mesh
-
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return Mesh([int(size) for _, size in pairs], [name.strip() for name, _ in pairs])
-    except ValueError as error:
-        raise InputError(f"--mesh is written like dp=2,tp=4, but got {text!r} ({error})") from None
 
 
 def _literal(text: str) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.cli.command_parser import Parser
-from spmdsim.cli.main import Row, command, declare, flag, value, varied
+from spmdsim.cli.main import Row, command, declare, flag, value, varied, whole
 from spmdsim.cli.output import only_with, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
@@ -35,12 +35,12 @@ examples:
 
 SECONDS = 20
 OPTIONS: tuple[str | Row, ...] = (
-    value("-n --ranks", "N", "number of ranks (default 4)", int),
+    value("-n --ranks", "N", "number of ranks (default 4)", whole),
     flag("--strict", "no send is buffered; warnings are errors"),
     varied("--json", help="print the findings and the output as JSON"),
     flag("--prefix", "print each line after its rank, as [3] ..."),
-    value("--only", "RANK", "print the lines of one rank only", int),
-    value("--seed", "", "another legal order of the ranks and wildcards", int),
+    value("--only", "RANK", "print the lines of one rank only", whole),
+    value("--seed", "", "another legal order of the ranks and wildcards", whole),
     value("--machine", "FILE", "machine name or file, for modelled time"),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),

@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli import output
 from spmdsim.cli.launch import start_ranks, world_of
-from spmdsim.cli.main import (
-    PICTURES,
-    amount,
-    choice,
-    command,
-    flag,
-    positive,
-    value,
-    varied,
-)
+from spmdsim.cli.main import PICTURES, amount, choice, command, flag, positive, value, varied, whole
 from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -54,7 +45,7 @@ examples:
     value("--steps", "", "stop after so many steps", positive),
     value("--batch", "", None, positive, default=32),
     value("--rate", "", "learning rate", amount, default=1e-2),
-    value("--seed", "", None, int, default=1),
+    value("--seed", "", None, whole, default=1),
     choice("--dtype", ("float32", "float64"), None, "float32"),
     value("--every", "STEPS", "print every so many steps", positive, default=10),
     flag("--compare", "train in one process beside it and compare"),

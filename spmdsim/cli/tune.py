@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.main import command, flag, positive, several, value
 from spmdsim.cli.output import only_with, require_writable, say
 from spmdsim.errors import InputError
+from spmdsim.reading import require_file
 from spmdsim.settings import TUNE
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ What is in the file stays where nothing new was found: it can hold several machi
 def main(args: argparse.Namespace) -> int:
     """Start the ranks, or merge files."""
     path = Path(args.output).resolve()
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"--output {args.output} is no file that can be written: its folder must exist")
     if args.n or args.script:
         require_writable(args.output)
     if not args.n or args.script:
@@ -62,8 +61,8 @@ def main(args: argparse.Namespace) -> int:
 def _tried(args: argparse.Namespace, path: Path) -> int:
     from spmdsim.launch import start
 
-    if args.script and not Path(args.script).is_file():
-        raise InputError(f"there is no script {args.script}")
+    if args.script:
+        require_file(args.script, "script")
     what = [args.script, *args.args] if args.script else ["--sizes", *map(str, args.sizes)]
     job = ["-m", "spmdsim.launch.tuning_job", str(path), *what]
     for n in args.n:
@@ -77,8 +76,7 @@ def _merged(files: list[str], path: Path) -> int:
     from spmdsim.redistribution.implementations.tuning import keep
 
     for name in files:
-        if not Path(name).is_file():
-            raise InputError(f"there is no file {name} to take findings from")
+        require_file(name)
         for vendor, library, _ in _stored(name):
             keep(path, vendor, library)
     return 0

@@ -11,7 +11,7 @@ Keys starting with an underscore are notes and are ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, R
 from spmdsim.cost.roofline import KINDS
 from spmdsim.errors import InputError, unknown
 from spmdsim.imitated import IMITATIONS, imitation
-from spmdsim.reading import parse_json, read_text, readable
+from spmdsim.reading import one_line, parse_json, read_text, readable
 from spmdsim.registry import Registry
 
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
@@ -33,8 +33,12 @@ MACHINES: Registry[Callable[[], Machine]] = Registry(
 )
 
 
-def load_machine(name_or_file: str) -> Machine:
+def load_machine(name_or_file: str, others: Iterable[str] = ()) -> Machine:
     """Return a machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
+
+    Args:
+        name_or_file: the name or the file.
+        others: further names that the caller accepts; the message for a wrong name lists them.
 
     Raises:
         InputError: no such name or file, or the file is damaged.
@@ -48,7 +52,7 @@ def load_machine(name_or_file: str) -> Machine:
         text = read_text(name_or_file, "a machine file")
     except InputError as error:
         sentence = f"cannot read machine {name_or_file!r}: {error.message}"
-        raise unknown(sentence, name_or_file, MACHINES, listed="give a file or one of") from None
+        raise unknown(sentence, name_or_file, [*MACHINES, *others], listed="give a file or one of") from None
     return machine_from_json(text, name_or_file)
 
 
@@ -61,7 +65,7 @@ def load_cost_model(name_or_file: str) -> CostModel:
     if name_or_file in IMITATIONS["cost model"]:
         model: CostModel = imitation("cost model", name_or_file)()
         return model
-    return load_machine(name_or_file)
+    return load_machine(name_or_file, IMITATIONS["cost model"])
 
 
 def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
@@ -131,7 +135,9 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
     with readable(where, "a machine file"):
         data = parse_json(text)
     if not isinstance(data, dict):
-        raise InputError(f"{where}: a machine file holds one JSON object, not {type(data).__name__}")
+        raise InputError(
+            f"{where}: a machine file must hold one JSON object, got {one_line(json.dumps(data), 60)}"
+        )
     data = {key: value for key, value in data.items() if not key.startswith("_")}
     wrong = sorted(set(data) - set(_KEYS))
     if wrong:

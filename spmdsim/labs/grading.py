@@ -20,6 +20,7 @@ from spmdsim.labs.declaration import Lab, LabTask, lab
 from spmdsim.labs.judging import RANKS, first_mistake
 from spmdsim.launch.limits import Limits, mistake, run_limited
 from spmdsim.launcher import is_root, launched
+from spmdsim.reading import read_text
 from spmdsim.simulation import simulate
 from spmdsim.worlds import world
 
@@ -29,10 +30,7 @@ CHECKING = "spmdsim-check"
 
 def compiled(path: Path) -> list[CodeType]:
     """Compile the cells of a program in order."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    text = read_text(path, "a program")
     pieces = _cells(text, path) if path.suffix == ".ipynb" else {str(path): text}
     codes = []
     for name, code in pieces.items():

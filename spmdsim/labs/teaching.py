@@ -35,8 +35,8 @@ def read_teacher_text(name: str, source: Path | None = None) -> str:
     except (OSError, UnicodeDecodeError):
         where = "this installation has" if source is None else f"{source} has"
         raise InputError(
-            f"{where} no {TEACHER / name}: the teacher's material is in the source tree alone; "
-            f"`git clone {REPOSITORY}`, then --source spmdsim"
+            f"{where} no {TEACHER / name}: the teacher's material is in the source tree alone: "
+            "name its folder, as in --source spmdsim"
         ) from None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from processes import run_python
 
-from spmdsim.cli.main import main
+from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import InputError
 
 PLAN = ("plan", "--mesh", "dp=2,tp=2", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "4,4")
@@ -80,7 +80,7 @@ WRONG = [
     (("search", "BROKEN", "-n", "2"), "broken.py is not valid Python: "),
     (("search", "BINARY", "-n", "2"), "binary.py is not valid Python: "),
     ((*SEARCH, "--why", "nothing", "((1,),)", "--svg", "PICTURE"), "nothing"),
-    ((*TRAIN, "--rate", "-1"), "must not be negative"),
+    ((*TRAIN, "--rate", "-1"), "--rate: must be a finite number from 0 on, but got '-1'"),
     ((*SIMULATE, "--only", "5"), "--only 5: the ranks are 0 ... 2"),
     ((*SIMULATE, "--only", "-1", "--json"), "--only -1: the ranks are 0 ... 2"),
     *(
@@ -102,8 +102,27 @@ WRONG = [
         )
         for option in options.split()
     ),
-    ((*PLAN, "--svg", "FOLDER"), "Is a directory"),
-    ((*PLAN, "--svg", ""), "cannot write '': Is a directory"),
+    ((*PLAN, "--svg", "FOLDER"), "it is a folder; give a file"),
+    ((*PLAN, "--svg", ""), "cannot write '': it is a folder; give a file"),
+    *(
+        (words, "' is a folder; give a ")
+        for words in (
+            ("launch", "-n", "1", "FOLDER"),
+            ("search", "FOLDER", "-n", "2"),
+            ("tune", "-o", "here.json", "FOLDER"),
+            ("tune", "-n", "2", "-o", "here.json", "FOLDER"),
+            ("collective", "goal", "FOLDER"),
+            ("labs", "check", "1", "FOLDER"),
+        )
+    ),
+    (("tune", "-n", "2", "-o", "FOLDER"), "it is a folder; give a file"),
+    (("launch", "-n", "1", "--record", "FOLDER", "PROGRAM"), "it is a folder; give a file"),
+    (("labs", "check", "1", "BINARY"), "cannot be read as a program: it is not text in UTF-8"),
+    ((*SEARCH[:3], "--mesh", "dpp"), "a mesh is written like dp=2,tp=4, but got 'dpp'"),
+    ((*SEARCH[:3], "--mesh", "dp=x"), "a mesh is written like dp=2,tp=4, but got 'dp=x'"),
+    ((*LAYOUT, "--rank", "x"), "--rank: must be a whole number, but got 'x'"),
+    ((*SEARCH, "--overlap", "x"), "--overlap: must be a finite number, but got 'x'"),
+    ((*SIMULATE, "--only", "x"), "--only: must be a whole number, but got 'x'"),
 ]  # fmt: skip
 
 
@@ -125,6 +144,16 @@ def test_what_cannot_be_is_refused_before_anything_is_printed(
     out, said = capfd.readouterr()
     assert re.fullmatch(r"spmdsim [^\n]+: error: [^\n]+\n", said) and text in said, said
     assert not out and not (tmp_path / "x.svg").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_numbers_have_types_that_state_the_rule(command: str) -> None:
+    """A type of Python's own would be called an invalid int value."""
+    parsers = [build_parser(command)]
+    for parser in parsers:
+        for action in parser._actions:
+            assert action.type not in (int, float), action.option_strings
+            parsers += action.choices.values() if isinstance(action.choices, dict) else []
 
 
 def test_a_plan_that_cannot_be_drawn_is_not_printed(

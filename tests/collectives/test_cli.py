@@ -171,7 +171,7 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
         (["show", "all_reduce", "ring", "-n", "100000"], "too many to follow one by one"),
         (["check", "ring", "-n", "5000"], "too many to follow one by one"),
         (["check", f"{OWN}:my_all_reduce", "-n", "4000"], "into how many chunks"),
-        (["check", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["check", "nowhere.py:f"], "there is no file 'nowhere.py'"),
         (["check", "my.py"], "say which function, as in my.py:my_ring"),
         (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
         (["check", "ring", "-n", "4..2"], "lower one first"),

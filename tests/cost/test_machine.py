@@ -165,7 +165,7 @@ def test_machine_files_round_trip(tmp_path) -> None:
     ("text", "words"),
     [
         ("{", "not JSON, line 1"),
-        ("[1]", "one JSON object, not list"),
+        ("[1]", "one JSON object, got [1]"),
         ('{"alpha": 1}', "'beta' is missing"),
         ('{"alpha": "fast", "beta": 1}', "'alpha' is 'fast'; it has to be a number"),
         ('{"alpha": 1, "beta": 1, "bandwidth": 3}', "unknown key 'bandwidth'"),

@@ -19,7 +19,7 @@ from spmdsim.core import BoundRule, Layout, Mesh
 from spmdsim.core.cuts import FrozenMapping
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
-from spmdsim.reading import one_line
+from spmdsim.reading import one_line, require_file
 from spmdsim.worlds.trace import source_lines
 from spmdsim.worlds.trace.source_lines import in_words
 from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
@@ -262,8 +262,7 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
 
 def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """The function ``program`` of a file, and its ``inputs`` and ``parameters``."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no program file {path}")
+    require_file(path, "program file")
     try:
         compile(Path(path).read_bytes(), path, "exec")
     except (SyntaxError, ValueError) as error:

@@ -16,7 +16,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     options_that_count,
     parse_bytes,
 )
-from spmdsim.cli.main import PICTURES, choice, command, flag, value, varied
+from spmdsim.cli.main import PICTURES, choice, command, finite, flag, value, varied, whole
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
@@ -31,6 +31,8 @@ from spmdsim.cli.output import (
 from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from spmdsim.cost import Machine
     from spmdsim.figures.figures import Figure
 
@@ -53,10 +55,10 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     varied("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)"),
     value("-b --minbytes", "", "smallest size (8)", default="8"),
     value("-e --maxbytes", "", "largest size (64M)", default="64M"),
-    value("-f --stepfactor", "", "from size to size (2)", float, default=2),
-    value("-n --iters", "", "timed calls (20)", int, default=20),
-    value("-w --warmup-iters", "", "calls before (5)", int, default=5),
-    value("-c --check", "0|1", "verify results (1)", int, default=1),
+    value("-f --stepfactor", "", "from size to size (2)", finite, default=2),
+    value("-n --iters", "", "timed calls (20)", whole, default=20),
+    value("-w --warmup-iters", "", "calls before (5)", whole, default=5),
+    value("-c --check", "0|1", "verify results (1)", whole, default=1),
     choice(
         "-a --average",
         ("median", "mean", "min"),
@@ -81,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.json:
         only_with(args, "--osu", "text, not with --json")
-    sizes = _sizes(args)
+    sizes, dtype = _sizes(args), _dtype(args.datatype)
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note, others_at_work
@@ -93,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
     others = others_at_work(comm)
     print_row = _printer(args, name, comm.Get_size())
     rows = []
-    for row in _measure(args, name, calls, sizes, comm):
+    for row in _measure(args, name, calls, sizes, dtype, comm):
         rows.append(row)
         print_row(row)
     note = noise_note(comm, others())
@@ -120,6 +122,15 @@ def _sizes(args: argparse.Namespace) -> list[int]:
     return growing_sizes(parse_bytes(args.minbytes), parse_bytes(args.maxbytes), args.stepfactor)
 
 
+def _dtype(name: str) -> np.dtype:
+    from spmdsim.layout.element_type import element_type
+
+    dtype = element_type(name)
+    if dtype.kind not in "fiu":
+        raise InputError(f"element type {name!r} cannot be added up; such as float32, int64")
+    return dtype
+
+
 def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
     """The schedule of each algorithm asked for that runs at this rank count; None for the library's call."""
     from spmdsim.collectives import algorithms, make_schedule
@@ -140,7 +151,7 @@ def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
 
 
 def _measure(
-    args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], comm: Any
+    args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], dtype: np.dtype, comm: Any
 ) -> Iterator[BenchRow]:
     """One row per size and algorithm, sizes running fastest as nccl-tests prints them."""
     from statistics import mean, median
@@ -157,12 +168,6 @@ def _measure(
     from spmdsim.cost import load_machine
     from spmdsim.cost.closed_forms import bus_factor
 
-    try:
-        dtype = np.dtype(args.datatype)
-    except TypeError:
-        raise InputError(f"unknown element type {args.datatype!r}; such as float32, int64") from None
-    if dtype.kind not in "fiu":
-        raise InputError(f"element type {args.datatype!r} cannot be added up; such as float32, int64")
     machine = load_machine(args.machine) if args.machine else None
     averages: dict[str, Any] = {"median": median, "mean": mean, "min": min}
     cases = list(dict.fromkeys(case_for(name, comm, nbytes, dtype).count for nbytes in sizes))

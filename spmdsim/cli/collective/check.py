@@ -11,7 +11,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     rank_counts,
     root_only_where_there_is_one,
 )
-from spmdsim.cli.main import PICTURES, command, flag, value, varied
+from spmdsim.cli.main import PICTURES, command, flag, value, varied, whole
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.tables import Table
@@ -48,7 +48,7 @@ with is no verdict. Give it a user who may not write to this package, as all who
     varied("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package"),
     value("-n --ranks", "N", "rank counts: 6, 2..16 or 2,4,8 (2..16)", default="2..16"),
     value("--collective", "", "what it must do (all_reduce)", default="all_reduce"),
-    value("--root", "R", "only this root; by default every root", int),
+    value("--root", "R", "only this root; by default every root", whole),
     value("--chunks", "EXPR", "chunk count, such as n or 2*n; by default found out"),
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
     flag("--all", "all findings, not only the first of each rank count"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
-from spmdsim.cli.main import choice, command, flag, value, varied
+from spmdsim.cli.main import choice, command, flag, value, varied, whole
 from spmdsim.cli.output import emit_json, only_with, say
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -59,7 +59,7 @@ class DetectedAlgorithm:
     varied("-f --factor"),
     choice("-d --datatype", ("float32", "float64"), "type", "float32"),
     flag("--table", "only print what the tables say; needs no MPI"),
-    value("-n", "N", "ranks for --table (8)", int, default=8),
+    value("-n", "N", "ranks for --table (8)", whole, default=8),
     "--json",
     help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
 )

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import choice, value
+from spmdsim.cli.main import choice, value, whole
 from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError
-from spmdsim.reading import one_line
+from spmdsim.reading import one_line, require_file
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
@@ -38,11 +38,11 @@ JUDGES = (
 JUDGED: dict[str, Any] = {"limits": SECONDS, "program": lambda _: True, "judges": JUDGES}
 #: What makes a schedule of an algorithm.
 SCHEDULE = (
-    value("-n --ranks", "N", "number of ranks (8)", int, default=8),
-    value("--root", "R", "root of rooted collectives (0)", int, default=0),
+    value("-n --ranks", "N", "number of ranks (8)", whole, default=8),
+    value("--root", "R", "root of rooted collectives (0)", whole, default=0),
     "--segments",
     "--group",
-    value("--radix", "K", "radix of a k-nomial tree", int),
+    value("--radix", "K", "radix of a k-nomial tree", whole),
     choice("--index", ("mpich", "openmpi"), "index rule of the ring"),
     value("--chunks", "EXPR", "chunk count of your own algorithm, such as n or 2*n"),
 )
@@ -132,8 +132,7 @@ def foreign_function(path: Path, name: str) -> Any:
 
 def load_function(path: Path, name: str) -> Any:
     """A function from a user's Python file."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
+    require_file(path)
     spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file")
