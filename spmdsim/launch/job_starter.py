@@ -22,7 +22,7 @@ from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.leftovers import sweep, sweep_session
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.supervisor import cause_of, code_of, dies_with_parent
+from spmdsim.launch.supervisor import cause_of, code_of
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
 from spmdsim.shutdown.notes import (
@@ -35,6 +35,7 @@ from spmdsim.shutdown.notes import (
     find_unfinished_ranks,
     note_begin,
 )
+from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
 
@@ -237,7 +238,11 @@ def wait(
     ctrl_c: int,
 ) -> int:
     """Run the launcher to its end, and echo a file; Ctrl-C (as ``ctrl_c``) and termination are passed on, and end it for certain."""
-    stop, echo, dies = threading.Event(), None, dies_with_parent(signal.SIGTERM)
+    stop, echo, dies = (
+        threading.Event(),
+        None,
+        partial(set_process_option, SIGNAL_WITH_PARENT, signal.SIGTERM),
+    )
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=dies)
     if shown is not None:
         echo = threading.Thread(target=follow, args=(shown, stop), daemon=True)

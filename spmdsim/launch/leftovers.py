@@ -12,6 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from spmdsim.shutdown.processes import list_mapped_files, list_processes
+
 SHARED = Path("/dev/shm")
 
 #: How the names of such files begin: MPICH's, and Open MPI's.
@@ -100,10 +102,6 @@ def _birth(path: Path) -> float | None:
 
 
 def in_use() -> set[str]:
-    """The names of the shared files that processes have mapped."""
-    names = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):
-            lines = [line for line in maps.read_text().splitlines() if f" {SHARED}/" in line]
-            names |= {line.rpartition("/")[2].removesuffix(" (deleted)") for line in lines}
-    return names
+    """Return the names of the shared files that processes have mapped."""
+    paths = [path for process in list_processes() for path in list_mapped_files(process) or ()]
+    return {os.path.basename(path) for path in paths if path.startswith(f"{SHARED}/")}

@@ -26,6 +26,7 @@ from weakref import WeakSet
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import launched
 from spmdsim.reading import one_line
+from spmdsim.shutdown.processes import list_children, make_unreadable, read_status
 from spmdsim.worlds.trace.source_lines import in_words
 
 MIB = 1 << 20
@@ -90,10 +91,8 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
     sys.stdout.flush()
     sys.stderr.flush()
     in_group = reads and sys.stdin is not None and sys.stdin.isatty()  # else the terminal stops who reads
-    from spmdsim.launch.sandbox import unreadable
-
     word = secrets.token_hex(8)
-    with unreadable():
+    with make_unreadable():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, such as numpy's
             child = os.fork()
@@ -291,22 +290,19 @@ def _address_space() -> int:
 # -- the parent -----------------------------------------------------------------------------------------
 
 
-def _busy_seconds(process: int) -> tuple[float, float]:
+def measure_busy_seconds(process: int) -> tuple[float, float]:
     """Return how long a process and its children have used a processor, and how long they waited for one.
 
     Zeros where the system does not say.
     """
-    try:
-        folder = Path(f"/proc/{process}")
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        schedule, children = folder / "schedstat", folder / f"task/{process}/children"  # not on every system
-        waited = int(schedule.read_text().split()[1]) / 1e9 if schedule.exists() else 0.0
-        numbers = children.read_text().split() if children.exists() else ()
-    except (OSError, ValueError, IndexError):
+    status = read_status(process)
+    if status is None:
         return 0.0, 0.0
-    below = [_busy_seconds(int(child)) for child in numbers]
-    return used + sum(some[0] for some in below), waited + sum(some[1] for some in below)
+    waited = 0.0
+    with suppress(OSError, ValueError, IndexError):  # not on every system
+        waited = int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    below = [measure_busy_seconds(child) for child in list_children(process)]
+    return status.seconds + sum(used for used, _ in below), waited + sum(waits for _, waits in below)
 
 
 class _Watch:
@@ -360,7 +356,7 @@ class _Watch:
         It was at work, or ready for it, a tenth of its time, and is not past what it may take by the clock.
         """
         before = self.used
-        used, waited = _busy_seconds(self.child)
+        used, waited = measure_busy_seconds(self.child)
         self.used = used + waited
         last = self.started + WALL * self.limit + LOADING + min(waited, MOST_WAITING * self.limit)
         self.deadline = min(self.deadline + WALL * self.limit, last)

@@ -16,24 +16,26 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 from spmdsim.errors import NoAnswer
 from spmdsim.launch import limits
+from spmdsim.shutdown.processes import (
+    ADOPT_ORPHANS,
+    NO_NEW_RIGHTS,
+    SIGNAL_WITH_PARENT,
+    list_children,
+    set_process_option,
+)
 
 Serve = Callable[[list[Any]], Any]
 
-#: Of Linux's prctl: be readable by other processes of the user, gain no rights.
-_READABLE, _NO_NEW_RIGHTS = 4, 38
 #: Rights of root that the process loses: to load code into the system, to look into other processes, to administrate.
 _LOST = (16, 17, 19, 21)
 _VERSION = 0x20080522
-#: Numbers of Linux's prctl: signal at the parent's end, adoption of orphans.
-SIGNAL_WITH_PARENT, ADOPT_ORPHANS = 1, 36
 #: A reaper passes this signal on to its child, which says where it is.
 ASK = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
@@ -213,7 +215,7 @@ def _leave_open(*numbers: int) -> None:
 def _give_up_rights() -> None:
     """Die with the parent, gain no rights, and as root lose those that reach into others (on Linux)."""
     set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
-    set_process_option(_NO_NEW_RIGHTS, 1)
+    set_process_option(NO_NEW_RIGHTS, 1)
     with suppress(Exception):  # no such system
         system = ctypes.CDLL(None)
         head, rights = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
@@ -222,28 +224,6 @@ def _give_up_rights() -> None:
                 for right in _LOST:
                     rights[k] &= ~(1 << right)
             system.capset(head, rights)
-
-
-@contextmanager
-def unreadable() -> Iterator[None]:
-    """While this lasts no process of the same user may look into this one, or change it (on Linux)."""
-    system = None
-    with suppress(Exception):
-        system = ctypes.CDLL(None)
-        before = system.prctl(3, 0, 0, 0, 0)
-        system.prctl(_READABLE, 0, 0, 0, 0)
-    try:
-        yield
-    finally:
-        if system is not None:
-            with suppress(Exception):
-                system.prctl(_READABLE, max(before, 0), 0, 0, 0)
-
-
-def set_process_option(option: int, value: int) -> None:
-    """Call Linux's prctl with one argument; do nothing on systems without it."""
-    with suppress(Exception):
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def fork_below_reaper() -> int:
@@ -305,25 +285,12 @@ def terminate_descendants(*children: int) -> None:
         *children: children that are known, for systems that do not list them.
     """
     while True:
-        for child in list_children() or children:
+        for child in list_children(os.getpid()) or children:
             _send(child, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
-
-
-def list_children() -> list[int]:
-    """Return the numbers of this process's children; of none where the system does not list them."""
-    me = os.getpid()
-    with suppress(OSError):
-        return [*map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split())]
-    children = []
-    for folder in Path("/proc").glob("[0-9]*"):  # a kernel without such a list
-        with suppress(OSError, IndexError):
-            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(me):
-                children.append(int(folder.name))
-    return children
 
 
 def _send(process: int, number: int) -> None:

@@ -7,14 +7,12 @@ loaded, it shares its memory and sleeps until something happens.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER, STARTER, Launched, give_job_facts, read_job_facts
 from spmdsim.settings import RECORD
 from spmdsim.shutdown import notes
+from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, read_status, set_process_option
 from spmdsim.shutdown.starting import CODE, awaiting
 from spmdsim.shutdown.stop import exit_now, left_while
 
@@ -33,16 +32,6 @@ GRACE_SECONDS = 3
 ENDED_SECONDS = 5.0
 #: Between two looks for ranks that wait where MPI starts.
 LOOK_SECONDS = 0.25
-_PR_SET_PDEATHSIG = 1
-
-
-def dies_with_parent(with_signal: int) -> Callable[[], None]:
-    """A function that has the system send this process a signal when its parent dies; nothing where it cannot."""
-    try:
-        call = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError, TypeError):
-        return lambda: None
-    return lambda: call(_PR_SET_PDEATHSIG, with_signal, 0, 0, 0) and None
 
 
 def start_supervisor(job: Launched | None) -> None:
@@ -61,10 +50,10 @@ def start_supervisor(job: Launched | None) -> None:
     sys.stderr.flush()
     forwarded = [getattr(signal, name) for name in FORWARDED]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-    supervisor, child_dies = os.getpid(), dies_with_parent(signal.SIGKILL)
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        child_dies()
+        set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != supervisor:  # gone already
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -90,11 +79,11 @@ class _Nurse:
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
         """Wait for the rank's end; its exit code."""
         rank = os.pidfd_open(self.child)
-        starter = _ancestor(int(read_job_facts().get(STARTER, "0")))
+        starter = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
         for number in forwarded:
             signal.signal(number, self._forward)
         signal.signal(signal.SIGALRM, lambda *_: self._end(signal.SIGKILL))
-        dies_with_parent(signal.SIGTERM)()
+        set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         poll = select.poll()
         poll.register(rank, select.POLLIN)
@@ -184,14 +173,12 @@ def cause_of(code: int) -> str:
     return f"was killed by signal {-code} ({name}{why})"
 
 
-def _ancestor(process: int) -> int | None:
-    """A descriptor of a process, if it is one of those that started this one."""
+def _open_ancestor(process: int) -> int | None:
+    """Return a descriptor of a process, or None if it is no ancestor of this one."""
     here = os.getpid()
-    while here > 1:
-        try:
-            here = int(Path(f"/proc/{here}/stat").read_text().rpartition(")")[2].split()[1])
-            if here == process:
+    while (status := read_status(here)) is not None and here > 1:
+        here = status.parent
+        if here == process:
+            with suppress(OSError):
                 return os.pidfd_open(process)
-        except (OSError, ValueError, IndexError):
-            return None
     return None

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from spmdsim.shutdown.processes import read_status
 from spmdsim.shutdown.starting import CODE, end_the_other, read_marks, start_beside
 
 #: Seconds that a process has to say where it is.
@@ -73,7 +74,7 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     def watch() -> None:
         os.close(write)
         begin, waits = time.monotonic(), False
-        spent = read_processor_time(process)
+        spent = _measure_used(process)
         while True:
             marks = read_marks(max(0.1, begin + seconds - time.monotonic()))
             if marks == b"":
@@ -82,7 +83,7 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
                 begin, waits = time.monotonic(), marks.endswith(WAITS)
             elif not waits and time.monotonic() >= begin + seconds:
                 place = find_place(_ask(process, read), main, others)
-                before, spent = spent, read_processor_time(process)
+                before, spent = spent, _measure_used(process)
                 if place and (place != NO_LINES or before == spent):
                     who = f"rank {rank} of {size} has not ended {seconds:g} s after its program"
                     end_the_other(f"{who}: {place} blocks, the job ends (SPMDSIM_DEADLINE allows more)", CODE)
@@ -120,13 +121,9 @@ def _ask(process: int, answer: int) -> str:
     return text.decode(errors="replace")
 
 
-def read_processor_time(process: int) -> int | None:
-    """Return the processor time that a process has used, in clock ticks; None if the platform has no ``/proc``."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[11]) + int(fields[12])
+def _measure_used(process: int) -> float | None:
+    status = read_status(process)
+    return None if status is None else status.seconds
 
 
 def find_place(stacks: str, main: int, others: dict[int, str]) -> str:

@@ -21,6 +21,7 @@ from spmdsim import settings
 from spmdsim.errors import InputError
 from spmdsim.launcher import Launched, detect
 from spmdsim.shutdown.notes import note_end, note_failure
+from spmdsim.shutdown.processes import list_mapped_files, list_processes, read_status
 from spmdsim.shutdown.stop import ask_launcher_to_end
 from spmdsim.sides import name_ranks
 
@@ -52,12 +53,10 @@ def unlink_segments(name: str = SEGMENTS[0]) -> None:
     MPICH's when all ranks have started MPI: a job that does not end well leaves it behind. Open MPI's ranks look for theirs
     by name later on, and the launcher removes it; without a launcher nobody else would look, and nobody removes it.
     """
-    with suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            path = line.split()[-1]
-            if path.startswith(name):
-                with suppress(OSError):  # another rank was quicker
-                    os.unlink(path)
+    for path in list_mapped_files(os.getpid()) or ():
+        if path.startswith(name):
+            with suppress(OSError):  # another rank was quicker
+                os.unlink(path)
 
 
 def start_beside(work: Callable[[], None]) -> tuple[int, int]:
@@ -172,13 +171,11 @@ def _processes() -> dict[int, list[int]]:
     """The processes of all ranks that the launcher of this one started on this machine."""
     parents: dict[int, int] = {}
     ranks: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            number = int(folder.name)
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            job = detect(_environment(folder)) if state not in "ZX" else None
-            if job is not None:
-                parents[number], ranks[number] = int(parent), job.rank
+    for process in list_processes():
+        status = read_status(process)
+        job = detect(_read_environment(process)) if status and status.state not in "ZX" else None
+        if status and job is not None:
+            parents[process], ranks[process] = status.parent, job.rank
     launcher = _above(os.getpid(), parents)
     here: dict[int, list[int]] = {}
     if launcher <= 1:  # nobody's child here: the launcher, and with it the other ranks, are elsewhere
@@ -189,9 +186,11 @@ def _processes() -> dict[int, list[int]]:
     return here
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    text = (folder / "environ").read_bytes().decode(errors="replace")
-    return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+def _read_environment(process: int) -> dict[str, str]:
+    with suppress(OSError):
+        text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace")
+        return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    return {}
 
 
 def _above(process: int, parents: Mapping[int, int]) -> int:
@@ -202,9 +201,8 @@ def _above(process: int, parents: Mapping[int, int]) -> int:
 
 
 def _has_mpi(process: int) -> bool:
-    with suppress(OSError):
-        return "/mpi4py/MPI." in Path(f"/proc/{process}/maps").read_text()
-    return True
+    files = list_mapped_files(process)
+    return files is None or any("/mpi4py/MPI." in file for file in files)
 
 
 def _starts_mpi(process: int) -> bool:

@@ -19,6 +19,7 @@ from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.verification import verify
 from spmdsim.errors import NoAnswer
 from spmdsim.launch import limits, sandbox
+from spmdsim.shutdown.processes import make_unreadable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process apart is a fork")
 
@@ -218,7 +219,7 @@ def test_a_process_apart_has_nothing_of_its_parents(tmp_path: Path) -> None:
 
     one = sandbox.Sandbox(make)
     assert one.ask("x", 3) == [True, ["x", 3]]
-    with sandbox.unreadable():
+    with make_unreadable():
         reads = sandbox.Sandbox(lambda: lambda _: _can_read(os.getppid()))
         assert reads.ask() is False
     with pytest.raises(NoAnswer, match="ended its own process with exit code 3"):

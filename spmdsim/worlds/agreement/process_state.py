@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spmdsim.settings import RANKS_PER_NODE
+from spmdsim.shutdown.processes import read_status
 
 #: States of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
 RUNNING, STOPPED, ENDED, SILENT = range(1, 5)
@@ -39,9 +40,9 @@ def find_process_state(process: int) -> int:
         return ENDED
     except OSError:  # the process belongs to another user
         return RUNNING
-    try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return RUNNING
-    return {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}.get(state, RUNNING)
+    status = read_status(process)
+    return (
+        RUNNING
+        if status is None
+        else {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}.get(status.state, RUNNING)
+    )
