@@ -128,10 +128,8 @@ def main(args: argparse.Namespace) -> int:
     layout = _tensor(args, shape)
     if args.n not in (None, layout.mesh.size):
         raise InputError(f"-n {args.n} was given, but {layout.mesh} has {many(layout.mesh.size, 'rank')}")
-    # What was written in cuts has axes without names of their own.
-    names = {axis: axis[1:] for axis in layout.mesh.axes} if args.shard else {}
     remark = _repeat_remark(_cuts(args), layout.mesh) if args.shard else _nesting_remark(args, [layout])
-    return layout_show.show_layout(layout, shape, args, names, remark)
+    return layout_show.show_layout(layout, shape, args, remark)
 
 
 def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:

@@ -168,7 +168,7 @@ def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
     names = _attributes(function)[1]
     for name, value in params.items():
         if isinstance(value, str) and isinstance(getattr(names.get(name), "default", None), bool):
-            raise InputError(f"--attr {name} is True or False, not {value!r}")
+            raise InputError(f"{function.op.name}: attribute {name} must be True or False, got {value!r}")
         if name not in names:
             sentence = f"{function.op.name} does not take --attr {name}"
             raise unknown(sentence, name, [*names] or ["none"], listed="it takes")
@@ -195,10 +195,11 @@ def _operator(name: str) -> Any:
     for key, function in operators.items():
         if key.replace("_", "") == wanted:
             return function
-    ours = nearest(name, operators) or not nearest(name, operators_with_strategies())
-    there = sorted(operators) if ours else operators_with_strategies()
+    names = [*operators, *operators_with_strategies()]
+    if nearest(name, names) is None:
+        names = sorted(operators)
     listed = "there are MindSpore's, written as there (ReduceSum), and"
-    raise unknown(f"no operator is called {name!r}", name, there, listed=listed)
+    raise unknown(f"no operator is called {name!r}", name, names, listed=listed)
 
 
 def _written_attributes(texts: Sequence[str]) -> dict[str, Any]:

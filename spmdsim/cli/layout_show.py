@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 32
 """Rows of a table on paper; ``--all`` shows the rest."""
+
+FURTHER = {
+    "mode": "",
+    "repeated_calculation": " (ranks that compute each shard)",
+    "virtual_div": " (MindSpore divides gradients by it if this is the loss)",
+    "micro_shards": " (virtual ranks of each device)",
+}
+"""What MindSpore derives besides layouts, and what it means."""
 
 MOST_JSON_RANKS = 5_000_000
 """Rank numbers in one JSON document (replica lists grow with the square of the mesh)."""
@@ -130,7 +138,6 @@ def show_layout(
     layout: Layout,
     shape: Shape | None,
     args: argparse.Namespace,
-    names: Mapping[str, str] | None = None,
     remark: Sequence[str] = (),
 ) -> int:
     """Print one layout; the lines of a remark stand above the derivation."""
@@ -149,7 +156,7 @@ def show_layout(
             f"{many(_devices(layout), 'device')} play{'s' * (_devices(layout) == 1)} {times} of these (virtual) ranks each: rank = device * {times} + i"
         )
     say(*remark)
-    _show_derivation(layout, rows, names)
+    _show_derivation(layout, rows)
     _show_slices([("", layout, shape)], rows)
     say(*left_out, "")
     _show_pictures(layout, shape)
@@ -175,12 +182,12 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
     ]
     say("", Table(("tensor", "shape", "tensor map", "per axis"), cells, "tensors"))
     _show_collectives(derived)
-    for key in ("mode", "repeated_calculation", "virtual_div", "micro_shards"):
+    for key, meaning in FURTHER.items():
         if key in derived.further:
-            say(f"{key.replace('_', ' ')}: {derived.further[key]}")
+            say(f"{key.replace('_', ' ')}: {derived.further[key]}{meaning}")
     for i, (name, layout, shape) in enumerate(derived.inputs):
         say("", f"{name}, shape {shape}")
-        _show_derivation(layout, rows, None, numbered=i > 0)
+        _show_derivation(layout, rows, numbered=i > 0)
     _show_slices(tensors, rows)
     say(*left_out)
     for name, layout, shape in tensors:
@@ -216,11 +223,9 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_derivation(
-    layout: Layout, ranks: Iterable[int], names: Mapping[str, str] | None, numbered: bool = False
-) -> None:
+def _show_derivation(layout: Layout, ranks: Iterable[int], numbered: bool = False) -> None:
     """The steps as tables; ``numbered`` if the first one has been shown (operands share the device matrix)."""
-    for number, step in enumerate(Derivation(layout, ranks, names).tables(), 1):
+    for number, step in enumerate(Derivation(layout, ranks).tables(), 1):
         if not (numbered and number == 1):
             say("", replace(step, title=f"{number}. {step.title}"))
 

@@ -100,8 +100,9 @@ def strategy_from_factors(
     sizes = [pieces[f] for f in names]
     used = math.prod(sizes)
     if len(members) % used:
+        written = " * ".join(f"{n} ({factor})" for factor, n in pieces.items())
         raise RuleError(
-            f"the strategy cuts the factors of the rule '{bound.rule}' into {dict(pieces)} pieces, together {used}, "
+            f"the strategy cuts the factors of the rule '{bound.rule}' into {written} = {used} pieces, "
             f"which does not divide the {many(len(members), 'rank')}"
         )
     repeats = len(members) // used

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from spmdsim.core import Layout, Mesh
+from spmdsim.core import REDUCE_OPS, Layout, Mesh
 from spmdsim.dialects import jax, torch
 from spmdsim.dialects.mindspore.layout import Layout as MindSpore
 from spmdsim.dialects.mindspore.layout import from_tensor_map
@@ -93,8 +93,12 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
 
 
 def _meant(body: str, mesh: Mesh) -> str:
-    """The axis that a word may have been meant for, else one as an example."""
-    for word in re.findall(r"\w+", body):
+    """Return the reduction or the axis that a word may have been meant for, else an axis as an example."""
+    for op in re.findall(r"\bP(?:artial)?\((\w+)\)", body):
+        near = None if op in REDUCE_OPS else nearest(op, REDUCE_OPS)
+        if near is not None:
+            return f"did you mean 'P({near})' by 'P({op})'?"
+    for word in re.findall(r"\b\w+\b(?!\()", body):
         near = None if word in mesh.axes else nearest(word, mesh.axes)
         if near is not None:
             return f"did you mean {near!r} by {word!r}?"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,7 +65,7 @@ class RankDerivation:
 
 
 class Derivation:
-    """The derivation of a layout, for some or all of its ranks; ``names``: what axes are called in it, if not as they are.
+    """The derivation of a layout, for some or all of its ranks.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
@@ -76,16 +76,9 @@ class Derivation:
     stride[b] = device_matrix[d] * device_matrix[e] * device_matrix[c] * device_matrix[a] = 2 * 1 * 2 * 2 = 8
     """
 
-    def __init__(
-        self, layout: Layout, ranks: Iterable[int] | None = None, names: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, ranks: Iterable[int] | None = None) -> None:
         self.layout = layout
-        self._names = dict(names or {})
         self.ranks = layout.mesh.rank_list if ranks is None else tuple(ranks)
-
-    def name(self, axis: str) -> str:
-        """How the axis is called in this explanation."""
-        return self._names.get(axis, axis)
 
     @property
     def adjusted_axes(self) -> tuple[str, ...]:
@@ -109,10 +102,7 @@ class Derivation:
         """One stride per adjusted column."""
         size = self.layout.mesh.axis_size
         sized = tuple((axis, size(axis)) for axis in self.adjusted_axes)
-        return tuple(
-            Stride(self.name(axis), tuple((self.name(a), n) for a, n in sized[i + 1 :]))
-            for i, (axis, _) in enumerate(sized)
-        )
+        return tuple(Stride(axis, sized[i + 1 :]) for i, (axis, _) in enumerate(sized))
 
     @cached_property
     def rows(self) -> tuple[RankDerivation, ...]:
@@ -138,12 +128,12 @@ class Derivation:
 
     def _number_table(self) -> Table:
         mesh = self.layout.mesh
-        columns = ("rank", *(f"{self.name(axis)} (base {size})" for axis, size in zip(mesh.axes, mesh.shape)))
+        columns = ("rank", *(f"{axis} (base {size})" for axis, size in zip(mesh.axes, mesh.shape)))
         rows = tuple((str(row.rank), *map(str, row.number)) for row in self.rows)
         return Table(columns, rows, "number the device matrix, the last axis fastest", (0,))
 
     def _adjust_table(self) -> Table:
-        columns = ("rank", *(self.name(axis) for axis in self.adjusted_axes))
+        columns = ("rank", *self.adjusted_axes)
         rows = tuple((str(row.rank), *map(str, row.adjusted)) for row in self.rows)
         title = "adjust: put the columns in the order of the tensor map"
         return Table(columns, rows, title, (0,), self._dropped())
@@ -172,7 +162,7 @@ class Derivation:
     def _dropped(self) -> tuple[str, ...]:
         if not self.dropped_axes:
             return ()
-        axes = ", ".join(self.name(axis) for axis in self.dropped_axes)
+        axes = ", ".join(self.dropped_axes)
         return (f"not in the tensor map, so dropped: {axes}",)
 
 

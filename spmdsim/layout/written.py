@@ -194,7 +194,9 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
     axes, sizes = [], []
     for part in filter(None, re.split(r"[\s,]+", unbracketed(where))):
         name, equals, size = part.partition("=")
-        if not equals or not size.isdigit():
+        if not equals or not size:
+            raise InputError(f"a mesh is written like dp=2,tp=4, but {name!r} in {text!r} lacks a size")
+        if not size.isdigit():
             raise InputError(f"a mesh is written like dp=2,tp=4, but got {part!r} in {text!r}")
         axes.append(name)
         sizes.append(int(size))
@@ -242,6 +244,8 @@ def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
     colon = re.match(r"(?P<mesh>\[\[.*?\]\]|[\w=,x×\s@()]*\d)\s*:\s*(?P<dims>.*)$", text)
     if colon and not _PARTIAL.search(colon["mesh"] + ":" + colon["dims"].split(",")[0]):
         return colon["dims"], parse_mesh(colon["mesh"])
+    if unsized := re.match(r"([\w=,x×\s@()]*\w=[\w=,x×\s@()]*):", text):
+        parse_mesh(unsized[1])
     if mesh is None:
         raise InputError(
             f"layout {text!r} names no mesh; write it like 'dp=2,tp=4: dp,None', or give the mesh"

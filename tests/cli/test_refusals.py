@@ -117,6 +117,8 @@ WRONG = [
     ),
     (("tune", "-n", "2", "-o", "FOLDER"), "it is a folder; give a file"),
     (("launch", "-n", "1", "--record", "FOLDER", "PROGRAM"), "it is a folder; give a file"),
+    ((*SEARCH[:3], "--heads", "4"), "program 'mlp' has no size 'heads'; it has layers, hidden, batch"),
+    ((*PLAN[:1], "--src", "a=2,b=3: a,b", "--dst", "c=3,d: c,d", *PLAN[-2:]), "'d' in 'c=3,d' lacks a size"),
     (("labs", "check", "1", "BINARY"), "cannot be read as a program: it is not text in UTF-8"),
     ((*SEARCH[:3], "--mesh", "dpp"), "a mesh is written like dp=2,tp=4, but got 'dpp'"),
     ((*SEARCH[:3], "--mesh", "dp=x"), "a mesh is written like dp=2,tp=4, but got 'dp=x'"),

@@ -172,6 +172,7 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
         (["check", "ring", "-n", "5000"], "too many to follow one by one"),
         (["check", f"{OWN}:my_all_reduce", "-n", "4000"], "into how many chunks"),
         (["check", "nowhere.py:f"], "there is no file 'nowhere.py'"),
+        (["check", f"{OWN}:my_all_reduc"], "did you mean 'my_all_reduce'?"),
         (["check", "my.py"], "say which function, as in my.py:my_ring"),
         (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
         (["check", "ring", "-n", "4..2"], "lower one first"),

@@ -242,10 +242,10 @@ def test_text_teaches_the_steps(capsys):
     assert out.isascii()
 
 
-def test_cuts_are_explained_in_two_steps_with_axes_by_number(capsys):
+def test_cuts_are_explained_in_two_steps_by_the_names_of_the_title(capsys):
     out = text(capsys, "--shard", "((2,1,1,2,1),)", "-n", "8")
     assert "1. number" in out and "2. compute" in out and "adjust" not in out
-    assert "5 (base 2)" in out and "not in the tensor map, so dropped: 0" in out
+    assert "d5 (base 2)" in out and "stride[d5] = " in out and "not in the tensor map, so dropped: d0" in out
 
 
 def test_text_of_operators_and_splits(capsys):
@@ -297,6 +297,9 @@ MISTAKES = [
     (["--mesh", "a=2"], "--mesh needs --dims"),
     (["--mesh", "a=2", "--dims", "zz"], "names no axes of the mesh a=2 (such as a, or None)"),
     (["--mesh", "dp=2,tp=4", "--dims", "dp,ttp"], "(did you mean 'tp' by 'ttp'?)"),
+    (["--mesh", "dp=2,tp=2", "--dims", "S(0)P(su)"], "(did you mean 'P(sum)' by 'P(su)'?)"),
+    (["--mesh", "dp=2,tp=2", "--dims", "a=2,b: a,b"], "'b' in 'a=2,b' lacks a size"),
+    (["--mesh", "dp=2,tp=2", "--dims", "dp,dp"], "pending reduction: dims (dp), (dp)"),
     (["--split", "linear"], "--split needs --shape"),
     (["--split", "linear", "--shape", "9,8", "--partitions", "2"], "Number of rows of the weight"),
     (["--op", "matmul"], "--op needs --shapes"),

@@ -74,6 +74,11 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ),
         ("--op matmul --shapes (2,4) --shard ((2,1),)", "matmul takes 2 operands, but --shapes gives 1"),
         ("--op gather --shapes (2,4),(3,) --shard ((2,1),(1,))", "gather needs --attr dim=..."),
+        ("--op MatMull --shapes (2,4),(4,2) --shard ((2,1),(1,1))", "did you mean 'MatMul'?"),
+        (
+            "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,2)) -n 6",
+            "into 2 (m) * 1 (k) * 2 (n) = 4 pieces, which does not divide the 6 ranks",
+        ),
         ("--op Nope --shapes (2,4) --shard ((2,1),)", "there are MindSpore's"),
         (
             "--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axes=1",
@@ -81,9 +86,9 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ),
         (
             "--op MatMul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpose_b=flase",
-            "transpose_b is no text",
+            "transpose_b must be True or False, got 'flase'",
         ),
-        ("--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axis=x", "axis is no text, but got 'x'"),
+        ("--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axis=x", "axis must be no text, got 'x'"),
         (
             "--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr axis=0 --attr axis=1",
             "axis is given twice, as 0 and 1",
@@ -97,7 +102,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ),
         (
             "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpose_b=flase",
-            "is True or False",
+            "must be True or False",
         ),
         (
             "--op sum --shapes (2,4) --shard ((2,1),) --attr dims=0 --attr keepdims=1",

@@ -373,7 +373,10 @@ def build_program(name: str, **sizes: object) -> Graph:
     parameters = signature(PROGRAMS[name]).parameters
     for key, size in sizes.items():
         if key not in parameters:
-            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(parameters)}")
+            sizes_of = [
+                one for one, declared in parameters.items() if str(declared.annotation).startswith("int")
+            ]
+            raise unknown(f"program {name!r} has no size {key!r}", key, sizes_of, listed="it has")
         if type(size) is int and size < 1:
             raise InputError(f"program {name!r}: {key} is {size}; it has to be 1 or more")
         if key == "layers" and type(size) is int and size > MOST_LAYERS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import choice, value, whole
 from spmdsim.cli.output import only_with
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, unknown
 from spmdsim.reading import one_line, require_file
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def load_function(path: Path, name: str) -> Any:
     function = getattr(module, name, None)
     if not callable(function):
         functions = [k for k, v in vars(module).items() if callable(v) and v.__module__ == module.__name__]
-        has = f"; it has {', '.join(functions)}" if functions else ""
-        raise InputError(f"{path} has no function {name!r}{has}")
+        raise unknown(f"{path} has no function {name!r}", name, functions or ["none"], listed="it has")
     return function
 
 

@@ -117,7 +117,8 @@ def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, A
         if name not in names:
             raise unknown(f"{operator} has no attribute {name!r}", name, names, ShardError)
         if isinstance(value, str) and not isinstance(defaults.get(name), str) and name != "dtype":
-            raise ShardError(f"{operator}'s attribute {name} is no text, but got {value!r}")
+            rule = "True or False" if isinstance(defaults.get(name), bool) else "no text"
+            raise ShardError(f"{operator}: attribute {name} must be {rule}, got {value!r}")
 
 
 def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
