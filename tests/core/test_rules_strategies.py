@@ -148,7 +148,7 @@ def test_repeated_calculation_on_either_side(side, held):
         (((2, 4), (4,)), "has 2 dims, but its strategy is"),
         (((2, 0), (4, 1)), "1 or more pieces, but dim 1 of operand 0 into 0"),
         (((2, 4), (2, 1)), "factor 'k' .* cut into 4 pieces elsewhere, but into 2"),
-        (((3, 1), (1, 1)), "together 3, which does not divide the 8 ranks"),
+        (((3, 1), (1, 1)), "= 3 pieces, which does not divide the 8 ranks"),
     ],
 )
 def test_cuts_that_mean_nothing(cuts, message):
