@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from spmdsim.arrays.sources import Described
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
@@ -77,13 +78,17 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
             world.provenance.note(origin, NUMBER, parameters=value)
         constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
         if world.observers.programs:
-            world.observers.programs[-1].created(constant)
+            world.observers.programs[-1].created(constant, words=repr(value))
         return constant
     if hasattr(value, "as_operand"):  # a parameter
         return value.as_operand(like)
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
+    if isinstance(value, np.generic):  # a number like Python's, for who compares and records what is computed
+        number = Described(lambda index: array, repr(value))
+        layout = Layout.replicated(like.layout.mesh, 0)
+        return type(like).from_global(number, layout, like.world, shape=(), dtype=array.dtype)
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
 
 

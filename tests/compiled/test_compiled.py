@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import namedtuple
 from types import MethodType
 
 import numpy as np
@@ -540,8 +541,27 @@ REFUSED = {
         "SGD decides in every step what to do; call step() outside",
     ),
     "onwards": (lambda x, m: m(x), "gradients could flow through the tensor that it returns"),
+    "caught": (lambda x, m: _or_zero(x), "it goes on after an error of cross_entropy"),
+    "set": (lambda x, m: {x * 2}, "it returns a set; return tensors and constants"),
+    "generator": (lambda x, m: (one for one in (x, x * 2)), "it returns a generator; return tensors"),
+    "array": (lambda x, m: np.ones(2), "it returns a ndarray; return tensors"),
+    "argument outside": (lambda x, m: x + ARGUMENT[0], "add reads a tensor that is neither an argument nor"),
+    "its arrays outside": (
+        lambda x, m: x + ARGUMENT[1],
+        "add reads a tensor that is neither an argument nor",
+    ),
 }
+#: The argument itself, and another tensor with its arrays.
+ARGUMENT: list[Tensor] = []
 OUTSIDE: list[Tensor] = []
+
+
+def _or_zero(x):
+    """A loss of labels that the classes lack, or 0."""
+    try:
+        return ops.cross_entropy(x, ops.cast(ops.sum(x, 1), int))
+    except InputError:
+        return ops.sum(x) * 0
 
 
 def _trained_by(layer, x, **methods):
@@ -559,6 +579,7 @@ def test_what_cannot_be_recorded_is_refused_in_one_line(world, what):
     layer = nn.Linear(4, 4, mesh("x" if what == "rows" else None, None), mesh(None)).materialise(world)
     x = Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)
     OUTSIDE[:] = [Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)]
+    ARGUMENT[:] = [x, Tensor(world, x.meta, x.held)]
     if what == "onwards":
         x = ops.cast(x, np.float32)
     compiled = spmdsim.compile(function)
@@ -712,3 +733,70 @@ def test_other_threads_go_on_while_a_function_is_recorded():
     assert results == [[0.5, 1.0, 1.5, 2.0]]
     (program,) = next(iter(function.programs.values()))
     assert len(program.calls) == 2
+
+
+Pair = namedtuple("Pair", "loss half")
+
+
+@pytest.mark.ranks(1, 2)
+def test_results_are_tensors_of_their_own_in_every_call(world):
+    layout = Mesh((world.size,), ("x",))("x")
+    compiled = spmdsim.compile(
+        lambda t, w: Pair([t, t.to(layout), w.grad, t * 2], {"twice": (t, t), "sizes": (1, None, "x")})
+    )
+    w = Tensor.from_global(np.ones(4), layout, world, requires_grad=True)
+    w.grad = Tensor.from_global(np.full(4, 5.0), layout, world)
+    for start in range(3):
+        t = Tensor.from_global(np.arange(4.0) + start, layout, world)
+        result = compiled(t, w)
+        assert type(result) is Pair and result.half["sizes"] == (1, None, "x")
+        tensors = [*result.loss, *result.half["twice"]]
+        for tensor in tensors:
+            tensor += 1
+        values = np.arange(4.0) + start
+        expected = [values + 1, values + 1, np.full(4, 6.0), values * 2 + 1, values + 1, values + 1]
+        for tensor, numbers in zip([t, w.grad, *tensors], [values, np.full(4, 5.0), *expected]):
+            np.testing.assert_array_equal(tensor.full(), numbers)
+
+
+@pytest.mark.ranks(2)
+def test_a_gradient_that_is_there_or_not_is_noticed_although_it_is_not_read(world):
+    layout = Mesh((2,), ("x",))("x")
+    compiled = spmdsim.compile(lambda t, w: t * 2 if w.grad is not None else t * 3)
+    t, w = (Tensor.from_global(np.ones(4), layout, world, requires_grad=tracked) for tracked in (False, True))
+    other = Tensor.from_global(np.ones(4), layout, world)
+    for gradient, factor in [(other, 2), (None, 3), (other, 2), (None, 3)]:
+        w.grad = gradient
+        assert compiled(t, w).full()[0] == factor
+
+
+@pytest.mark.ranks(2)
+def test_keys_that_are_equal_but_not_the_same(world):
+    x = Tensor.from_global(np.ones(2), Mesh((2,), ("x",))("x"), world)
+    several = spmdsim.compile(lambda x, zeros: x * np.copysign(1.0, next(iter(zeros))))
+    assert [several(x, frozenset([zero])).full()[0] for zero in (0.0, -0.0, 0.0)] == [1, -1, 1]
+    kinds = spmdsim.compile(lambda parts: parts[1] * (3 if isinstance(next(iter(parts)), bool) else 2))
+    assert [kinds({key: x}).full()[0] for key in (1, True, 1)] == [2, 3, 2]
+
+
+@pytest.mark.ranks(2)
+def test_numbers_of_numpy_are_numbers(world):
+    x = Tensor.from_global(np.ones(2, np.float32), Mesh((2,), ("x",))("x"), world)
+    times = spmdsim.compile(lambda x, factor: (x * factor, x * np.float32(3), x + np.int64(1)))
+    for factor in (np.float32(2), np.int64(4), np.bool_(True), np.float64(0.5), np.float32(8)):
+        for _ in range(2):
+            results = times(x, factor)
+            for result, expected in zip(results, times.function(x, factor)):
+                assert result.dtype == expected.dtype and (result.full() == expected.full()).all()
+
+
+@pytest.mark.ranks(2)
+def test_ranks_whose_arguments_share_arrays_on_some_only_agree(world):
+    """A copy along a partial axis is the tensor's own array on the first rank."""
+    mesh = Mesh((2,), ("a",))
+    whole, partial = mesh(None), mesh(None, partial="a")
+    x, y = (Tensor.from_global(np.full(2, value), whole, world) for value in (1.0, 5.0))
+    both = spmdsim.compile(lambda t, u: t.to(mesh("a")) + u.to(mesh("a")))
+    for one, other in [(x, x), (x, y), (y, x), (x, x), (y, y)]:
+        total = both(one, other.to(partial)).full()
+        assert (total == one.full() + other.full()).all()

@@ -298,10 +298,19 @@ def compiled_or_not(world, mesh):
     return [one, lambda: one.__closure__[0].cell_contents.function(one.__closure__[1].cell_contents)]
 
 
+def compiled_with_another_number(world, mesh):
+    from spmdsim import compile
+
+    x = Tensor.from_global(np.arange(1.0, 7.0), mesh("x"), world)
+    one, other = [compile(lambda x, number=number: (x * number).to(mesh(None))) for number in (2.0, 2.5)]
+    return [lambda: one(x), lambda: other(x)]
+
+
 TENSORS = [
     tensor,
     computed,
     compiled,
+    compiled_with_another_number,
     compiled_or_not,
     with_another(lambda x, number: x * float(number)),
     with_another(lambda x, number: x + (number - 4)),  # -2 and -1 have one hash

@@ -7,19 +7,18 @@ Ranks compare and traces show the collectives of a replay like those of the func
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.in_place import without_base
 from spmdsim.arrays.watch import watchers
 from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.compiled.call_recorder import CallRecorder
-from spmdsim.nn.compiled.replay import Replay
+from spmdsim.nn.compiled.replay import Replay, rebuild
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.guard import guards
 from spmdsim.worlds.trace import recorder
@@ -56,15 +55,25 @@ class Compiled(Pictured, Generic[P, R]):
             leaves = program.matching_leaves(tensors)
             if leaves is not None:
                 return cast(R, program.run(leaves))
-        return self._record(key, tensors, lambda: self.function(*args, **kwargs))
+        return self._record(key, tensors, args, kwargs)
 
-    def _record(self, key: Any, tensors: list[Tensor], call: Callable[[], R]) -> R:
-        recorded = CallRecorder(self.name, tensors)
+    def _record(self, key: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> R:
+        substitutes = {id(tensor): _substitute(tensor) for tensor in tensors}
+        recorded = CallRecorder(self.name, [substitutes[id(tensor)] for tensor in tensors])
+        gradients = [substitutes[id(tensor)].grad for tensor in tensors]
+        args, kwargs = _substituted([args, kwargs], substitutes)
         try:
             with recorder.told(recorded):
-                result = call()
+                result = self.function(*args, **kwargs)
         finally:  # again, because a Ctrl-C may interrupt the first time
             recorder.untold(recorded)
+            for tensor, gradient in zip(tensors, gradients):
+                if substitutes[id(tensor)].grad is not gradient:
+                    tensor.grad = substitutes[id(tensor)].grad
+        if recorded.failure:
+            recorded.refuse(
+                f"it goes on after an error of {recorded.failure}, which other values may not raise; catch the error outside"
+            )
         if recorded.world is not None and recorded.world.has_data:
             program = Replay(recorded, result)
             self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
@@ -95,7 +104,9 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value), *[_key(part, tensors, name) for part in value]
     if isinstance(value, dict):
-        return dict, *[(key, _key(part, tensors, name)) for key, part in value.items()]
+        return dict, *[(_key(key, [], name), _key(part, tensors, name)) for key, part in value.items()]
+    if isinstance(value, frozenset):
+        return frozenset, frozenset(_key(part, [], name) for part in value)
     if isinstance(value, (float, complex, np.inexact)):  # 0.0 and -0.0 are equal, a nan is not even itself
         return type(value), repr(value)
     try:
@@ -108,12 +119,37 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
     return type(value), value
 
 
+def _substitute(tensor: Tensor) -> Tensor:
+    """Return the tensor that a recorded function gets for an argument: another one with the same values.
+
+    So the function's own tensors that share arrays with an argument are not taken for it. A leaf stays itself, because its
+    gradient is stored in it.
+    """
+    if tensor.requires_grad:
+        return tensor
+    same = _detached(tensor)
+    same.grad, same.gradient_layout = tensor.grad, tensor.gradient_layout
+    return cast(Tensor, same)
+
+
+def _substituted(value: Any, substitutes: dict[int, Tensor]) -> Any:
+    """Return an argument with other tensors in its tuples, lists and dicts."""
+    if isinstance(value, (list, tuple)):
+        return rebuild(value, [_substituted(part, substitutes) for part in value])
+    if isinstance(value, dict):
+        same = copy(value)
+        same.update({key: _substituted(part, substitutes) for key, part in value.items()})
+        return same
+    return substitutes[id(value)] if isinstance(value, Tensor) else value
+
+
 def _detached(result: Any) -> Any:
+    """Return a result with tensors of its own, as a replay does: without history, each in its place another one."""
     if isinstance(result, Tensor):
-        return without_base(result)
+        return type(result)(result.world, result.meta, result.held, name=result.name, origin=result.origin)
     if isinstance(result, dict):
         return {key: _detached(part) for key, part in result.items()}
-    return type(result)(map(_detached, result)) if isinstance(result, (list, tuple)) else result
+    return rebuild(result, map(_detached, result)) if isinstance(result, (list, tuple)) else result
 
 
 @explained

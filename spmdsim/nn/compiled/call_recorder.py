@@ -45,6 +45,8 @@ class CallRecorder(recorder.Trace):
         leaves: the arguments, then the parameters that the function reads.
         before: per leaf the number of its value, its gradient before the call and the number of the gradient's value.
         assigned_to: the parameters that get new values, by identity.
+        words: what tells the constants of this recording from those of another, equal in all processes.
+        failure: the operator or collective that raised an error; empty if none did.
     """
 
     def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
@@ -63,6 +65,8 @@ class CallRecorder(recorder.Trace):
         self._arrays: list[list[Any]] = []
         self._is_nested, self._thread = False, get_ident()
         self.world: Any = None
+        self.words: list[str] = []
+        self.failure = ""
         for tensor in tensors:
             self._leaf(tensor)
 
@@ -94,6 +98,9 @@ class CallRecorder(recorder.Trace):
         self.world = tensor.world
         gradient = tensor.grad
         self.leaves.append(tensor)
+        for leaf in (tensor, gradient):
+            if leaf is not None:
+                leaf.held = own_views(leaf.held)
         number = self._new(tensor.held)
         self.before.append((number, gradient, None if gradient is None else self._new(gradient.held)))
 
@@ -108,6 +115,15 @@ class CallRecorder(recorder.Trace):
         finally:
             self._is_nested = False
 
+    @contextmanager
+    def _noting_failure(self, what: str) -> Iterator[None]:
+        """Note which calculation raises an error: a function that catches it does something else for other values."""
+        try:
+            yield
+        except Exception:
+            self.failure = what
+            raise
+
     @property
     def _is_ignored(self) -> bool:
         """True for calls that belong to an entry which is recorded now, or to another thread."""
@@ -120,7 +136,7 @@ class CallRecorder(recorder.Trace):
         what = self._allowed(run)
         self._blanks(run)
         inputs = tuple(self.number(arrays, what) for arrays in lists)
-        with self._nested():
+        with self._nested(), self._noting_failure(what):
             results = run(*lists)
         several = any(isinstance(one, list) or one is None for one in results)
         values = results if several else [results]
@@ -157,22 +173,23 @@ class CallRecorder(recorder.Trace):
         if self._is_ignored:
             return None
         number = self.number(shards, step.collective)
-        with self._nested():
+        with self._nested(), self._noting_failure(step.collective):
             results: list[Any] = world.run(step, shards)
         run, moved = partial(world.run, step), self._new(results)
         self.entries.append(RecordedCall(run, (number,), (moved,), False, source_lines.source_line()))
         return (results,)
 
-    def created(self, tensor: Tensor, source: Any = None) -> None:
-        """Record a new tensor as a constant. Refuse data and random numbers."""
+    def created(self, tensor: Tensor, source: Any = None, words: str = "") -> None:
+        """Record a new tensor as a constant, of a number or of what ``words`` says. Refuse data and random numbers."""
         if self._is_ignored:
             return
-        if source is not None and (
-            not isinstance(source, Described) or source.words is None or "seed" in source.words
-        ):
+        if isinstance(source, Described):
+            words = source.words or ""
+        if source is not None and (not words or "seed" in words):
             self.refuse(
                 "it makes a tensor of data or random numbers; make it outside and give it as an argument"
             )
+        self.words.append(words)
         self.constants[self._new(tensor.held)] = tensor.held
 
     def looked_at(self) -> None:
@@ -217,6 +234,12 @@ class CallRecorder(recorder.Trace):
     def emitted(self, recipe: Any) -> None:
         """Record the event of an operator that has run."""
         self.entries += [] if self._is_ignored else [OperatorReport(recipe, source_lines.source_line())]
+
+
+def own_views(arrays: Sequence[Any]) -> list[Any]:
+    """Return views of arrays that no other tensor has; ranks that share an array share its view."""
+    views = {id(array): array.view() for array in arrays}
+    return [views[id(array)] for array in arrays]
 
 
 def optimiser_of(run: partial[Any]) -> Optimiser | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from spmdsim.arrays import Tensor
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.tape import OpNode, history
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import many
@@ -16,6 +20,22 @@ from spmdsim.sides import number_of
 from spmdsim.worlds.provenance import computed_origin
 from spmdsim.worlds.trace import source_lines
 
+#: What a function may return besides tensors: values that cannot change and hold no tensor.
+CONSTANTS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    Enum,
+    Layout,
+    Mesh,
+    np.dtype,
+    np.generic,
+    type,
+)
 #: Puts a function's result together from its tensors.
 Form = Callable[[Sequence[Tensor]], Any]
 
@@ -26,8 +46,8 @@ class Replay(Pictured):
     Attributes:
         calls: the local calculations and steps.
         leaves: meta, `requires_grad` and gradient layout of each argument and parameter.
-        gradients_before: place of a leaf, number of its earlier gradient's value and that gradient's meta, or None twice.
-            A leaf whose earlier gradient the function ignores is not listed.
+        gradients_before: place of each leaf, number of its earlier gradient's value if that is read, and that gradient's
+            meta if there is one.
         gradients: place of a leaf that has another gradient afterwards, the gradient's meta (None: it has none) and number.
         results: number and meta of each tensor in the function's result.
     """
@@ -51,13 +71,14 @@ class Replay(Pictured):
         read = outputs.union(*[call.inputs for call in self.calls])
         self.gradients_before: list[tuple[int, int | None, Meta | None]] = []
         for place, (_, gradient, number) in enumerate(recorded.before):
-            if gradient is None or number in read:
-                meta = None if gradient is None else gradient.meta
-                self.gradients_before.append((place, number, meta))
+            meta = None if gradient is None else gradient.meta
+            self.gradients_before.append((place, number if number in read else None, meta))
         self._read_gradients = [k for k, number, _ in self.gradients_before if number is not None]
         self.aliases = _aliases([*recorded.leaves, *[recorded.before[k][1] for k in self._read_gradients]])
         #: The number of this recording in the comparisons between ranks.
-        self.number = number_of(" ".join([recorded.name, *[call.words for call in self.calls]]))
+        self.number = number_of(
+            " ".join([recorded.name, *recorded.words, *[call.words for call in self.calls]])
+        )
 
     def _changed_gradients(self, recorded: CallRecorder) -> list[tuple[int, Meta | None, int]]:
         """Return the leaves that get another gradient and are not assigned themselves."""
@@ -86,13 +107,15 @@ class Replay(Pictured):
             self.results.append((recorded.number(result.held, "its result"), result.meta))
             return lambda tensors: tensors[place]
         if isinstance(result, (list, tuple)):
-            kind, forms = type(result), [self._result_form(recorded, element) for element in result]
-            if kind not in (list, tuple):
-                recorded.refuse(f"it returns a {kind.__name__}; return tensors in tuples, lists and dicts")
-            return lambda tensors: kind(form(tensors) for form in forms)
+            forms = [self._result_form(recorded, element) for element in result]
+            return lambda tensors: rebuild(result, [form(tensors) for form in forms])
         if isinstance(result, dict):
             named = {key: self._result_form(recorded, element) for key, element in result.items()}
             return lambda tensors: {key: form(tensors) for key, form in named.items()}
+        if not isinstance(result, CONSTANTS):
+            recorded.refuse(
+                f"it returns a {type(result).__name__}; return tensors and constants, alone or in tuples, lists and dicts"
+            )
         return lambda tensors: result
 
     def _release_values(self, outputs: set[int]) -> None:
@@ -198,13 +221,18 @@ def _update_early(entries: list[Entry]) -> None:
             operators.append(entry)
 
 
-def _aliases(tensors: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """Return per tensor the first place of the same tensor and of the same arrays; nothing if all arrays are distinct."""
-    if len({id(tensor.held[0]) for tensor in tensors}) == len(tensors):
-        return ()
+def _aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Return per tensor the first place of the same tensor; nothing if all are distinct."""
     places: dict[int, int] = {}
-    arrays: dict[tuple[int, ...], int] = {}
-    return tuple(
-        (places.setdefault(id(tensor), k), arrays.setdefault(tuple(map(id, tensor.held)), k))
-        for k, tensor in enumerate(tensors)
-    )
+    first = tuple([places.setdefault(id(tensor), k) for k, tensor in enumerate(tensors)])
+    return first if len(places) < len(first) else ()
+
+
+def rebuild(like: Sequence[Any], parts: Iterable[Any]) -> Any:
+    """Return a list or tuple of the kind of another one, with these parts.
+
+    >>> rebuild((1, 2), [3, 4])
+    (3, 4)
+    """
+    make: Callable[[Iterable[Any]], Any] = getattr(like, "_make", type(like))
+    return make(parts)
