@@ -120,11 +120,16 @@ class GridProduct(Pictured):
         }
 
     @property
-    def others(self) -> dict[str, float]:
-        """The words a rank receives otherwise, by name."""
+    def others(self) -> dict[str, float | None]:
+        """The words a rank receives on other grids of all ranks, by name; None if no such grid fits the sizes."""
+        kinds = {
+            "1-D, second operand gathered": [(self.ranks, 1, 1)],
+            "best 2-D": grids(self.ranks, deep=False),
+        }
+        sizes = self.m, self.k, self.n
         return {
-            "1-D, second operand gathered": grid_words(self.m, self.k, self.n, (self.ranks, 1, 1)),
-            "best 2-D": min(grid_words(self.m, self.k, self.n, g) for g in grids(self.ranks, deep=False)),
+            name: min((grid_words(*sizes, grid) for grid in some if _fits(grid, sizes)), default=None)
+            for name, some in kinds.items()
         }
 
     def __str__(self) -> str:
@@ -134,12 +139,28 @@ class GridProduct(Pictured):
         lines = [
             f"product ({self.m} x {self.k}) ({self.k} x {self.n}) on {many(self.ranks, 'rank')}: grid pm x pk x pn = {grid}"
             + (f", {many(idle, 'rank')} idle" if idle else ""),
-            f"words received per rank {self.words:,.0f}, lower bound {self.bound:,.0f} "
+            f"words received per rank {number_text(self.words)}, lower bound {number_text(self.bound)} "
             f"({regime(self.m, self.k, self.n, self.ranks)} case), ratio {self.ratio:.3f}",
             f"layouts: {first} times {second} gives {result}",
         ]
-        lines += [f"{name}: {many(round(words), 'word')}" for name, words in self.others.items()]
+        for name, words in self.others.items():
+            none = f"no grid of {many(self.ranks, 'rank')} fits the matrices"
+            lines.append(f"{name}: {none if words is None else f'{number_text(words)} words'}")
         return "\n".join(lines)
+
+
+def number_text(words: float) -> str:
+    """Return a number of words as text: three digits of small numbers, whole large ones.
+
+    >>> number_text(1234.5), number_text(3.375), number_text(0.0042)
+    ('1,234', '3.38', '0.0042')
+    """
+    return f"{words:,.0f}" if words >= 100 else f"{words:.3g}"
+
+
+def _fits(grid: tuple[int, int, int], sizes: tuple[int, int, int]) -> bool:
+    """Return True if no axis of a grid has more ranks than the size that it splits."""
+    return all(parts <= size for parts, size in zip(grid, sizes))
 
 
 def grids(ranks: int, *, deep: bool = True) -> Iterator[tuple[int, int, int]]:
@@ -177,7 +198,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
             if best is not None and used > 1 and lower_bound(m, k, n, used) * (ranks / used) > best[0]:
                 break
             for grid in grids(used):
-                if grid[0] > m or grid[1] > k or grid[2] > n:
+                if not _fits(grid, (m, k, n)):
                     continue
                 # A grid of fewer ranks must be better by more than the computation it gives up.
                 words = grid_words(m, k, n, grid) * (ranks / used)

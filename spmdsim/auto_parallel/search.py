@@ -27,6 +27,7 @@ from spmdsim.core import Mesh, Strategy
 from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, many, unknown
+from spmdsim.redistribution.planner import MOST_ELEMENTS
 from spmdsim.wrong_calls import explained
 
 #: Names of the searches; the second names are MindSpore's.
@@ -142,7 +143,7 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
             per rank unless it is given.
 
     Raises:
-        InputError: sizes of a graph.
+        InputError: sizes of a graph, or a tensor with more elements than are counted exactly.
 
     >>> str(as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8}))
     'mlp 1 x 8: 3 operators, 2 parameters with 72 elements'
@@ -153,14 +154,22 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
         defaults = default_sizes(program)
         if "batch" in defaults:
             sizes = {"batch": max(defaults["batch"], _ranks(mesh_or_ranks)), **sizes}
-        return build_program(program, **sizes)
-    if isinstance(program, Graph):
+        graph = build_program(program, **sizes)
+    elif isinstance(program, Graph):
         if sizes:
             raise InputError(f"a graph takes no sizes, but got {', '.join(sizes)}")
-        return program
-    from spmdsim.auto_parallel.programs.record_program import record_program
+        graph = program
+    else:
+        from spmdsim.auto_parallel.programs.record_program import record_program
 
-    return record_program(program, _ranks(mesh_or_ranks), **sizes)
+        graph = record_program(program, _ranks(mesh_or_ranks), **sizes)
+    for value in graph.values:
+        if (elements := math.prod(value.shape)) > MOST_ELEMENTS:
+            raise InputError(
+                f"{value.name} of shape {value.shape} has {elements:,} elements, too many to count exactly: "
+                f"at most {MOST_ELEMENTS:,}"
+            )
+    return graph
 
 
 def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Operators and redistributions shown before the rest is summed up.
 MOST_ROWS = 60
+#: Names of operators that a note lists.
+MOST_NAMES = 6
 #: What an operator's time is made of.
 PARTS = ("compute", "forward", "backward", "gradient")
 
@@ -103,6 +105,8 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
 def _head(answer: SearchResult) -> str:
     within = f" to within {answer.within:.2%}" if answer.within else ""
     optimal = f", optimal{within} under the model on this mesh"
+    if answer.graph.configured_names:
+        optimal += " with the program's .shard"
     if not answer.optimal:
         among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
         meshes = {answer.mesh, *answer.rivals}
@@ -227,7 +231,18 @@ def comparison_table(answer: SearchResult) -> Table:
         if other.seconds >= IMPOSSIBLE:
             seconds, ratio = "not allowed", "-"
         rows.append([name, seconds, ratio, nbytes_text(other.nbytes), nbytes_text(other.memory.peak)])
-    return Table(("layout", unit, "ratio", "bytes/rank", "peak memory"), rows, "comparison", range(1, 5))
+    note = f"found keeps the program's .shard of {_configured(answer)}; the other layouts do not and may be faster"
+    notes = (note,) if _configured(answer) and len(rows) > 1 else ()
+    return Table(
+        ("layout", unit, "ratio", "bytes/rank", "peak memory"), rows, "comparison", range(1, 5), notes
+    )
+
+
+def _configured(answer: SearchResult) -> str:
+    """Return the first names of the operators whose strategies the program sets with ``.shard``; empty without any."""
+    names = answer.graph.configured_names
+    hidden = len(names) - MOST_NAMES
+    return ", ".join([*names[:MOST_NAMES], *([f"{hidden} more"] if hidden > 0 else [])])
 
 
 def why_report(answer: WhyNot) -> str:

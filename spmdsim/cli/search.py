@@ -223,6 +223,7 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
         name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
         for name, one in result.comparison.items()
     }
+    facts["configured"] = result.graph.configured_names
     facts["not_possible"] = result.not_possible
     facts["redistributions"] = [
         {
@@ -346,7 +347,7 @@ def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> 
 
 
 def _matmul(args: argparse.Namespace) -> int:
-    from spmdsim.auto_parallel.matmul_grid import best_grid
+    from spmdsim.auto_parallel.matmul_grid import best_grid, number_text
 
     try:
         m, k, n = (int(size) for size in args.matmul.split(","))
@@ -361,8 +362,8 @@ def _matmul(args: argparse.Namespace) -> int:
         say(str(product))
         if ran:
             say(
-                f"run in {ran['world']}: a rank receives {many(round(ran['words']), 'word')} at most, predicted "
-                f"{product.words:,.0f}; largest error {ran['error']:.1e}"
+                f"run in {ran['world']}: a rank receives {number_text(ran['words'])} words at most, predicted "
+                f"{number_text(product.words)}; largest error {ran['error']:.1e}"
             )
     sys.stdout.flush()
     return 0 if ran is None or ran["error"] < 1e-9 else 1

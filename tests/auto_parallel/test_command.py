@@ -45,12 +45,39 @@ def test_bert_with_a_vocabulary_has_its_embeddings(capsys: pytest.CaptureFixture
     assert {"embedding", "positions", "segments", "head.w", "logits.b"} <= names[1] - names[0]
 
 
+def test_command_says_that_only_the_found_layout_keeps_the_programs_shard(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A layout without the .shard may be faster: the line "optimal" must not contradict the comparison."""
+    words = ["--program", "tutorial", "-n", "8"]
+    data = run_json(capsys, *words)
+    assert data["comparison"]["Megatron 8"]["seconds"] < data["seconds"]
+    assert data["configured"] == ["matmul1", "relu1", "matmul2", "relu2"]
+    assert main(["search", *words]) == 0
+    text = capsys.readouterr().out
+    assert "optimal under the model on this mesh with the program's .shard\n" in text
+    assert "keeps the program's .shard of matmul1, relu1, matmul2, relu2; the other layouts do not" in text
+    assert main(["search", "--program", "mlp", "--layers", "1", "-n", "2"]) == 0
+    assert ".shard" not in capsys.readouterr().out
+
+
 def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "--matmul", "512,512,512", "-n", "8")
     assert data["grid"] == [2, 2, 2] and data["ratio"] == pytest.approx(1.0)
     ran = run_json(capsys, "--matmul", "64,64,64", "-n", "10", "--run")
     assert ran["grid"] == [2, 2, 2] and ran["used_ranks"] == 8, "two ranks idle"
     assert ran["run"]["words"] == ran["words_per_rank"] and ran["run"]["error"] < 1e-12
+    cases: list[tuple[str, str, dict[str, float | None], str]] = [
+        ("4,4,4", "1000000", {"1-D": None, "best 2-D": None}, "received per rank 2.25, lower bound 0.00475"),
+        ("3,3,3", "16", {"1-D": None, "best 2-D": None}, "received per rank 3, lower bound 2.56"),
+        ("4,4,4", "16", {"1-D": None, "best 2-D": 6.0}, "best 2-D: 6 words"),
+    ]
+    for sizes, ranks, words, text in cases:
+        others = run_json(capsys, "--matmul", sizes, "-n", ranks)["words_of_others"]
+        assert {name.partition(",")[0]: value for name, value in others.items()} == words
+        assert main(["search", "--matmul", sizes, "-n", ranks]) == 0
+        out = capsys.readouterr().out
+        assert text in out and f"gathered: no grid of {int(ranks):,} ranks fits the matrices" in out
     points = run_json(capsys, "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "2", "--pareto")
     assert points == sorted(points, key=lambda p: p["seconds"])
 

@@ -117,6 +117,11 @@ class Graph(ShortRepr):
                 pairs[value].append((operator.index, operand))
         return tuple(tuple(readers) for readers in pairs)
 
+    @property
+    def configured_names(self) -> list[str]:
+        """The names of the operators whose strategies the program sets with ``.shard``, in order."""
+        return [operator.name for operator in self.operators if operator.configured is not None]
+
     @cached_property
     def places(self) -> tuple[tuple[str, int] | None, ...]:
         """Per operator of a repeated layer the layer's name and its place in the repeat; None outside of layers."""
