@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
 import sys
 import textwrap
@@ -195,19 +196,33 @@ def remark(*lines: object) -> None:
         sys.stderr.flush()
 
 
-def _plain(value: Any) -> Any:
-    """What json does not know: numpy numbers and arrays, sets, objects with ``to_dict``."""
+def to_plain(value: Any) -> Any:
+    """Return a value in the types of JSON: numpy numbers and arrays, sets and objects with ``to_dict`` are converted.
+
+    Floats that JSON lacks become None.
+
+    >>> to_plain({"losses": (1.5, float("nan"), float("inf")), "ranks": {2, 1}})
+    {'losses': [1.5, None, None], 'ranks': [1, 2]}
+    """
+    if isinstance(value, dict):
+        return {key: to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, set | frozenset):
+        return to_plain(sorted(value))
     for method in ("to_dict", "tolist"):
         if hasattr(value, method):
-            return getattr(value, method)()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
+            return to_plain(getattr(value, method)())
     return str(value)
 
 
 def emit_json(value: object) -> None:
     """Print one JSON document on the speaking rank."""
-    say(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+    say(json.dumps(to_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def write_file(path: str | Path, content: str | bytes) -> bool:

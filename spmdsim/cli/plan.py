@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, several, value, whole, written_layout
-from spmdsim.cli.output import only_with, say, write_pictures
+from spmdsim.cli.output import emit_json, only_with, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -71,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"rank {args.rank} is in neither mesh of {ours.src} -> {ours.dst}")
     write_pictures(args, ours)
     if args.json:
-        say(json.dumps({**planned.to_dict(), **_ranks(ours, args.rank)}, indent=2))
+        emit_json({**planned.to_dict(), **_ranks(ours, args.rank)})
         return 0
     say(*([str(planned).removesuffix(f"\n{ours}")] if args.style else []), *plan_parts(ours))
     if args.rank is not None:

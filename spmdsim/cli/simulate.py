@@ -10,7 +10,7 @@ from typing import Any
 
 from spmdsim.cli.command_parser import Parser
 from spmdsim.cli.main import Row, command, declare, flag, value, varied, whole
-from spmdsim.cli.output import only_with, wants_pictures, writable, write_file, write_pictures
+from spmdsim.cli.output import emit_json, only_with, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
 
@@ -120,7 +120,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         write_file(args.trace, json.dumps(report.trace))
     write_pictures(args, report)
     if args.json:
-        print(json.dumps(report.to_dict(), indent=2))
+        emit_json(report.to_dict())
     elif not args.quiet:
         _tell(report)
     return int(report.exit_code)

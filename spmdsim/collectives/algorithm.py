@@ -89,6 +89,26 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
     return arithmetic(expression, values)
 
 
+def evaluate_count(expression: str, size: int, options: Mapping[str, object], label: str, what: str) -> int:
+    """Evaluate an expression that counts chunks or ports, rounded down.
+
+    Raises:
+        InputError: If the count is below 1, or the expression divides by 0.
+
+    >>> evaluate_count("n/2", 5, {}, "mine", "chunk count")
+    2
+    """
+    try:
+        count = int(evaluate(expression, size, options))
+    except ZeroDivisionError:
+        raise InputError(f"{label}: {expression!r} divides by 0 on {many(size, 'rank')}") from None
+    if count < 1:
+        raise InputError(
+            f"{label}: the {what} {expression!r} is {count} on {many(size, 'rank')}; it must be 1 or more"
+        )
+    return count
+
+
 __all__ = ["Algorithm", "Formula", "algorithm", "algorithms", "declare", "from_function"]
 
 
@@ -190,7 +210,7 @@ class Algorithm(ShortRepr):
     def levels(self, size: int, options: Mapping[str, object]) -> tuple[int, ...]:
         """Return the number of pieces of each level of the nested cut; their product is the chunk count."""
         if self.chunks:
-            return tuple(int(evaluate(e, size, options)) for e in self.chunks)
+            return tuple(evaluate_count(e, size, options, self.name, "chunk count") for e in self.chunks)
         return (infer_chunk_count(self, size, options),)
 
     def moves(

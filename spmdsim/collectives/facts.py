@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import lcm
+from math import ceil, lcm
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.collectives.algorithm import evaluate
+from spmdsim.collectives.algorithm import Algorithm, evaluate
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.round_table import Matching, collector_paused, matched
@@ -60,6 +60,17 @@ def lower_bound(collective_name: str, size: int) -> CostBound:
         for words in _BOUNDS[collective(collective_name).name]
     )
     return CostBound(int(steps), beta, gamma)
+
+
+def bound_bytes(schedule: Schedule, nbytes: int) -> tuple[int, int]:
+    """Return the lower bounds of the moved and the reduced bytes on the critical path, rounded up to whole bytes.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> bound_bytes(schedule_of("all_reduce", "ring", 6), 1000)
+    (1667, 834)
+    """
+    bound = lower_bound(schedule.collective.name, schedule.size)
+    return ceil(bound.beta * nbytes), ceil(bound.gamma * nbytes)
 
 
 def score(best: float, reached: float) -> float:
@@ -278,23 +289,14 @@ class Facts(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """Return all facts as plain values for JSON."""
         verdict, schedule = self.verdict, self.verdict.schedule
+        findings = [str(f) for f in verdict.findings]
+        options, chunks = dict(schedule.options), schedule.chunk_count
         return {
-            "collective": schedule.collective.name,
-            "algorithm": schedule.algorithm.name,
-            "ranks": schedule.size,
-            "root": schedule.root,
-            "options": dict(schedule.options),
-            "chunks": schedule.chunk_count,
+            **uncounted_facts(schedule.algorithm, schedule.size, schedule.root, findings, options, chunks),
             "ok": verdict.ok,
-            "findings": [str(f) for f in verdict.findings],
             "rounds": self.steps,
             "beta": float(self.beta),
             "gamma": float(self.gamma),
-            "bound": {
-                "rounds": self.bound.steps,
-                "beta": float(self.bound.beta),
-                "gamma": float(self.bound.gamma),
-            },
             "score": round(self.score, 2),
             "depth": verdict.depth,
             "in_order": verdict.in_order,
@@ -308,6 +310,48 @@ class Facts(ShortRepr):
             ],
             "peak_buffer_per_rank": [float(v) for v in self.shares("peak_bytes")],
         }
+
+
+#: The facts that only a correct schedule has.
+COUNTED = (
+    "rounds", "beta", "gamma", "depth", "in_order", "same_bits_on_all_ranks", "messages_sent_per_rank",
+    "messages_received_per_rank", "bytes_sent_per_rank", "bytes_received_per_rank", "bytes_reduced_per_rank",
+    "peak_buffer_per_rank",
+)  # fmt: skip
+
+
+def uncounted_facts(
+    algorithm: Algorithm,
+    size: int,
+    root: int,
+    findings: Sequence[str],
+    options: Mapping[str, Any] | None = None,
+    chunks: int | None = None,
+) -> dict[str, Any]:
+    """Return the keys of :meth:`Facts.to_dict` for a wrong schedule: the score is 0, what is not counted is None.
+
+    Args:
+        algorithm: the algorithm of the schedule.
+        size: number of ranks.
+        root: the root rank.
+        findings: what is wrong.
+        options: the algorithm's options; None for their default values.
+        chunks: the number of chunks, if it is known.
+    """
+    bound = lower_bound(algorithm.collective.name, size)
+    return {
+        "collective": algorithm.collective.name,
+        "algorithm": algorithm.name,
+        "ranks": size,
+        "root": root,
+        "options": dict(algorithm.options if options is None else options),
+        "chunks": chunks,
+        "ok": False,
+        "findings": list(findings),
+        "bound": {"rounds": bound.steps, "beta": float(bound.beta), "gamma": float(bound.gamma)},
+        "score": 0.0,
+        **dict.fromkeys(COUNTED),
+    }
 
 
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:

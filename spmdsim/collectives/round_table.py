@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from spmdsim.collectives.algorithm import evaluate
+from spmdsim.collectives.algorithm import evaluate_count
 from spmdsim.collectives.instructions import (
     COMBINE,
     COPY,
@@ -85,7 +85,11 @@ class RoundTable:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.findings: list[ScheduleFinding] = []
-        self.ports = int(evaluate(schedule.algorithm.ports, schedule.size, dict(schedule.options)))
+        ports, options = schedule.algorithm.ports, dict(schedule.options)
+        self.ports = 1  # One rank sends nothing, so a count such as n-1 may be 0 there.
+        if schedule.size > 1:
+            name = schedule.algorithm.name
+            self.ports = evaluate_count(ports, schedule.size, options, name, "number of ports")
         if schedule.chunk_count > MOST_CHUNKS:
             raise InputError(
                 f"{schedule.chunk_count:,} chunks are too many to follow one by one (at most {MOST_CHUNKS:,})",

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spmdsim.collectives.facts import as_share, facts_of
+from spmdsim.collectives.facts import as_share, bound_bytes, facts_of
 from spmdsim.collectives.history import History, RankState, RoundMessage, unroll
 from spmdsim.collectives.instructions import name_chunks, name_runs
-from spmdsim.errors import SpmdError
+from spmdsim.errors import SpmdError, many
 from spmdsim.figures.canvas import Canvas, fill_of, ink_of, number, width_of
 from spmdsim.figures.figures import Figure, Part, Words, fact_rows, short, side_by_side
 from spmdsim.figures.figures import facts_of as plain_facts
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from spmdsim.collectives import Algorithm, Schedule
-    from spmdsim.collectives.facts import Facts
+    from spmdsim.collectives.facts import Counts, Facts
 
 MOST_CHUNKS_APART = 24
 """More chunks than this are shown as a count per source."""
@@ -181,19 +181,32 @@ def _lane(story: History, lane: Sequence[RoundMessage], size: int, width: int) -
     return "".join(line)
 
 
-def fact_lines(facts: Facts) -> list[str]:
-    """Rounds, bytes and reduction of a correct schedule against their lower bounds."""
+def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> list[str]:
+    """Return the rounds, bytes and reduction of a correct schedule against their lower bounds.
+
+    Args:
+        facts: the facts of the schedule.
+        counted: counts for messages of ``nbytes`` bytes; None for multiples of the message size m.
+        nbytes: the message size.
+    """
     verdict, bound, schedule = facts.verdict, facts.bound, facts.verdict.schedule
+    moved, reduced = as_share(facts.beta), as_share(facts.gamma)
+    moved_bound, reduced_bound = as_share(bound.beta), as_share(bound.gamma)
+    size = ""
+    if counted is not None:
+        size = f": {many(nbytes, 'byte')}"
+        moved, reduced = f"{counted.critical_bytes:,}", f"{counted.critical_worked_bytes:,}"
+        moved_bound, reduced_bound = (f"{one:,}" for one in bound_bytes(schedule, nbytes))
     lines = [
-        f"m = {schedule.collective.size_means}",
+        f"m = {schedule.collective.size_means}{size}",
         f"rounds          {facts.steps}  (lower bound {bound.steps})",
-        f"critical bytes  {as_share(facts.beta)}  (lower bound {as_share(bound.beta)})",
+        f"critical bytes  {moved}  (lower bound {moved_bound})",
     ]
     if schedule.collective.reduces:
         order = "kept: fit" if verdict.in_order else "not kept: unfit"
         bits = "yes" if verdict.same_tree else "no"
         lines += [
-            f"reduced bytes   {as_share(facts.gamma)}  (lower bound {as_share(bound.gamma)})",
+            f"reduced bytes   {reduced}  (lower bound {reduced_bound})",
             f"reduction tree  depth {verdict.depth}",
             f"rank order      {order} for operators that do not commute",
         ]

@@ -380,7 +380,12 @@ def test_a_training_that_diverges_says_so_and_ends(further: tuple[str, ...]) -> 
     said = "the training diverged: the loss is nan at step 1; a lower --rate than 1e+300 may help\n"
     assert (result.returncode, result.stderr) == (1, said)
     if further == ("--json",):
-        report = json.loads(result.stdout)
-        assert len(report["losses"]) == 2 and report["diverged"] == 1 and not report["ok"]
+        report = json.loads(result.stdout, parse_constant=pytest.fail)
+        assert (
+            len(report["losses"]) == 2
+            and report["losses"][1] is None
+            and report["diverged"] == 1
+            and not report["ok"]
+        )
     else:
         assert "step: 1, loss is nan" in result.stdout and "step: 2" not in result.stdout

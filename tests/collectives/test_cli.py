@@ -111,9 +111,35 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "rounds          126  (lower bound 6)" in text
     code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "-b", "1000", "--only", "counts")
     assert re.search(r"1 +4 +4 +1,334 +1,333 +666 +1,333", text)
+    for line in (
+        "m = bytes of one rank's vector: 1,000 bytes",
+        "critical bytes  1,336  (lower bound 1,334)",
+        "reduced bytes   668  (lower bound 667)",
+    ):
+        assert line in text.splitlines(), "all counts are in bytes, not in multiples of m"
     code, text = output(capsys, "show", "all_reduce", f"{OWN}:wrong_neighbour", "-n", "3")
     assert code == 1
     assert "wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this message" in text
+
+
+@pytest.mark.parametrize(
+    "words", [("-b", "999"), ("--only", "states"), ("--only", "messages", "--only", "counts")]
+)
+def test_json_has_the_same_keys_of_right_and_wrong_algorithms(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text("def raising(rank, size):\n    yield []\n    raise ValueError('x')\n")
+    own = (f"{OWN}:my_all_reduce", f"{OWN}:wrong_neighbour", f"{file}:raising")
+    shown = [
+        json.loads(output(capsys, "show", "all_reduce", one, "-n", "3", "--json", *words)[1]) for one in own
+    ]
+    checked = [json.loads(output(capsys, "check", one, "-n", "3", "--json")[1])["results"][0] for one in own]
+    for right, *wrong in (shown, checked):
+        assert right["ok"] and right["ranks"] == 3 and right["chunks"] == 3
+        for one in wrong:
+            assert {*one} == {*right} and not one["ok"] and one["findings"] and one["score"] == 0
+            assert one["ranks"] == 3 and one["bound"] == right["bound"] and one.get("rounds") is None
 
 
 def test_check_names_common_slips(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -144,6 +170,15 @@ def test_check_names_common_slips(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert output(capsys, *gather, "--ports", "n-1")[0] == 0
     assert main(["collective", *gather, "--ports", "many"]) == 2
     assert "'many' is no number of ports" in capsys.readouterr().err
+    ring = f"{OWN}:my_all_reduce"
+    for option, what in (("--ports", "number of ports"), ("--chunks", "chunk count")):
+        for count in ("0", "q", "n-9"):
+            assert main(["collective", "check", ring, "-n", "1..4", f"{option}={count}"]) == 2
+            assert re.search(f"the {what} '{count}' is .*; it must be 1 or more\n", capsys.readouterr().err)
+        assert main(["collective", "check", ring, "-n", "3", f"{option}=1/(n-3)"]) == 2
+        assert "divides by 0 on 3 ranks" in capsys.readouterr().err
+    assert main(["collective", "show", "all_reduce", ring, "--chunks", "0"]) == 2
+    assert "the chunk count '0' is 0 on 8 ranks" in capsys.readouterr().err
     assert main(["collective", "check", "ring", "-n", "4", "--chunks", "9**9**9"]) == 2
     assert "ring says its own" in capsys.readouterr().err
 

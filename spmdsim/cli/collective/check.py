@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
 def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
     """One rank count; all roots, the first wrong one reported."""
     from spmdsim.collectives import make_schedule
-    from spmdsim.collectives.facts import facts_of
+    from spmdsim.collectives.facts import facts_of, uncounted_facts
     from spmdsim.collectives.verification import verify
     from spmdsim.errors import ScheduleError
 
@@ -109,11 +109,10 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
             schedule = make_schedule(chosen, size, root)
             verdict = verify(schedule)
         except ScheduleError as error:
-            return {"ranks": size, "ok": False, "score": 0.0, "findings": [error.message]}
+            return uncounted_facts(chosen, size, root, [error.message])
         findings = [str(f) for f in verdict.findings if not f.warning]
         if findings:
-            extra = {"root": root} if chosen.collective.rooted else {}
-            return {"ranks": size, **extra, "ok": False, "score": 0.0, "findings": findings}
+            return uncounted_facts(chosen, size, root, findings, chunks=schedule.chunk_count)
         if first is None:
             first = {**facts_of(schedule, verdict).to_dict(), "ok": True}
     assert first is not None  # roots is never empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
     JUDGED,
@@ -30,7 +30,7 @@ from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
-    from spmdsim.collectives.facts import Facts
+    from spmdsim.collectives.facts import Counts, Facts
     from spmdsim.collectives.history import History
 
 PARTS = ("states", "messages", "counts")
@@ -87,14 +87,13 @@ def _only_where_shown(args: argparse.Namespace) -> None:
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
-    from spmdsim.figures.schedule_figures import fact_lines
 
     verdict = verify(schedule)
     if not verdict.ok:
         say(str(verdict))
         return 1
     facts = facts_of(schedule, verdict)
-    _print(args, *fact_lines(facts), "", _rank_table(facts, args))
+    _print(args, *_counts(facts, args))
     return 0
 
 
@@ -106,13 +105,7 @@ def _print(args: argparse.Namespace, *parts: object) -> None:
 def _parts(story: History, args: argparse.Namespace) -> list[object]:
     """Return the states, messages and counts of a schedule, as far as they are asked for."""
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.figures.schedule_figures import (
-        fact_lines,
-        highlighted,
-        message_lines,
-        state_legend,
-        state_lines,
-    )
+    from spmdsim.figures.schedule_figures import highlighted, message_lines, state_legend, state_lines
 
     schedule, parts = story.schedule, args.only or PARTS
     facts = facts_of(schedule) if "counts" in parts and not story.findings else None
@@ -128,19 +121,31 @@ def _parts(story: History, args: argparse.Namespace) -> list[object]:
     if "messages" in parts:
         out += [highlighted(message_lines(story)), ""]
     if facts is not None:
-        out += [*fact_lines(facts), "", _rank_table(facts, args)]
+        out += _counts(facts, args)
     return out
 
 
-def _rank_table(facts: Facts, args: argparse.Namespace) -> Table:
-    """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
-    from spmdsim.collectives.facts import as_share, count
-    from spmdsim.collectives.instructions import name_runs
+def _counted(schedule: Schedule, args: argparse.Namespace) -> Counts:
+    """Count a schedule's bytes for the message size ``--bytes``."""
+    from spmdsim.collectives.facts import count
 
-    counted, unit = facts.counts, facts.unit
-    if args.bytes is not None:
-        unit = 0
-        counted = count(facts.verdict.schedule, parse_bytes(args.bytes), args.itemsize)
+    return count(schedule, parse_bytes(args.bytes), args.itemsize)
+
+
+def _counts(facts: Facts, args: argparse.Namespace) -> list[object]:
+    """Return the counts of a schedule as text: in multiples of m, or in bytes if ``--bytes`` is given."""
+    from spmdsim.figures.schedule_figures import fact_lines
+
+    if args.bytes is None:
+        return [*fact_lines(facts), "", _rank_table(facts, facts.counts, facts.unit)]
+    counted = _counted(facts.verdict.schedule, args)
+    return [*fact_lines(facts, counted, parse_bytes(args.bytes)), "", _rank_table(facts, counted)]
+
+
+def _rank_table(facts: Facts, counted: Counts, unit: int = 0) -> Table:
+    """Return the counts of the ranks, equal ones in one row, in multiples of ``unit`` bytes, or in bytes if it is 0."""
+    from spmdsim.collectives.facts import as_share
+    from spmdsim.collectives.instructions import name_runs
 
     def words(number: int) -> str:
         return as_share(Fraction(int(number), unit)) if unit else f"{int(number):,}"
@@ -169,21 +174,36 @@ def _rank_table(facts: Facts, args: argparse.Namespace) -> Table:
     return Table(columns, rows, right=range(1, len(columns)))
 
 
-def _as_json(story: History, args: argparse.Namespace) -> dict[str, object]:
-    from spmdsim.collectives.facts import count, facts_of
+def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]:
+    """Return the counts of a correct schedule in bytes for the message size ``--bytes``, for JSON."""
+    from spmdsim.collectives.facts import bound_bytes
+
+    counted, nbytes = _counted(schedule, args), parse_bytes(args.bytes)
+    names = ("critical_bytes", "critical_worked_bytes")
+    per_rank = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
+    bound = dict(zip(names, bound_bytes(schedule, nbytes)))
+    return {
+        "message": nbytes,
+        "bound": bound,
+        **{name: getattr(counted, name) for name in (*names, *per_rank)},
+    }
+
+
+def _as_json(story: History, args: argparse.Namespace) -> dict[str, Any]:
+    from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
     schedule, parts = story.schedule, args.only or PARTS
     if story.findings:
-        facts: dict[str, object] = {"name": schedule.name, "ok": False}
-        facts["findings"] = [str(f) for f in story.findings]
-    elif "counts" not in parts:
-        facts = {"name": schedule.name, "ok": True}
+        findings, options = [str(f) for f in story.findings], dict(schedule.options)
+        chosen, chunks = schedule.algorithm, schedule.chunk_count
+        facts = uncounted_facts(chosen, schedule.size, schedule.root, findings, options, chunks)
     else:
         facts = facts_of(schedule).to_dict()
-        if args.bytes is not None:
-            counted = count(schedule, parse_bytes(args.bytes), args.itemsize)
-            names = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
-            facts["in_bytes"] = {name: getattr(counted, name) for name in names}
+    if "counts" not in parts:
+        facts = {key: fact for key, fact in facts.items() if key not in COUNTED}
+    elif args.bytes is not None:
+        facts["in_bytes"] = None if story.findings else _in_bytes(schedule, args)
+    facts["name"] = schedule.name
     if "messages" in parts:
         facts["messages"] = [
             [
