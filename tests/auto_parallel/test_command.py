@@ -86,7 +86,7 @@ def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]
     "arguments, message",
     [
         (["-n", "4"], "one of them"),
-        (["--program", "mlp", "--mesh", "dp"], "--mesh is written like"),
+        (["--program", "mlp", "--mesh", "dp"], "mesh is written like"),
         (["--program", "mlp", "--memory", "lots"], "is not a size"),
         (
             ["--program", "mlp", "--layers", "1", "--hidden", "8", "-n", "2", "--why", "fc0", "(("],
