@@ -8,7 +8,8 @@ from itertools import pairwise
 from math import exp, log
 from typing import Any
 
-from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
+from spmdsim.collectives import Schedule, algorithms, make_schedule
+from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
 from spmdsim.cost.closed_forms import closed_form_of, most_received
 from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
@@ -17,7 +18,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.pricing import least_seconds, price
 from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
-from spmdsim.errors import InputError, many, unknown
+from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
@@ -145,7 +146,7 @@ def predict(
     for name in names:
         if name not in by_name and name != "native":
             raise unknown(f"{collective} has no algorithm {name!r}", name, by_name, listed="known are")
-    left_out: dict[str, str] = {}
+    skipped: dict[str, dict[str, list[int]]] = {}  # by algorithm and reason, the rank counts without a price
     points: list[PredictedPoint] = []
     crossovers: list[Crossover] = []
     for n in ranks:
@@ -154,13 +155,16 @@ def predict(
         for name in names or by_name:
             if name not in by_name:
                 continue
-            schedule = _schedule(by_name[name], n, options or {}, left_out)
-            if schedule is None:
-                continue
-            if _affordable(schedule, machine, network is not None, events is not None, len(sizes)):
-                pricers[name] = _pricer(schedule, machine, network, itemsize, events)
-            else:
-                left_out[name] = f"too many messages to look at each on {n} ranks"
+            chosen = by_name[name]
+            own = {key: value for key, value in (options or {}).items() if key in dict(chosen.options)}
+            reason = f"needs {chosen.condition_words}, not"
+            if chosen.fits(n, own):
+                schedule = make_schedule(chosen, n, **own)
+                if _affordable(schedule, machine, network is not None, events is not None, len(sizes)):
+                    pricers[name] = _pricer(schedule, machine, network, itemsize, events)
+                    continue
+                reason = "too many messages to look at each on"
+            skipped.setdefault(name, {}).setdefault(reason, []).append(n)
         if not names or "native" in names:
             pricers |= _native(collective, machine, n)
         row = [
@@ -177,17 +181,23 @@ def predict(
         ]
         points += row
         crossovers += _crossovers(row, pricers)
+    left_out = {
+        name: "; ".join(f"{reason} {_rank_words(counts)}" for reason, counts in reasons.items())
+        for name, reasons in skipped.items()
+    }
     return Prediction(collective, machine, topology, tuple(points), tuple(crossovers), left_out)
 
 
-def _schedule(
-    chosen: Algorithm, n: int, options: dict[str, Any], left_out: dict[str, str]
-) -> Schedule | None:
-    mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
-    if not chosen.fits(n, mine):
-        left_out[chosen.name] = f"needs {chosen.condition_words}, not {many(n, 'rank')}"
-        return None
-    return make_schedule(chosen, n, **mine)
+def _rank_words(counts: Sequence[int]) -> str:
+    """Return rank counts as words: all of up to four runs of numbers, of more the first three and the last one.
+
+    >>> _rank_words([3, 5, 6, 7]), _rank_words([128, 256, 512, 1024, 2048]), _rank_words([1])
+    ('3, 5..7 ranks', '128, 256, 512, ..., 2048 ranks', '1 rank')
+    """
+    words = name_runs(sorted({*counts}))
+    if len(words) > 4:
+        words = [*words[:3], "...", words[-1]]
+    return f"{', '.join(words)} {'rank' if {*counts} == {1} else 'ranks'}"
 
 
 def _pricer(

@@ -178,7 +178,7 @@ def prediction_figure(prediction: Prediction) -> Figure:
     if len(prediction.points) > MOST_COLUMNS:
         notes.append(f"the table has the first {MOST_COLUMNS} of {len(prediction.points)} points")
     notes += measured_words(prediction)
-    notes += [f"left out: {name} {why}" for name, why in prediction.left_out.items()]
+    notes += [f"left out: {name}: {why}" for name, why in prediction.left_out.items()]
     return Figure(plot.title, (*drawn, *prediction_tables(shown)), tuple(notes))
 
 

@@ -203,7 +203,9 @@ def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
     nbytes = candidate.received * plan.itemsize
     remarks = ["the lower bound"] if nbytes == plan.max_lower_bound else []
     if not candidate.allowed:
-        remarks.append(f"not taken: it holds {bytes_text(candidate.held * plan.itemsize)} in between")
+        more = "receives more" if plan.machine is None else "takes longer"
+        dearer = f"{more} and " if candidate.seconds > plan.seconds else ""
+        remarks.append(f"not taken: it {dearer}holds {bytes_text(candidate.held * plan.itemsize)} in between")
     if candidate.steps == plan.steps:
         remarks.append("taken")
     steps = " + ".join(step.collective for step in candidate.steps) or "nothing"

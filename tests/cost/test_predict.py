@@ -112,11 +112,12 @@ def test_what_a_prediction_on_links_leaves_out_is_said(capsys) -> None:
     for topology, ranks in ("torus:8x8", "64"), ("torus:4x4", "16"):
         for links in [], ["--links", "butterfly"]:
             assert main([*common, ranks, "--topology", topology, *links]) == 0
-            assert ("(bound): beyond 32 ranks" in capsys.readouterr().out) == (ranks == "64")
+            lines = capsys.readouterr().out.splitlines()  # the remark names no row: --links has no (bound)
+            assert any(one.startswith("on more than 32 ranks that send") for one in lines) == (ranks == "64")
     for ignored in ["--topology", "torus:4x4"], ["--machine", "cluster"]:
         assert main([*common, "16", *ignored, "--model", "loggops"]) == 0
         shown = capsys.readouterr()
-        assert f"{ignored[1]} counts for nothing" in shown.err and "beyond" not in shown.out
+        assert f"{ignored[1]} counts for nothing" in shown.err and "on more than" not in shown.out
 
 
 def test_crossover_is_where_the_closed_forms_cross() -> None:
@@ -132,6 +133,19 @@ def test_what_does_not_run_is_left_out_with_its_reason() -> None:
     for machine in Machine.cluster(), UNEVEN[1]:
         by_messages = predict("all_to_all", machine, [1 << 14], [1 << 20], ["linear"])
         assert "too many messages" in by_messages.left_out["linear"]
+    doubled = [2**k for k in range(1, 13)]
+    several = predict("all_reduce", Machine.laptop(), doubled, [1 << 20], ["double_binary_tree"])
+    absent = [point.ranks for point in several.points if not point.seconds]
+    assert absent == [128, 256, 512, 1024, 2048, 4096]
+    expected = "too many messages to look at each on 128, 256, 512, ..., 4096 ranks"
+    assert several.left_out == {"double_binary_tree": expected}
+
+
+def test_the_command_says_on_which_ranks_an_algorithm_is_left_out(capsys) -> None:
+    words = ("-n", "64,128,256", "-b", "1M", "--algorithms", "ring,double_binary_tree")
+    assert main(["collective", "predict", "all_reduce", *words]) == 0
+    line = "left out: double_binary_tree: too many messages to look at each on 128, 256 ranks\n"
+    assert capsys.readouterr().err == line
 
 
 def test_the_library_appears_where_it_was_measured() -> None:
@@ -248,7 +262,7 @@ def test_a_picture_says_what_is_left_out() -> None:
     long = predict("broadcast", MACHINE, [6], [64 * 2**k for k in range(12)])
     assert "the table has the first 10 of 12 points" in figure(long).notes
     few = replace(long, left_out={"linear": "too many messages"})
-    assert "left out: linear too many messages" in figure(few).svg
+    assert "left out: linear: too many messages" in figure(few).svg
     assert not figure(predict("all_reduce", MACHINE, [8], [64, 128], ["ring"])).notes
 
 

@@ -278,7 +278,11 @@ def test_the_table_says_it_all() -> None:
     text = str(route)
     assert "S(0)S(1)R -> S(1)S(0)R" in text
     assert "1 MiB = the lower bound" in text
-    assert re.search(r"collectives +all_gather \+ all_to_all \+ slice +2 MiB", text) and "not taken" in text
+    assert re.search(
+        r"collectives +all_gather \+ all_to_all \+ slice +2 MiB .* not taken: it takes longer and holds 2 MiB",
+        text,
+    )
+    assert "it receives more and holds 2 MiB" in str(plan(CUBE("a", "b"), CUBE("b", "a"), (1024, 1024)))
     (taken,) = [line for line in text.splitlines() if line.endswith("; taken")]
     assert re.match(r"direct exchange +exchange +1 MiB", taken)
     data = json.loads(json.dumps(route.to_dict()))

@@ -134,10 +134,10 @@ def main(args: argparse.Namespace) -> int:
         say(table, "")
     say(machine.certainty)
     if args.topology and events is None:
-        _say_bound(ranks[-1])
+        _say_largest(ranks[-1])
     say(*(crossover_words(one) for one in prediction.crossovers), *measured_words(prediction))
     for name, why in prediction.left_out.items():
-        remark(f"left out: {name} {why}")
+        remark(f"left out: {name}: {why}")
     return 0
 
 
@@ -180,17 +180,17 @@ def _print_links(
         emit_json([asdict(one) for one in links])
         return 0
     say(title, "", table, "")
-    _say_bound(n)
+    _say_largest(n)
     return 0
 
 
-def _say_bound(n: int) -> None:
-    """That blocks of unequal sizes are not counted one by one at this rank count."""
+def _say_largest(n: int) -> None:
+    """Print that blocks of unequal sizes are not counted one by one on so many ranks."""
     from spmdsim.cost.link_load import EXACT_UP_TO
 
     if n > EXACT_UP_TO:
         say(
-            f"(bound): beyond {EXACT_UP_TO} ranks alike, each message counts with the size of its round's largest"
+            f"on more than {EXACT_UP_TO} ranks that send alike, each message counts with the size of its round's largest"
         )
 
 
