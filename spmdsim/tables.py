@@ -11,8 +11,8 @@ from itertools import zip_longest
 COMFORTABLE = 24
 """Characters of a cell that are not broken into lines: another table is easier to read than cells of many lines."""
 
-_WORD = re.compile(r"\[[^][]*\]|\([^()]*\)|\S+")
-"""Characters that stay in one line: a word, or the text between two brackets."""
+_WORD = re.compile(r"\[[^][]*\]|\([^()]{,20}\)|\S+")
+"""Characters that stay in one line: a word, a slice, or at most 20 characters between two parentheses."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,15 @@ class Table:
         """Return the table with its title and notes as one string.
 
         A table that is wider than ``width`` characters becomes several ones below each other. Each of them repeats
-        the columns that distinguish the rows, or numbers the rows. Long cells are broken between words.
+        the columns that distinguish the rows, or numbers the rows if these columns leave no room. Long cells are broken between words.
         """
         columns = [list(column) for column in zip(*self.cells)]
         groups = _groups(columns, width)
-        if len(groups) > 1:
-            repeated = [columns[k] for k in groups[0] if k in groups[1]]
-            if len({*zip(*repeated)}) < len(self.cells):
-                return self._numbered().text(width)
+        repeated = [columns[k] for k in groups[0] if k in groups[-1]]
+        if self.heads[:1] != ("#",) and (
+            len({*zip(*repeated)}) < len({*zip(*columns)}) or _is_too_wide(columns, groups, width)
+        ):
+            return self._numbered().text(width)
         blocks = ["\n".join(self._render_columns(columns, group, width)) for group in groups]
         around = ["\n".join(_wrap(line, width)) for line in (self.title, *self.notes)]
         return "\n".join([*filter(None, around[:1]), "\n\n".join(blocks), *around[1:]])
@@ -119,6 +120,11 @@ def escape_words(text: str) -> str:
     return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
 
 
+def _wide(widths: list[int]) -> int:
+    """Return the characters of a line of columns of these widths."""
+    return sum(widths) + 2 * len(widths) - 2
+
+
 def _least(column: list[str]) -> int:
     """Return the length of the longest word of a column."""
     return max(len(word) for text in column for word in _WORD.findall(text) or [""])
@@ -128,7 +134,7 @@ def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
     """Return the numbers of the columns of each table that fits into ``width`` characters."""
     every = list(range(len(columns)))
     widths = [max(_least(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]
-    if width is None or sum(widths) + 2 * len(widths) - 2 <= width:
+    if width is None or _wide(widths) <= width:
         return [every]
     rows = list(zip(*columns))
     first = next((k for k in every if len({row[: k + 1] for row in rows}) == len(rows)), 0)
@@ -137,10 +143,20 @@ def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
         lead = every[:1]
     groups: list[list[int]] = []
     for k in every[len(lead) :]:
-        if not groups or sum(widths[j] + 2 for j in (*groups[-1], k)) - 2 > width:
+        if not groups or _wide([widths[j] for j in (*groups[-1], k)]) > width:
             groups.append([*lead])
         groups[-1].append(k)
     return groups or [every]
+
+
+def _is_too_wide(columns: list[list[str]], groups: list[list[int]], width: int | None) -> bool:
+    """Return True if a group is wider than ``width``, but each column fits beside the number of its row."""
+    if width is None:
+        return False
+    least = [_least(column) for column in columns]
+    numbers = len(str(len(columns[0]) - 1)) if columns else 0
+    fits = all(_wide([numbers, one]) <= width for one in least)
+    return fits and any(_wide([least[k] for k in group]) > width for group in groups)
 
 
 def _narrow(widths: list[int], least: list[int], room: int) -> None:

@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         places = [one for one in self._actions if not one.option_strings and one.nargs != argparse.REMAINDER]
         if not {*names} <= {str(one.metavar or one.dest) for one in places}:
             return message
-        words = " ".join(str(one.metavar or one.dest).upper() for one in places)
+        words = " ".join(str(one.metavar or one.dest.upper()) for one in places)
         return f"{' and '.join(names)} must be given: {self.prog} {words}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -37,7 +37,7 @@ exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
 
-@command("Say which labs there are.", None)
+@command("Say which labs there are.", None, help="the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
     """A line per lab, and one of its tasks."""
     from spmdsim.labs import lab, lab_numbers
@@ -59,6 +59,7 @@ def list_labs(args: argparse.Namespace) -> int:
         "the source tree, which has what teachers get; found by itself in an editable installation",
     ),
     flag("--replace", "write over files that are there"),
+    help="write the labs, or what teachers get, into a folder",
 )
 def copy(args: argparse.Namespace) -> int:
     """Write what students, or teachers, get."""
@@ -100,6 +101,7 @@ def copy(args: argparse.Namespace) -> int:
         choices=(1, 2, 3),
     ),
     "--json",
+    help="grade an answer, give hints",
     limits=SECONDS,
 )
 def check(args: argparse.Namespace) -> int:

@@ -42,10 +42,10 @@ _OF_PRODUCTS = "--every --mesh --strategy --layout --shape --dtype --x --w --dat
 MOST_ELEMENTS = 1 << 40
 """Of a matrix of random numbers: what a large job holds."""
 
-SHORT = ("operator", "mesh", "strategy", "collectives", "received", "verdict")
+SHORT = ("operator", "mesh", "strategy", "collectives", "received (B)", "verdict")
 """Columns of the table, unless all are asked for."""
 
-NUMBERS = ("cases", "sent", "received", "most received", "ms")
+NUMBERS = ("cases", "sent (B)", "received (B)", "most received (B)", "ms")
 """Columns that are aligned right."""
 
 MOST_ROWS = 24
@@ -297,7 +297,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
     output.say(
         f"{len(outcomes) - wrong} of {many(len(outcomes), 'case holds', 'cases hold')} on "
         f"{many(world.size, 'rank')} ({type(world).__name__}); "
-        "bytes are those of the rank that sends or receives most"
+        "bytes are those of the busiest rank"
     )
     if summed_up:
         output.say(
@@ -315,9 +315,7 @@ def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> No
     table = Table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
     hold = sum(outcome.ok for outcome in outcomes)
     title = f"{hold} of {many(len(rows), 'case holds', 'cases hold')} on {many(world.size, 'rank')} ({type(world).__name__})"
-    notes = (
-        "bytes are those of the rank that sends or receives most; every shard is compared with one process",
-    )
+    notes = ("bytes are those of the busiest rank; every shard is compared with one process",)
     output.write_pictures(args, Figure(title, (table,) if rows else (), notes, most_rows=1000))
 
 
@@ -353,7 +351,7 @@ def _summary(outcomes: list[Outcome]) -> list[dict[str, str]]:
             "cases": str(len(cases)),
             "collectives": ", ".join(sorted({e.collective for one in cases for e in one.collectives}))
             or "none",
-            "most received": f"{max(max(one.counted) for one in cases):,}",
+            "most received (B)": f"{max(max(one.counted) for one in cases):,}",
             "verdict": next((one.word for one in cases if not one.ok), "ok"),
         }
         for (op, mesh), cases in groups.items()
@@ -371,9 +369,9 @@ def _row(outcome: Outcome) -> dict[str, str]:
         "layouts": layouts,
         "local shapes": " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
         "collectives": ", ".join(_collective(e) for e in outcome.collectives) or "none",
-        "sent": f"{max(outcome.sent):,}",
-        "received": f"{max(outcome.counted):,}",
-        "predicted": f"{max(outcome.predicted):,}" if outcome.counted != outcome.predicted else "equal",
+        "sent (B)": f"{max(outcome.sent):,}",
+        "received (B)": f"{max(outcome.counted):,}",
+        "predicted (B)": f"{max(outcome.predicted):,}" if outcome.counted != outcome.predicted else "equal",
         "ms": f"{outcome.seconds * 1e3:.2f}",
         "max error": f"{verdict.max_error:.1e} {'<=' if verdict.ok else '>'} {verdict.tolerance:.1e}",
         "verdict": outcome.word,

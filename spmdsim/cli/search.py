@@ -37,6 +37,15 @@ examples:
 A program file defines `program(...)`, a function of global tensors, and the dicts `inputs` and `parameters` with the
 shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
 their strategy.
+
+Default sizes of the built-in programs:
+  mlp            layers=6 hidden=256 batch=32
+  gpt            layers=2 hidden=128 batch=8 seq=64 vocab=1024
+  bert           layers=2 hidden=128 batch=8 seq=8 heads=8
+  moe            layers=1 hidden=64 batch=64 seq=16 heads=8 experts=16
+  convolutions   layers=4 batch=16
+  chain          batch=512
+  tutorial       batch=32
 """
 
 #: Seconds of processor time for a program file: recording one takes moments, searching for a large one minutes.
@@ -45,14 +54,14 @@ SECONDS = 600
 RANKS = 8
 #: Remarks on sizes.
 _NOTES = {"batch": " (by default at least one row per rank)"}
-_SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
+SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
 #: What a search for one strategy is told.
 _SEARCHED = "--method --no-polish --memory --axes"
 #: What a program is searched with, and one product is not.
 _OF_PROGRAMS = (
     f"{_SEARCHED} --mesh --machine --assume --recompute --overlap --forward-only --why --pareto --load --save "
-    f"{' '.join(f'--{size}' for size in _SIZES)}"
+    f"{' '.join(f'--{size}' for size in SIZES)}"
 )
 
 
@@ -95,7 +104,7 @@ _OF_PROGRAMS = (
     value("--save", "FILE", "write the strategies to a JSON file", writable),
     *PICTURES,
     varied("--json", help="print JSON"),
-    *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", whole) for name in _SIZES),
+    *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", whole) for name in SIZES),
     limits=SECONDS,
     program=lambda args: args.file,
 )
@@ -246,7 +255,7 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
 
 
 def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
-    asked = {size: getattr(args, size) for size in _SIZES}
+    asked = {size: getattr(args, size) for size in SIZES}
     sizes = {name: size for name, size in asked.items() if size is not None}
     if args.program:
         return args.program, where, sizes

@@ -166,7 +166,7 @@ def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
     drawings: list[tuple[str, Canvas]] = []
     if len(shape) == 3 and max(layout.cuts) <= MOST_PIECES:
         uneven = any(is_uneven(layout, shape, dim) for dim in range(3))
-        words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not to scale" if uneven else "")
+        words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not scaled" if uneven else "")
         drawings.append((words, _block(layout, shape)))
     for number in shown(math.prod(counts), MOST_PANELS):
         if number is None:
@@ -234,9 +234,7 @@ def _boxes(
     tops, also = _edges(layout, shape, row, rows, HIGH + 4)
     left = width_of(str(max(shape, default=0))) + 10
     top = 34.0
-    out.text(
-        left, 12, dims_text(layout, row, column) + ("" if scaled and also else "; not to scale"), "faint"
-    )
+    out.text(left, 12, dims_text(layout, row, column) + ("" if scaled and also else "; not scaled"), "faint")
     for k, c in enumerate([*columns, None]):
         if column is not None and (k == len(columns) or c is not None):
             cut = shape[column] if k == len(columns) else interval(layout, shape, column, c or 0)[0]

@@ -34,7 +34,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
           | ranks 1,3 |
        4  +-----------+
     >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", partial="dp"), (5,)).plain())
-    columns: dim 0; not to scale
+    columns: dim 0; not scaled
           0               3               5
           +---------------+---------------+
           | #0 = sum of 2 | #1 = sum of 2 |
@@ -45,7 +45,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
     row, column, others = drawn_dims(layout, shape)
     head = dims_text(layout, row, column)
     if any(is_uneven(layout, shape, dim) for dim in (row, column)):
-        head += "; not to scale"
+        head += "; not scaled"
     lines: list[tuple[GridCell, ...]] = [(GridCell(head),)]
     counts = [layout.cuts[dim] for dim in others]
     for panel in shown(math.prod(counts), MOST_PANELS):

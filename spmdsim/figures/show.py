@@ -38,7 +38,7 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     dp=0        0:0   1:1
     dp=1        2:0   3:1
     <BLANKLINE>
-    columns: dim 0; not to scale
+    columns: dim 0; not scaled
           0           3           5
           +-----------+-----------+
           |     #0    |     #1    |

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spmdsim.auto_parallel.programs.networks import PROGRAMS, default_sizes
 from spmdsim.cli.main import main
+from spmdsim.cli.search import EXAMPLES, SIZES
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
@@ -36,6 +38,14 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert all(row["predicted"] == row["counted"] for row in again["run"]["bytes"])
     assert main(["search", "--program", "tutorial", "-n", "8"]) == 0
     assert "matmul1" in capsys.readouterr().out
+
+
+def test_help_shows_the_default_sizes() -> None:
+    lines = dict(line.split(None, 1) for line in EXAMPLES.split("built-in programs:\n")[1].splitlines())
+    assert lines.keys() == set(PROGRAMS)
+    for name, text in lines.items():
+        sizes = {key: size for key, size in default_sizes(name).items() if key in SIZES and size is not None}
+        assert dict(one.split("=") for one in text.split()) == {key: str(size) for key, size in sizes.items()}
 
 
 def test_bert_with_a_vocabulary_has_its_embeddings(capsys: pytest.CaptureFixture[str]) -> None:

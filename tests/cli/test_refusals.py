@@ -123,6 +123,7 @@ WRONG = [
     (("launch", "-n", "1", "--record", "FOLDER", "PROGRAM"), "it is a folder; give a file"),
     ((*SEARCH[:3], "--heads", "4"), "program 'mlp' has no size 'heads'; it has layers, hidden, batch"),
     ((*PLAN[:1], "--src", "a=2,b=3: a,b", "--dst", "c=3,d: c,d", *PLAN[-2:]), "'d' in 'c=3,d' lacks a size"),
+    (("labs",), "list|copy|check must be given: spmdsim labs list|copy|check"),
     (("labs", "check", "1", "BINARY"), "cannot be read as a program: it is not text in UTF-8"),
     ((*SEARCH[:3], "--mesh", "dpp"), "a mesh is written like dp=2,tp=4, but got 'dpp'"),
     ((*SEARCH[:3], "--mesh", "dp=x"), "a mesh is written like dp=2,tp=4, but got 'dp=x'"),
@@ -153,12 +154,13 @@ def test_what_cannot_be_is_refused_before_anything_is_printed(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_numbers_have_types_that_state_the_rule(command: str) -> None:
+def test_arguments_have_a_text_and_types_that_state_the_rule(command: str) -> None:
     """A type of Python's own would be called an invalid int value."""
     parsers = [build_parser(command)]
     for parser in parsers:
         for action in parser._actions:
             assert action.type not in (int, float), action.option_strings
+            assert action.help or isinstance(action.choices, dict), (parser.prog, action.dest)
             parsers += action.choices.values() if isinstance(action.choices, dict) else []
 
 

@@ -101,6 +101,31 @@ def test_tables_fit_narrow_terminals_and_lose_no_word(words, columns, capsys, mo
     assert Counter(narrow.replace("---", "").split()) >= Counter(wide.replace("---", "").split())
 
 
+NARROW = (
+    ("layout", "--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "6,10"),
+    ("collective", "show", "all_reduce", "ring", "-n", "4"),
+    ("collective", "diff", "all_reduce", "ring", "rabenseifner", "-n", "4"),
+    ("collective", "list", "all_reduce"),
+    ("collective", "predict", "all_reduce", "-n", "4", "-e", "4K"),
+    ("search", "--program", "mlp", "--layers", "1", "--hidden", "64", "-n", "4"),
+)
+
+
+@pytest.mark.parametrize("words", NARROW, ids=" ".join)
+def test_commands_fit_very_narrow_terminals(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 30 < max(map(len, lines)) <= 40, max(lines, key=len)
+
+
+def test_a_table_whose_first_column_leaves_no_room_is_numbered():
+    table = Table(("variable", "path"), [("A_LONG_NAME_OF_IT", "/a/path/of/25/characters/"), ("B", "/x")])
+    assert max(map(len, table.text(30).split("\n"))) <= 30
+    assert "1  A_LONG_NAME_OF_IT" in table.text(30) and "1  /a/path/of/25/characters/" in table.text(30)
+    assert "#" not in table.text()
+
+
 def test_a_table_that_is_too_wide_goes_on_below_itself():
     table = Table(("what", "layouts", "us"), [("add", "S(0) R", 1.5), ("relu", "R R", 12)], "title", (2,))
     narrow = ["what  layouts", "----  -------", "add   S(0) R", "relu  R R"]

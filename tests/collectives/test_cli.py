@@ -295,6 +295,7 @@ def test_goal_files_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: 
     code, text = output(capsys, "goal", str(target), "--json")
     result = json.loads(text)
     assert code == 0 and result["makespan"] == max(result["rank_ends"]) == 34914
+    assert "makespan 34,914 ns" in output(capsys, "goal", str(target))[1]
     shorter = json.loads(output(capsys, "goal", str(target), "-G", "0", "--json")[1])
     assert shorter["makespan"] < result["makespan"]
     target.write_text("num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 0\n}\n")

@@ -174,7 +174,7 @@ def _print_findings(
         emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
         return
     say(f"{name} of {vendor} on {many(comm.Get_size(), 'rank')}, {args.datatype}")
-    columns = ("size", "table says", "because", "bits agree with", "verdict")
+    columns = ("size (B)", "table says", "because", "bits agree with", "verdict")
     rows = [
         (
             f"{one.nbytes}",
@@ -212,5 +212,5 @@ def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
         emit_json({"collective": name, "ranks": args.n, "rows": [dict(zip(columns, row)) for row in rows]})
         return 0
     say(f"{name} on {many(args.n, 'rank')} by the libraries' tables")
-    say("", Table(columns, rows, right=(0,)))
+    say("", Table(["size (B)", *columns[1:]], rows, right=(0,)))
     return 0

@@ -71,7 +71,7 @@ PARAMETERS = {
 
 
 @command(
-    "Simulate a GOAL file in LogGOPS time: when each rank ends. Defaults are LogGOPSim's, in ns."
+    "Simulate a GOAL file in LogGOPS time: when each rank ends, in ns. Defaults are LogGOPSim's."
     " A deadlock or a message that nobody receives is reported.",
     None,
     value("file", "", "a GOAL text file"),
@@ -98,6 +98,6 @@ def goal(args: argparse.Namespace) -> int:
         emit_json({"makespan": simulated.makespan, "rank_ends": ends, "events": simulated.events})
         return 0
     for rank, end in enumerate(simulated.rank_ends):
-        say(f"rank {rank} ends at {end:g}")
-    say(f"makespan {simulated.makespan:g}, {many(simulated.events, 'event')}")
+        say(f"rank {rank} ends at {end:,.10g} ns")
+    say(f"makespan {simulated.makespan:,.10g} ns, {many(simulated.events, 'event')}")
     return 0

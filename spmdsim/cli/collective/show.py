@@ -119,7 +119,8 @@ def _parts(story: History, args: argparse.Namespace) -> list[object]:
             for index in range(len(story.states)):
                 out += [highlighted(state_lines(story, index)), ""]
     if "messages" in parts:
-        out += [highlighted(message_lines(story)), ""]
+        legend, *arrows = message_lines(story)
+        out += [legend, highlighted(arrows), ""]
     if facts is not None:
         out += _counts(facts, args)
     return out
@@ -227,6 +228,7 @@ LEGEND = (
     "n ranks, p the power of two below, f = floor(log2 n), c = ceil(log2 n), q = (n-1)/n, qp = (p-1)/p,",
     "x = 1 unless n is a power of two, s segments, g ranks per group, h groups, cg = ceil(log2 g),",
     "fh = floor(log2 h), xh = 1 unless h is a power of two, bits = ones in the binary numbers 0 ... n-1.",
+    "-: no formula, or not the same at all rank counts; `collective show` counts it.",
 )
 
 
@@ -261,9 +263,9 @@ def list_algorithms(args: argparse.Namespace) -> int:
 
 def _row(one: Algorithm) -> tuple[str, ...]:
     form = one.formula
-    order = {True: "yes", False: "no", None: ""}[one.in_order]
+    order = {True: "yes", False: "no", None: "-"}[one.in_order]
     options = "".join(f" --{name} {value}" for name, value in one.options)
-    costs = ("", "", "")
+    costs = ("-", "-", "-")
     if form is not None:
         costs = (form.steps + (f" if {form.only}" if form.only else ""), form.beta, form.gamma)
     about = one.about + (f" (options:{options})" if options else "")
