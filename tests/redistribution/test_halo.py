@@ -17,9 +17,7 @@ from spmdsim.redistribution import halo
 from spmdsim.redistribution.halo import (
     HALO_EXCHANGE,
     HaloStep,
-    Room,
     all_halo_received,
-    room_around,
     steps_to,
 )
 from spmdsim.redistribution.planner import plan
@@ -323,62 +321,6 @@ def test_the_busiest_rank_is_that_of_all(monkeypatch):
                 assert halo.busiest.__wrapped__(step) == (max(elements), max(messages))
 
 
-def room_by_definition(step, rank):
-    """Room in the split dim, the first one, for the most that goes to a neighbour or comes from one."""
-    (start, stop), wide = step.src.bounds(step.shape, rank)
-    reads = [step.dst.reads(step.shape, peer) for peer in step.src.mesh.rank_list]
-    mine, columns = reads[rank]
-    sent = [len({*range(start, stop)} & {*some}) for peer, (some, _) in enumerate(reads) if peer != rank]
-    more = max(0, start - mine.start, mine.stop - stop, *sent)
-    rows, width, kept = stop - start, wide[1] - wide[0], len({*range(start, stop)} & {*mine})
-    comes = len(mine) > kept or any(sent)
-    if not comes or not kept or kept * len(columns) < rows * width / 2 or 2 * more > rows / 4:
-        return None
-    first = more + mine.start - start
-    return Room(
-        (rows + 2 * more, width),
-        (slice(more, more + rows), slice(0, width)),
-        (slice(first, first + len(mine)), slice(columns.start, columns.stop)),
-    )
-
-
-def test_room_around_a_block_is_for_what_comes_and_goes():
-    mesh, count = Mesh((4,), ("x",)), 0
-    for rows, first, beside in itertools.product(
-        (32, 61), range(-9, 10), (None, Window(6), Window(3, 2), Window(2, 1))
-    ):
-        window = Window(rows - abs(first), max(first, 0)) if first % 2 else Window(rows, first)
-        for step in halo_steps(mesh, ("x", None), (window, beside), (rows, 6))[:1]:
-            for rank in range(4):
-                room = room_by_definition(step, rank)
-                assert room_around(step, rank) == room, (window, beside, rank)
-                count += room is not None
-    assert count > 30
-
-
-def test_slices_that_differ_by_a_few_elements_have_the_same_room():
-    mesh, reaches = Mesh((4,), ("x",)), {}
-    for first in range(1, 14):
-        (step, _) = halo_steps(mesh, ("x", None), (Window(400 - first, first), None), (400, 6))
-        reaches[room_by_definition(step, 1).block[0].start] = room_around(step, 1).block[0].start
-    rounded = {1: 4, 2: 4, 3: 4, 4: 4, 5: 8, 6: 8, 7: 8, 8: 8}
-    for exact, reach in reaches.items():  # 16 on both sides of 100 would be more than a quarter
-        assert reach == rounded.get(exact, exact)
-    assert {2, 4, 6, 9} <= {*reaches}
-
-
-def test_windows_that_are_no_shift_have_no_room_around():
-    mesh = Mesh((4,), ("x",))
-    for window in (Window(64, -1, 3), Window(32, 1, 1, 2), Window(32, 1, 2, 2), Window(64, 64, 1, -1)):
-        for beside in (None, Window(6)):
-            for step in halo_steps(mesh, ("x", None), (window, beside), (64, 6)):
-                assert all(room_around(step, rank) is None for rank in range(4))
-    forth, back = halo_steps(mesh, ("x",), (Window(63, 1),), (64,))
-    assert all(room_around(forth, rank) and not room_around(back, rank) for rank in range(4))
-    (wide, _) = halo_steps(mesh, ("x", None), (Window(63, 1), Window(4, 0, 3)), (64, 6))
-    assert not any(room_around(wide, rank) for rank in range(4))
-
-
 @pytest.mark.parametrize(
     "dims, windows, ways",
     [
@@ -477,21 +419,6 @@ def test_windows_are_equal_by_value_and_no_other_layout():
     assert layout == Windowed(base, (Window(4, 2),)) != Windowed(base, (Window(4, 1),))
     assert (layout == base, layout == 3, layout.reduced == layout) == (False, False, True)
     assert Window(4) == Window(4, 0, 1, 1, False)
-
-
-@pytest.mark.parametrize(
-    "window", [Window(6, -1, 3), Window(5, 3, 2), Window(4, -2, 2, 2), Window(6, 5, 1, -1)], ids=str
-)
-def test_readers_of_an_element_are_the_positions_whose_window_has_it(window):
-    for start in range(-3, 15):
-        for stop in range(start + 1, 16):
-            read = [
-                i
-                for i in range(window.size)
-                if {i * window.stride + window.first + k for k in range(window.width)} & {*range(start, stop)}
-            ]
-            low, high = window.readers(start, stop)
-            assert [*range(low, high)] == read, (start, stop)
 
 
 @pytest.mark.ranks(2, 3)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.step import Step, overlap, volume
-from spmdsim.errors import InputError, PlanError
+from spmdsim.core.step import Step
+from spmdsim.errors import InputError
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
@@ -22,14 +19,8 @@ from spmdsim.redistribution.group_steps import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.implementations.implementation import implementations_of, step_memory, threshold
 from spmdsim.redistribution.implementations.rank_transfers import (
-    RankTransfers,
-    Side,
     blocks,
     count_blocks,
-    exchange_transfers,
-    group_transfers,
-    packed_side,
-    row_count,
 )
 from spmdsim.redistribution.implementations.trial import (
     Trial,
@@ -274,148 +265,6 @@ def test_why_a_step_has_its_implementation():
     assert TunedStep.of("a", 2, trial).why == "by the model: it was not tried yet"
     trial.add(5)
     assert TunedStep.of("a", 2, trial).why == "by the model: 1 try was made so far"
-
-
-MESHES = [
-    Mesh((2, 2), ("a", "b")),
-    Mesh((2, 3), ("a", "b")),
-    Mesh((4,), ("a",)),
-    Mesh((2, 2), ("a", "b"), [3, 1, 0, 2]),
-]
-
-
-def packed_pieces(side: Side, array: np.ndarray) -> np.ndarray:
-    """The buffer from which MPI sends: the array itself, or its pieces one after the other."""
-    pieces = [array[piece.index].ravel() for piece in side.pieces]
-    return array.ravel() if side.direct else np.concatenate([np.empty(0, int), *pieces])
-
-
-def messages(
-    step: Step, traffic: dict[int, RankTransfers], arrays: dict[int, np.ndarray]
-) -> dict[int, np.ndarray]:
-    """What every rank holds after its messages, as an Alltoallv would move them: counts and offsets alone decide."""
-    after = {}
-    sides = {rank: packed_side(one.sends, one.source, len(one.members)) for rank, one in traffic.items()}
-    buffers = {rank: packed_pieces(side, arrays[rank]) for rank, side in sides.items()}
-    for rank, one in traffic.items():
-        target, side = np.full(one.target, -1), packed_side(one.receives, one.target, len(one.members))
-        landing = target.reshape(-1) if side.direct else np.full(side.total, -1)
-        for number, member in enumerate(one.members):
-            assert side.counts[number] == sides[member].counts[one.me]
-            sent = buffers[member][sides[member].offsets[one.me] :][: side.counts[number]]
-            landing[side.offsets[number] : side.offsets[number] + len(sent)] = sent
-        if one.own is not None:
-            target[one.own[1]] = arrays[rank][one.own[0]]
-        at = 0
-        for piece in side.pieces if not side.direct else ():
-            target[piece.index] = landing[at : at + piece.count].reshape(piece.shape)
-            at += piece.count
-        assert side.total == sum(side.counts) and one.largest >= max(target.size, arrays[rank].size)
-        after[rank] = target
-    return after
-
-
-def is_swapped(traffic: dict[int, RankTransfers], arrays: dict, after: dict) -> bool:
-    """Whether each rank's array is one equal block per member before and after, in their order."""
-    blocks = {rank: [a.ravel() for a in (arrays[rank], after[rank])] for rank in traffic}
-    members = next(iter(traffic.values())).members
-    if any(flat.size % len(members) or not flat.size for pair in blocks.values() for flat in pair):
-        return False
-    return all(
-        np.array_equal(
-            np.split(blocks[one][0], len(members))[there], np.split(blocks[other][1], len(members))[here]
-        )
-        for here, one in enumerate(members)
-        for there, other in enumerate(members)
-    )
-
-
-def gathered_rows(sources: list[np.ndarray], target: np.ndarray) -> set[int]:
-    """Into how many rows the target may be cut, each made of the members' equal parts in order."""
-    if len({one.shape for one in sources}) > 1 or not target.size:
-        return set()
-    counts = [n for n in range(1, target.size + 1) if sources[0].size % n == 0]
-    rows = {n: np.concatenate([one.reshape(n, -1) for one in sources], axis=1) for n in counts}
-    return {n for n, row in rows.items() if np.array_equal(row.ravel(), target.ravel())}
-
-
-@pytest.mark.parametrize("shape", [(6, 4), (5, 3), (2, 6), (1, 2), (12,)])
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_counts_and_offsets_move_every_element_to_its_place(mesh: Mesh, shape: tuple) -> None:
-    whole, kinds = np.arange(math.prod(shape)).reshape(shape), Counter()
-    layouts = every_layout(mesh, len(shape))
-    for src, dst in itertools.product(layouts, layouts):
-        arrays = {rank: whole[src.slices(shape, rank)].copy() for rank in mesh.rank_list}
-        wanted = {rank: whole[dst.slices(shape, rank)] for rank in mesh.rank_list}
-        exchange = Step("exchange", (), src, dst, shape)
-        traffic = {rank: exchange_transfers(exchange, rank) for rank in mesh.rank_list}
-        after = messages(exchange, traffic, arrays)
-        assert all(np.array_equal(after[rank], wanted[rank]) for rank in wanted), (src, dst)
-        for axes in (("a",), mesh.axes):
-            step = Step("all_to_all", axes, src, dst, shape)
-            for members in mesh.groups(*axes):
-                try:
-                    traffic = {rank: group_transfers(step, rank) for rank in members}
-                except PlanError:
-                    continue
-                after = messages(step, traffic, arrays)
-                assert all(np.array_equal(after[rank], wanted[rank]) for rank in members), (src, dst)
-                for one in traffic.values():
-                    if math.prod(one.source) == math.prod(one.target):
-                        kinds["swapped"] += one.swapped
-                        assert one.swapped <= is_swapped(traffic, arrays, after), (src, dst)
-                    if one.gathered is None or math.prod(one.target) != sum(arrays[r].size for r in members):
-                        continue
-                    target = np.full(one.target, -1)
-                    for member, index in zip(one.members, one.gathered):
-                        assert (index is None) == (arrays[member].size == 0)
-                        if index is not None:
-                            target[index] = arrays[member]
-                    assert np.array_equal(target, after[members[0]])
-                    rows = row_count(one)
-                    possible = gathered_rows([arrays[member] for member in one.members], target)
-                    kinds["rows"] += rows is not None
-                    assert rows is None or rows in possible
-                    assert rows or not possible or len(members) == 1 or axes != ("a",)
-    assert shape != (6, 4) or mesh.size == 4 or (kinds["rows"] and kinds["swapped"])
-
-
-@pytest.mark.parametrize("shape", [(6, 4), (5, 3), (2, 6), (12,), (3,)])
-def test_blocks_of_a_reduction_are_where_their_offsets_say(shape: tuple) -> None:
-    kinds: Counter[tuple[bool, ...]] = Counter()
-    for mesh in MESHES:
-        layouts = every_layout(mesh, len(shape))
-        for src, dst in itertools.product(layouts, layouts):
-            for members in mesh.groups("a"):
-                box = src.bounds(shape, members[0])
-                if len({src.bounds(shape, rank) for rank in members}) > 1 or any(
-                    overlap(dst.bounds(shape, rank), box) not in (dst.bounds(shape, rank), None)
-                    for rank in members
-                ):
-                    continue
-                array = np.arange(math.prod(b - a for a, b in box)).reshape([b - a for a, b in box])
-                division = blocks(
-                    Step("reduce_scatter", ("a",), src, dst, shape), sorted(members), members[0]
-                )
-                pieces = [array[index].ravel() for index in division.indices]
-                if any(
-                    volume(dst.bounds(shape, r)) and not overlap(dst.bounds(shape, r), box) for r in members
-                ):
-                    continue
-                buffer = array.ravel() if division.direct else np.concatenate(pieces)
-                for rank, count, offset, piece in zip(
-                    sorted(members), division.counts, division.offsets, pieces
-                ):
-                    assert count == volume(dst.bounds(shape, rank))
-                    assert np.array_equal(buffer[offset : offset + count], piece) or not count
-                running = [0, *itertools.accumulate(division.counts)][:-1]
-                assert not division.packed or all(
-                    a == b for a, b, n in zip(running, division.offsets, division.counts) if n
-                )
-                assert division.whole == (sum(division.counts) == array.size)
-                assert division.target == dst.local_shape(shape, members[0])
-                kinds[division.direct, division.packed, division.whole] += 1
-    assert len(kinds) > 2
 
 
 def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monkeypatch) -> None:

@@ -121,8 +121,8 @@ def targets(mesh, ndim, columns=None):
         )
 
 
-@pytest.mark.parametrize("rows", [64, 37, 8, 3, 1])
-@pytest.mark.parametrize("shape", [(24,), (5, 7), (2, 3, 4), (1,), (0,), ()])
+@pytest.mark.parametrize("rows", [37, 3])
+@pytest.mark.parametrize("shape", [(24,), (2, 3, 4), (0,), ()])
 def test_every_target(world, rows, shape):
     mesh = Mesh((world.size,), ("tp",))
     table, ids = table_of(rows, 6), some_ids(shape, rows)
@@ -132,57 +132,12 @@ def test_every_target(world, rows, shape):
         check(world, step, ids, table)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float64", ml_dtypes.bfloat16, "int8", "complex128", "S3"], ids=str
-)
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, "int8", "complex128", "S3"], ids=str)
 def test_every_element_type(world, dtype):
     mesh = Mesh((world.size,), ("tp",))
     table, ids = table_of(19, 5, dtype), some_ids((4, 9), 19)
     for _, target in targets(mesh, 2):
         check(world, step_of(mesh, [None, None], mesh("tp", None), target, 19, 5)((4, 9)), ids, table)
-
-
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "uint64", "int64"])
-def test_every_type_of_ids(world, kind):
-    mesh = Mesh((world.size,), ("tp",))
-    table, ids = table_of(300, 3), some_ids((40,), 100).astype(kind)
-    for _, target in targets(mesh, 1):
-        step = step_of(mesh, [None], mesh("tp", None), target, 300, 3, padding=7)((40,))
-        check(world, step, ids, table)
-
-
-@pytest.mark.parametrize("owner", ["first", "last"])
-def test_all_ids_of_one_rank(world, owner):
-    mesh = Mesh((world.size,), ("tp",))
-    table = table_of(8 * world.size, 4)
-    first = 0 if owner == "first" else 8 * (world.size - 1)
-    ids = first + some_ids((33,), 8)
-    for _, target in targets(mesh, 1):
-        event = check(
-            world, step_of(mesh, [None], mesh("tp", None), target, len(table), 4)((33,)), ids, table
-        )
-        for rank, nbytes in zip(world.ranks, event.nbytes):
-            holds = rank == (0 if owner == "first" else world.size - 1)
-            assert nbytes == 0 or not holds
-
-
-def test_repeated_ids_cost_one_row(world):
-    mesh = Mesh((world.size,), ("tp",))
-    table, ids = table_of(4 * world.size, 16), np.zeros((100,), np.int64)
-    step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), len(table), 16)((100,))
-    event = check(world, step, ids, table)
-    for rank, nbytes in zip(world.ranks, event.nbytes):
-        assert nbytes == (16 * 4 if rank else 0)
-
-
-@pytest.mark.parametrize("padding", [-1, 5, 1000])
-def test_ids_that_nobody_holds_give_zeros(world, padding):
-    mesh = Mesh((world.size,), ("tp",))
-    table, ids = table_of(21, 4), some_ids((6, 8), 21)
-    for some in (np.where(ids % 3 == 0, padding, ids), np.full_like(ids, padding)):
-        for _, target in targets(mesh, 2):
-            step = step_of(mesh, [None, None], mesh("tp", None), target, 21, 4, padding)((6, 8))
-            check(world, step, some, table)
 
 
 def test_tables_much_longer_than_ids(world):
@@ -254,16 +209,6 @@ def test_one_copy_for_all_ranks_of_a_node(world):
         for _, target in targets(mesh, 2):
             step = step_of(mesh, [None, None], mesh("tp", None), target, 4096, 32, -1)((64, 64))
             check(world, step, ids, table)
-
-
-def test_the_inputs_stay_and_need_not_be_contiguous(world):
-    mesh = Mesh((world.size,), ("tp",))
-    table, ids = np.asfortranarray(table_of(20, 6)), some_ids((14,), 20)[::2]
-    before = table.copy(), ids.copy()
-    for _, target in targets(mesh, 1):
-        check(world, step_of(mesh, [None], mesh("tp", None), target, 20, 6)((7,)), ids, table)
-    np.testing.assert_array_equal(before[0], table)
-    np.testing.assert_array_equal(before[1], ids)
 
 
 def test_more_elements_than_mpi_can_count(world, monkeypatch):
