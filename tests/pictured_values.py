@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from ranks_that_wait import ranks_program
 
 import spmdsim.collectives as collectives
 import spmdsim.cost as cost
@@ -37,23 +38,6 @@ HUGE = Mesh((256, 256), ("a", "b"))
 CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
 WORLD = LockStep(8)
 X = Tensor.from_global(np.zeros((8, 6), np.float32), MESH("tp", "dp"), WORLD)
-
-
-def ranks_program() -> None:
-    """Rank 0 computes for ten seconds before it sends: all others wait."""
-    import time
-
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    values = np.zeros(4)
-    if comm.rank == 0:
-        time.sleep(10)
-        for other in range(1, comm.size):
-            comm.Send(values, dest=other)
-    else:
-        comm.Recv(values, source=0)
-    comm.Barrier()
 
 
 @cache

@@ -46,10 +46,9 @@ def test_calls_in_other_surroundings_have_the_same_bits():
 def test_programs_on_real_ranks(world):
     assert isinstance(world, MPIWorld)
     with np.errstate(all="ignore"):
-        for seed in range(6):
+        for seed in range(4):
             Program(seed, world.size).check(world)
-        for seed in range(2):
-            Again(seed, world.size).check(world)
+        Again(0, world.size).check(world)
 
 
 def test_all_operations_are_drawn():

@@ -153,11 +153,11 @@ def test_a_wheel_runs_the_main_job_with_what_it_requires(
     clone: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Without an MPI library, SciPy, greenlet and Matplotlib."""
-    printed([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path, environment)
-    python = tmp_path / "venv" / "bin" / "python"
-    printed([python, "-m", "pip", "wheel", "-q", "-w", tmp_path, clone], tmp_path, environment)
+    printed([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path, environment)
+    pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv" / "bin" / "python", "-q"]
+    printed([*pip, "wheel", "-w", tmp_path, clone], tmp_path, environment)
     (wheel,) = tmp_path.glob("*.whl")
-    printed([python, "-m", "pip", "install", "-q", wheel], tmp_path, environment)
+    printed([*pip, "install", wheel], tmp_path, environment)
     names = zipfile.ZipFile(wheel).namelist()
     assert any("labs/course/lab1.md" in name for name in names) and not any(
         "labs/teacher" in name for name in names

@@ -13,6 +13,10 @@ ROOT = Path(spmdsim.__file__).parent
 
 #: Built-in functions that execute text.
 EXECUTING = ("exec", "eval", "compile")
+#: Methods that run files, shell commands or pickled objects as code, and arguments that allow it.
+RUNNING = ("exec_module", "run_path", "run_module", "system", "popen", "loads", "shell", "allow_pickle")
+#: What has methods of these names that run nothing, as the code names it.
+HARMLESS = ("json", "topology")
 #: Names of the modules ``dis``, ``sys`` and ``gc`` that look inside the interpreter.
 INSIDE = ("dis", "getrefcount", "_getframe", "get_referents", "get_referrers")
 
@@ -32,8 +36,17 @@ ALLOWED: dict[str, dict[str, str]] = {
         "simulation/engine/scheduler.py simulation/engine/mailboxes.py",
     },
     "labs run and grade programs of students": {"exec": "labs/grading.py", "compile": "labs/grading.py"},
-    "the search checks the syntax of a program before ranks import it": {
-        "compile": "auto_parallel/programs/record_program.py"
+    "the search records the user's program, whose syntax it checks before ranks import it": {
+        "compile": "auto_parallel/programs/record_program.py",
+        "run_path": "auto_parallel/programs/record_program.py",
+    },
+    "commands run the user's program or algorithm, which they are given": {
+        "exec_module": "cli/collective/schedule_arguments.py simulation/engine/isolation.py",
+        "run_path": "launch/bootstrap.py launch/tuning_job.py",
+        "run_module": "launch/bootstrap.py",
+    },
+    "ranks of one job send objects to one another": {
+        "loads": "simulation/data/message_buffers.py worlds/mpi/counted.py",
     },
     "shutdown finds out how Python ends, and where a file was opened": {
         "_getframe": "shutdown/hooks.py shutdown/mpi_files.py",
@@ -47,6 +60,11 @@ def find_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in EXECUTING:
+                yield name
+            case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in RUNNING:
+                if ast.unparse(owner) not in HARMLESS:
+                    yield name
+            case ast.keyword(arg=name) if name in RUNNING:
                 yield name
             case ast.Name(id=name) | ast.Attribute(attr=name) if name in INSIDE:
                 yield name

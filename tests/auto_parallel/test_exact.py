@@ -21,71 +21,16 @@ from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
-from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve, reduce_domains
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, lightest, smallest_memory, solve_integer
-from spmdsim.core import Mesh, Rule
+from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
-
-MESHES = [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((8,), ("a",))]
-SIZES = (16, 64, 256)
 
 
 def product(build: GraphBuilder, x: int, columns: int, name: str) -> int:
     weight = build.parameter(f"{name}.w", (build.shape(x)[1], columns))
     return build.apply(RULES["matmul"], x, weight, name=name, kind="matmul")
-
-
-def branched(shape: str, training: bool, sizes: tuple[int, int]) -> Graph:
-    """Small graphs in which a result has two readers, or two results meet."""
-    a, b = sizes
-    build = GraphBuilder(shape, training=training)
-    x = product(build, build.input("x", (a, b)), a, "first")
-    if shape == "residual":
-        y = product(build, x, a, "second")
-        return build.graph(build.apply(RULES["add"], x, y, name="add", kind="add"))
-    if shape == "fork":
-        return build.graph(product(build, x, b, "left"), product(build, x, a, "right"))
-    if shape == "shared weight":
-        w = build.parameter("w", (a, a))
-        y = build.apply(RULES["matmul"], x, w, name="once", kind="matmul")
-        return build.graph(build.apply(RULES["matmul"], y, w, name="twice", kind="matmul"))
-    if shape == "join":
-        y = product(build, build.input("y", (b, b)), a, "other")
-        return build.graph(build.apply("m k, n k -> m n", x, y, name="join"))
-    z = build.apply(RULES["relu"], x, name="relu", kind="relu")
-    left, right = product(build, z, b, "left"), product(build, z, b, "right")
-    return build.graph(
-        build.apply(Rule.parse("..., ... -> ...", linear="each"), left, right, name="gate", kind="multiply")
-    )
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 3, 4])
-def test_every_chain_equals_brute_force(length: int, training: bool, mesh: Mesh) -> None:
-    settings = Settings(machine=Machine.laptop())
-    every = list(itertools.product(SIZES, repeat=length + 2))
-    for sizes in random.Random(length).sample(every, 9):
-        problem = ChoiceModel(chain(sizes[1:], sizes[0], training=training), mesh, settings).problem
-        best = brute_force(problem).seconds
-        assert eliminate(problem).seconds == pytest.approx(best, rel=1e-12), sizes
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("shape", ["residual", "fork", "shared weight", "join", "gated"])
-def test_branches_and_joins_equal_brute_force(shape: str, training: bool, mesh: Mesh) -> None:
-    for sizes in ((16, 64), (256, 64)):
-        problem = ChoiceModel(branched(shape, training, sizes), mesh, Settings()).problem
-        kept = reduce_domains(problem)
-        if np.prod(problem.sizes) > 5e6:
-            best = solve_integer(problem).seconds
-        else:
-            best = brute_force(problem).seconds
-        assert eliminate(problem).seconds == pytest.approx(best, rel=1e-9)
-        assert solve_integer(problem).seconds == pytest.approx(best, rel=1e-6)
-        assert all(len(k) >= 1 for k in kept)
 
 
 def random_problem(seed: int) -> ChoiceProblem:
@@ -114,7 +59,7 @@ def with_hubs(problem: ChoiceProblem, rng: np.random.Generator) -> ChoiceProblem
     return problem
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_problems_equal_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     best = brute_force(problem)
@@ -123,7 +68,7 @@ def test_random_problems_equal_brute_force(seed: int) -> None:
     assert smallest_memory(problem) == brute_force(problem.weighted(1.0, 0.0)).memory
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(16))
 def test_memory_limits_equal_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     least = smallest_memory(problem)
@@ -135,7 +80,7 @@ def test_memory_limits_equal_brute_force(seed: int) -> None:
         solve_integer(problem, least - 1)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(16))
 def test_of_equally_fast_ones_the_lightest(seed: int) -> None:
     """Versions of the solver meet different ones first."""
     problem = random_problem(seed)
@@ -163,7 +108,7 @@ def test_too_little_time_is_no_reason_to_say_that_nothing_fits(monkeypatch: pyte
     assert allowed == [15, 30, 60]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_frontier_equals_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     every = itertools.product(*(range(n) for n in problem.sizes))
@@ -367,7 +312,7 @@ def test_operators_that_nobody_reads_get_no_gradients(mesh: Mesh, sizes: tuple[i
     ]
     assert not idle
     rng = random.Random(str(sizes))
-    for _ in range(200):
+    for _ in range(60):
         states = [rng.randrange(count) for count in model.problem.sizes]
         choice = model.choice(states)
         assert evaluate(choice, settings, model.moves).seconds >= result.seconds * (1 - 1e-6)

@@ -175,7 +175,7 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
     monkeypatch.setattr(move_prices, "BUCKET_BYTES", bucket)
     monkeypatch.setattr(merge.buckets, "__defaults__", (bucket,))
     checked = 0
-    for seed in range(12):
+    for seed in range(8):
         rng = random.Random(seed)
         graph = mlp(rng.choice((2, 4)), rng.choice((24, 48, 96)), rng.choice((24, 120)), bias=seed % 2 == 0)
         mesh = rng.choice((MESH, Mesh((4,), ("a",)), Mesh((2, 4), ("a", "b"))))
@@ -188,7 +188,7 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
         best = solve(model).states
         assert result.least is not None and result.within is not None
         assert result.seconds <= (1 + result.within + 1e-5) * result.least
-        for k in range(60):
+        for k in range(40):
             states = [rng.randrange(n) for n in model.problem.sizes]
             for v, own in enumerate(best if k % 2 else ()):
                 states[v] = own if rng.random() < 0.8 else states[v]
@@ -197,7 +197,7 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
                 least = evaluate(choice, settings, model.moves).seconds
                 assert least >= result.least * (1 - 1e-9), (seed, choice.strategies)
                 checked += 1
-    assert checked > 250
+    assert checked > 100
 
 
 def test_what_a_calibrated_machine_leaves_open_is_little() -> None:

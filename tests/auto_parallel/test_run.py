@@ -235,7 +235,7 @@ def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):
     assert {tensors[name].grad.dtype for name in parameters} == {np.dtype(BF16)}
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(8)
 def test_given_meshes_and_heuristics_run_as_predicted(world):
     program, inputs, parameters = CASES["network"]
     mesh = Mesh((2, world.size // 2), ("dp", "tp"))
@@ -256,7 +256,7 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
             assert result.strategy("matmul.w1").axes == {"m": ("dp",), "n": ("tp",)}
 
 
-@pytest.mark.ranks(4, 8)
+@pytest.mark.ranks(4)
 def test_sharded_parameters_run_as_predicted(world):
     """Under a memory limit parameters are stored in pieces, gathered for use, their gradients scattered."""
     program, inputs, parameters = CASES["network"]

@@ -96,7 +96,8 @@ def test_what_settings_forbid_is_not_used(without: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: Path) -> None:
-    result = search(build_program(name), 8 if name == "tutorial" else 4)  # whose cuts are for 8
+    sizes = {"layers": 1} if name in ("gpt", "bert", "moe") else {}
+    result = search(build_program(name, **sizes), 8 if name == "tutorial" else 4)  # whose cuts are for 8
     text = str(result)
     assert "comparison" in text and "peak memory per rank" in text
     for operator in result.graph.operators[:3]:
@@ -120,7 +121,7 @@ def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
 
 
 def test_tying_repeated_layers_changes_nothing() -> None:
-    graph, mesh = gpt(3, 256, 8, 64, heads=4), Mesh((2, 2), ("a", "b"))
+    graph, mesh = gpt(3, 64, 8, 16, heads=4), Mesh((2, 2), ("a", "b"))
     tied = search_mesh(graph, mesh, Settings(tie=True, partial=True))
     free = search_mesh(graph, mesh, Settings(partial=True))
     assert tied.seconds == pytest.approx(free.seconds, rel=1e-6)
@@ -417,16 +418,6 @@ def test_meshes_with_too_many_axes_are_refused() -> None:
         search(mlp(1, 4096, 4096), mesh)
 
 
-def test_the_gap_to_the_optimum_is_printed() -> None:
-    graph = gpt(1, 256, 8, 64, heads=4)
-    rough = search(graph, 4, method="recursive_programming", polish=False)
-    polished = search(graph, 4, method="recursive_programming")
-    assert rough.gap is not None and polished.gap is not None
-    assert 0 <= polished.gap <= 0.05 < rough.gap + 0.05
-    assert f"{rough.gap:+.2%} from the optimum" in str(rough)
-    assert search(graph, 4).gap == 0.0
-
-
 @pytest.mark.parametrize(
     "model", [MindSporeModel(), DTensorModel(), OneFlowModel(), AlpaModel(axes=("a", "b"))]
 )
@@ -447,4 +438,5 @@ def test_more_axes_are_searched_when_asked() -> None:
     assert len(three.considered) == len(two.considered) + 1
     assert min(s for _, s in three.considered) <= min(s for _, s in two.considered)
     assert search("mlp", 8, layers=2, hidden=256, batch=64).considered == three.considered, "quick: three"
-    assert len(search("gpt", 8, layers=1).considered) == 3, "many strategies: two"
+    few = search("gpt", 8, layers=1, hidden=64, batch=8, seq=16)
+    assert len(few.considered) == 3, "many strategies: two"

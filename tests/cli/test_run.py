@@ -170,12 +170,8 @@ def test_many_cases_are_summed_up_unless_all_are_asked_for(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--mesh", "tp=7"], "--mesh tp=7 has 7 ranks, but the job has 8"),
         (["--mesh", "tp8"], "a mesh is written like dp=2,tp=4, but got 'tp8'; did you mean tp=8?"),
         (["--x", "nofile.npy"], "there is no file 'nofile.npy'"),
-        (["--text", "nofile.txt"], "nofile.txt"),
-        (["--strategy", "q:tp", "--mesh", "tp=8"], "q"),
-        (["--shape", "1797,9,3", "--data", "nofile.npy"], "nofile.npy"),
     ],
 )
 def test_mistakes_are_refused_before_ranks_start(words, said, monkeypatch, capsys):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spmdsim.cli.main import main
+from spmdsim.simulation import simulate
 
 #: Two or three typical calls of each command; what stands in them is known to who asks.
 LINES = """
@@ -122,6 +123,9 @@ def test_numbers_of_the_text_stand_in_the_document(
     )
     if "PROGRAM" in line:
         pytest.importorskip("greenlet")
+        simulate(
+            len, 1, (), check=False
+        )  # looks through pytest's modules once, not in the child of each command
     if "GOAL" in line:
         assert main(["collective", "export", "all_reduce", "ring", "-n", "3", "-o", str(goal)]) == 0
         capfd.readouterr()

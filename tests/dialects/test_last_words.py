@@ -25,16 +25,6 @@ from spmdsim.errors import SpmdError
 X = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
 
 
-@pytest.mark.parametrize("where", [ms, ms.dtype, ms.common.dtype], ids=lambda m: m.__name__[17:])
-def test_element_types_are_numpys(where):
-    for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64"):
-        assert (
-            np.dtype(getattr(where, name)) == np.dtype(name)
-            and ms.Tensor([1], getattr(where, name)).dtype == name
-        )
-    assert np.dtype(where.bool_) == np.dtype(bool)
-
-
 @pytest.mark.ranks(2)
 def test_who_takes_part_in_mindspore(world):
     with use_world(world):
@@ -243,13 +233,6 @@ def test_what_has_no_counterpart_is_said_in_one_line(begins):
     assert told.startswith(begins) and nearest in told and "\n" not in told
 
 
-def test_functions_are_those_of_before_whenever_they_are_asked_for():
-    for where, name in (
-        (flow, "layout"), (paddle, "arange"), (ms, "from_cuts"), (jax, "layout"), (paddle.distributed, "split"),
-    ):  # fmt: skip
-        assert getattr(where, name) is getattr(where, name)
-
-
 def test_a_misspelled_attribute_of_ones_own_is_no_word_of_the_originals():
     cell = nn.Dense(2, 2)
     with pytest.raises(
@@ -303,27 +286,6 @@ def test_networks_print_as_there():
     )
     paths = "0.weight 1.weight 1.bias two.0.weight two.0.bias 5.weight"
     assert [*layers.state_dict()] == paths.split()
-
-
-@pytest.mark.ranks(2)
-def test_words_of_networks_and_rows(world):
-    with use_world(world):
-        rows = ds.NumpySlicesDataset((X,), ["x"], shuffle=False).batch(2)
-        assert rows.get_batch_size() == 2 and rows.get_dataset_size() == 2
-        (first,), (second,) = rows.create_tuple_iterator()
-        np.testing.assert_array_equal(np.concatenate([first, second]), X)
-        cell = nn.SequentialCell(nn.Dense(6, 2), nn.ReLU())
-        assert [name for name, _ in cell.parameters_and_names()] == ["0.weight", "0.bias"]
-        assert cell.set_grad() is cell and cell.set_inputs(X) is cell.update_parameters_name("net") is None
-        module, layer = flow.nn.Module(), paddle.nn.Layer()
-        module.add_module("inner", flow.nn.Linear(6, 2))
-        assert [name for name, _ in module.named_parameters()] == ["inner.weight", "inner.bias"]
-        parameter = layer.add_parameter("scale", layer.create_parameter([2]))
-        assert parameter is layer.scale and [*layer.state_dict()] == ["scale"]
-        fleet.init(is_collective=True)
-        assert (
-            fleet.get_hybrid_communicate_group().get_data_parallel_rank() == 0
-        )  # both ranks share one model
 
 
 # -- Paddle ------------------------------------------------------------------------------------------------------
@@ -385,24 +347,6 @@ def test_layers_and_first_values(world):
         )
         for draw, mean in ((paddle.rand, 0.5), (paddle.randn, 0.0)):
             assert abs(draw([128, 128]).numpy().mean() - mean) < 0.03
-
-
-@pytest.mark.ranks(2)
-def test_what_a_program_knows(world):
-    with use_world(world):
-        paddle.enable_static()
-        main = paddle.static.Program()
-        with paddle.static.program_guard(main):
-            x = paddle.static.data("x", [4, 6])
-            y = paddle.nn.Linear(6, 2)(x)
-        assert isinstance(y, paddle.static.Variable) and main.global_block() is main
-        assert {"x"} <= {v.name for v in main.list_vars()}
-        executor = paddle.static.Executor()
-        executor.run(paddle.static.default_startup_program())
-        (result,) = executor.run(main, feed={"x": X}, fetch_list=[y])
-        assert result.shape == (4, 2)
-        executor.close()
-        paddle.disable_static()
 
 
 def test_where_the_parts_of_split_lie():

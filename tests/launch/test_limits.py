@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import signal
@@ -255,42 +254,3 @@ def test_models_within_limits(
     assert main(["search", *model, *limits(words)]) == code
     told = capfd.readouterr()
     assert words in told.out + told.err and (code == 0 or len(told.err.splitlines()) == 1), told
-
-
-#: Who may run text or files as code, and why.
-ALLOWED = {
-    ("simulation/runner.py", "exec"): "the user's program, which simulate is asked to run",
-    ("simulation/runner.py", "compile"): "the same, once for all ranks",
-    ("cli/collective/schedule_arguments.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
-    ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
-    ("auto_parallel/programs/record_program.py", "run_path"): "the user's program, which search records",
-    ("auto_parallel/programs/record_program.py", "compile"): "the same, to see whether it is one",
-    ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
-    ("launch/bootstrap.py", "run_module"): "the same, as a module",
-    ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
-    ("labs/grading.py", "exec"): "a student's answers, in a limited child process",
-    ("labs/grading.py", "compile"): "the same, for its name and lines",
-    ("simulation/data/message_buffers.py", "loads"): "objects that a simulated program sends to itself",
-    ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",
-}
-RUNS_CODE = {"eval", "exec", "compile", "execfile", "exec_module", "run_path", "run_module", "system", "popen", "loads"}  # fmt: skip
-
-
-def test_no_text_is_run_as_code() -> None:
-    """Neither text of the command line nor of files is evaluated, unpickled or given to a shell."""
-    package, uses = Path(__file__).parents[2] / "spmdsim", set()
-    for path in package.rglob("*.py"):
-        place = path.relative_to(package).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
-                uses.add((place, node.arg))
-            if not isinstance(node, ast.Call):
-                continue
-            function = node.func
-            owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
-            name = function.attr if owner else getattr(function, "id", "")
-            if name in RUNS_CODE and owner not in ("json", "topology") and not (name == "compile" and owner):
-                uses.add((place, name))
-            if name in ("load", "loads") and owner in ("pickle", "marshal", "np", "numpy", "shelve", "yaml"):
-                uses.add((place, name))
-    assert uses == set(ALLOWED)

@@ -15,7 +15,6 @@ from layout_cases import cases, held
 from spmdsim.arrays.operands import flag
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.cuts import frozen, layout_from_cuts, strategy_from_cuts
-from spmdsim.core.layout import nested_blocks
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.core.operator import Op
@@ -25,8 +24,8 @@ from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, W
 from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.layout.written import _wrapped, parse_entries, split_entries
-from spmdsim.redistribution.exchange.grid import all_bounds, nested_block_arrays
+from spmdsim.layout.written import parse_entries, split_entries
+from spmdsim.redistribution.exchange.grid import all_bounds
 
 
 @st.composite
@@ -240,19 +239,6 @@ def test_dims_count_from_the_end_as_far_as_the_first():
 def test_an_axis_that_the_mesh_lacks_has_no_size():
     with pytest.raises(LayoutError, match="axis 'y' is not found in the mesh"):
         Mesh((2,), ("x",)).axis_size("x", "y")
-
-
-@pytest.mark.parametrize(("size", "parts"), [(7, (2, 3)), (2, (3, 2)), (12, (1, 4)), (0, (2,)), (5, ())])
-def test_blocks_as_arrays_are_the_blocks(size, parts):
-    starts, lengths = nested_block_arrays(size, parts)
-    assert [*zip(starts.tolist(), lengths.tolist())] == list(nested_blocks(size, parts))
-
-
-@pytest.mark.parametrize(
-    "text, wrapped", [("(a,b)", True), ("((a),(b))", True), ("(a),(b)", False), ("[a](b)", False)]
-)
-def test_brackets_about_all_of_a_text_are_told_from_several(text, wrapped):
-    assert _wrapped(text) is wrapped
 
 
 @pytest.mark.parametrize(

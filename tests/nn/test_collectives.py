@@ -142,33 +142,6 @@ def test_sequence_parallel_pairs_gathers_with_scatters_of_equal_bytes(world):
     check_gradients(model, x, [model.up.weight, model.up.bias, model.down.weight, model.down.bias])
 
 
-@pytest.mark.ranks(4)
-def test_attention_is_one_all_reduce_each_way(world):
-    mesh = Mesh((4,), ("tp",))
-    model = nn.Attention(WIDTH, 4, mesh(None, None, None), "tp", dtype=np.float64)
-    model.materialise(world)
-    x = tensor_of(normal(2, 6, WIDTH), mesh(None, None, None), world, True)
-    forward, backward = forward_backward(model, x)
-    assert ran(forward) == ran(backward) == [("all_reduce", ("tp",))]
-
-
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("sequence", [False, True])
-def test_a_block_is_two_of_each(world, sequence):
-    mesh = Mesh((4,), ("tp",))
-    stream = mesh(None, "tp", None) if sequence else mesh(None, None, None)
-    model = nn.TransformerBlock(WIDTH, 4, HIDDEN, stream, "tp", dtype=np.float64)
-    model.materialise(world)
-    x = tensor_of(normal(2, 8, WIDTH), stream, world, True)
-    forward, backward = forward_backward(model, x)
-    if not sequence:
-        assert forward.counts() == backward.counts() == {"all_reduce": 2}
-        return
-    assert forward.counts() == {"all_gather": 2, "reduce_scatter": 2}
-    # Beside them one merged all_reduce: gradients of norms and of biases that every rank holds whole.
-    assert backward.counts() == {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1}
-
-
 # -- sharded weights and states ----------------------------------------------------------------------------
 
 

@@ -11,9 +11,8 @@ import pytest
 from every_layout import some_layouts
 from operators import COMPOSED, SAMPLES, WITHOUT_NAN, Composed, padded_sample
 
-import spmdsim.ops as ops
-from spmdsim import Mesh, Tensor, numpy_names
-from spmdsim.arrays import Op
+from spmdsim import Mesh, Tensor
+from spmdsim.arrays import Op, numpy_names, ops
 from spmdsim.arrays.numpy_names import without_nan
 from spmdsim.arrays.numpy_names.protocols import functions_of
 from spmdsim.core import Layout

@@ -119,7 +119,7 @@ def test_several_arrays_of_integers(world):
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("dtype", ["float64", "int8", "complex128", "bool"])
 def test_places_and_sets(world, dtype):
-    for shape in SHAPES:
+    for shape in SHAPES if dtype == "float64" else SHAPES[:1]:
         x = mixed(shape, dtype)
         values, indices, inverse, counts = np.unique(x, True, True, True, equal_nan=False)
         for layout in layouts(world.size, len(shape)):
@@ -169,7 +169,7 @@ def test_members(world):
             np.testing.assert_array_equal(ops.isin(t, split, invert=invert).full(), expected)
 
 
-@pytest.mark.ranks(3, 4)
+@pytest.mark.ranks(4)
 def test_order_statistics(world):
     rng = np.random.default_rng(2)
     for x in (
@@ -178,7 +178,7 @@ def test_order_statistics(world):
         mixed((6, 5)),
         rng.normal(size=(5, 4)).astype("f4"),
     ):
-        for layout in layouts(world.size)[::2]:
+        for layout in layouts(world.size)[::3]:
             t = tensor_of(x, layout, world)
             for dim in (None, 0, -1, (0, 1)):
                 keep = dim == 0

@@ -49,9 +49,6 @@ elif case == "soon":  # calls that are far apart are compared one by one
 elif case == "barrier":
     if odd:
         world.barrier()
-elif case == "close":
-    if odd:
-        world.close()
 elif case == "world":
     if odd:
         MPIWorld()
@@ -62,9 +59,7 @@ elif case == "groups":  # one rank works on other ranks than the rest
         world.run(step, [np.ones(1)])
 elif case == "facts" and not odd:  # one rank leaves while the others tell each other something
     world.gather_objects([world.rank])
-elif case == "source" and not odd or case == "sources":  # what tensors are made of is compared in a call, too
-    if odd:
-        reduce()
+elif case == "source" and not odd:  # what tensors are made of is compared in a call, too
     Tensor.from_global(np.ones(6), mesh("x"), world)
 elif case == "local":
     make = Tensor.from_local if odd else Tensor.from_global
@@ -128,10 +123,6 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
             "barrier",
             ["about call 100 of ranks 0, 1, 2", "rank 1: barrier, at program.py:", "ranks 0, 2: " + REDUCE],
         ),
-        (
-            "close",
-            ["about call 100 of ranks 0, 1, 2", "rank 1: close, at program.py:", "ranks 0, 2: " + REDUCE],
-        ),
         ("world", ["a new world of 3 ranks, at program.py:", "call 100 of ranks 0, 1, 2: " + REDUCE]),
         ("groups", ["all_gather over y", "call 100 of ranks 0, 1, 2: " + REDUCE]),
         (
@@ -149,14 +140,6 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         ("line", ["about call 100 of ranks 0, 1, 2 in its source;"]),
         (
             "source",
-            [
-                "about call 100 of ranks 0, 1, 2 in its call",
-                "ranks 0, 2: from_global, at",
-                "rank 1: " + REDUCE,
-            ],
-        ),
-        (
-            "sources",
             [
                 "about call 100 of ranks 0, 1, 2 in its call",
                 "ranks 0, 2: from_global, at",

@@ -209,10 +209,9 @@ def test_every_implementation_that_places_boxes_gives_the_same(world, monkeypatc
 
     monkeypatch.setattr(world, "choices", replace(world.choices, **choice))
     for mesh in meshes(world.size):
-        for shape in ((8, 16), (7, 13)):
-            for dtype in ("float32", ml_dtypes.bfloat16):
-                for step in placing_steps(mesh, shape):
-                    check(world, step, values(shape, dtype))
+        for shape, dtype in (((8, 16), "float32"), ((7, 13), ml_dtypes.bfloat16)):
+            for step in placing_steps(mesh, shape):
+                check(world, step, values(shape, dtype))
 
 
 @pytest.mark.ranks(2, 4, 8)
