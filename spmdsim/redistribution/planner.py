@@ -88,7 +88,8 @@ class Plan(ShortRepr):
     def lower_bound(self, rank: int) -> int:
         """Return the bytes that ``rank`` must receive.
 
-        Where values are reduced, this is its share: no algorithm on :attr:`bound_ranks` ranks keeps all of them below.
+        Where values are reduced or become partial, this is its share of what must be received: single ranks may receive
+        less, but no algorithm on :attr:`bound_ranks` ranks keeps all of them below.
         """
         if rank not in self.dst.mesh:
             return 0

@@ -29,6 +29,7 @@ class ReplayState:
         world: the world of all tensors.
         values: the values by number, None if not computed or released.
         base: the number from which all provenance numbers follow, 0 if ranks compare nothing.
+        name: the function's name.
 
     Attributes:
         updated: per parameter whose update has no effect yet, the dicts of its optimiser, the key and the entry before.
@@ -36,8 +37,8 @@ class ReplayState:
         scopes: the open operators, while a trace is recorded.
     """
 
-    def __init__(self, world: Any, values: list[Any], base: int) -> None:
-        self.world, self.values, self.base = world, values, base
+    def __init__(self, world: Any, values: list[Any], base: int, name: str) -> None:
+        self.world, self.values, self.base, self.name = world, values, base, name
         self.is_traced = recorder.recording()
         self.updated: dict[int, list[tuple[dict[int, Any], int, Any]]] = {}
         self.assigned: set[int] = set()
@@ -49,7 +50,7 @@ class ReplayState:
             return 0
         # Replace None, because its hash differs between processes.
         facts = tuple([-1 if number is None else number for number in numbers])
-        return computed_origin(self.world, "a compiled function", (self.base,), facts)
+        return computed_origin(self.world, f"the compiled {self.name}", (self.base,), facts)
 
     def undo_updates(self) -> None:
         """Restore the optimisers' state of all parameters whose updated value was not assigned."""

@@ -158,7 +158,7 @@ class Replay(Pictured):
             facts = [number for optimiser in self.optimisers for number in optimiser.numbers()]
             origins = tuple([leaf.origin for leaf in leaves])
             base = computed_origin(world, self.name, origins, (self.number, *facts), facts)
-        state = ReplayState(world, self._inputs(leaves), base)
+        state = ReplayState(world, self._inputs(leaves), base, self.name)
         try:
             source_lines.lines_again += [None] * state.is_traced
             for entry in self.entries:
