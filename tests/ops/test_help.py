@@ -72,7 +72,7 @@ def test_numpys_names_have_docstrings() -> None:
     """Functions that NumPy calls with tensors, such as ``np.nansum(x)``."""
     modules = [
         importlib.import_module(f"spmdsim.arrays.numpy_names.{path.stem}")
-        for path in (ROOT / "numpy_names").glob("[a-z]*.py")
+        for path in (ROOT / "arrays" / "numpy_names").glob("[a-z]*.py")
     ]
     functions = {
         f"{module.__name__}.{name}": value
