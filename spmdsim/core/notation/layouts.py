@@ -193,18 +193,18 @@ def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str],
 def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
     """Refuse a layout with an axis that the mesh has not or that is used twice, or with several reductions."""
     axes = [*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)]
-    written, pending = ", ".join(f"({','.join(one)})" for one in dims), ", ".join(map(":".join, partial))
+    written, reductions = ", ".join(f"({','.join(one)})" for one in dims), ", ".join(map(":".join, partial))
     for k, axis in enumerate(axes):
         if axis not in mesh.axes:
             mesh.axis_index(axis)
         if axis in axes[:k]:
             raise LayoutError(
                 f"axis {axis!r} is used twice in one layout, but an axis can split one dim or hold one "
-                f"pending reduction: dims {written}; pending: {pending or 'nothing'}"
+                f"pending reduction: dims {written}; pending: {reductions or 'nothing'}"
             )
     if len({op for _, op in partial}) > 1:
         raise LayoutError(
-            f"one layout cannot wait for different reductions, but got {pending}; reduce one first"
+            f"one layout cannot wait for different reductions, but got {reductions}; reduce one first"
         )
 
 
