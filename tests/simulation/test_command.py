@@ -193,17 +193,3 @@ def test_init_and_finalize_by_hand(tmp_path: Path) -> None:
 def test_a_simulation_inside_a_simulation_is_refused() -> None:
     report = simulate(lambda comm: simulate(lambda inner: None, 2), 2, check=False)
     assert "inside a simulation" in report.problems[0].message
-
-
-def test_a_function_may_use_mpi4py_by_name() -> None:
-    def program() -> Any:
-        from mpi4py import MPI
-
-        return MPI.COMM_WORLD.rank
-
-    assert simulate(program, 3).results == (0, 1, 2)
-
-
-def test_a_function_gets_its_arguments_after_the_communicator() -> None:
-    assert simulate(lambda comm, x, y=1: (comm.rank, x, y), 2, 5).results == ((0, 5, 1), (1, 5, 1))
-    assert simulate(lambda x: x, 2, 5).results == (5, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import run_python
@@ -83,3 +84,17 @@ def test_same_lines_as_a_real_mpi(launcher: object, tmp_path: Path) -> None:
     for name in PROGRAMS:
         texts = [(tmp_path / f"{name}-{rank}").read_text() for rank in range(4)]
         assert sorted("".join(texts).splitlines()) == lines_of(name, 4), name
+
+
+def test_a_function_may_use_mpi4py_by_name() -> None:
+    def program() -> Any:
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.rank
+
+    assert simulate(program, 3).results == (0, 1, 2)
+
+
+def test_a_function_gets_its_arguments_after_the_communicator() -> None:
+    assert simulate(lambda comm, x, y=1: (comm.rank, x, y), 2, 5).results == ((0, 5, 1), (1, 5, 1))
+    assert simulate(lambda x: x, 2, 5).results == (5, 5)

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.cost import Link, Machine, Measurement, Piece
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.figures.timeline_figures import chrome_bars
 from spmdsim.simulation import simulate
-from spmdsim.simulation.engine.timing import as_machine, collective_seconds
 
 pytest.importorskip("greenlet")
+# Each virtual rank imports the modules of this file's names. Large packages are imported in the tests that need them.
 
 ALPHA, BETA, GAMMA = 1.0, 0.5, 0.25
 UNITS = (ALPHA, BETA, GAMMA)
@@ -107,6 +105,8 @@ def test_collectives_wait_for_the_last_rank() -> None:
         time.sleep(comm.rank)
         comm.Allreduce(np.zeros(4), np.zeros(4))
 
+    from spmdsim.simulation.engine.timing import as_machine, collective_seconds
+
     expected = 3 + collective_seconds("all_reduce", range(4), 32, as_machine(UNITS))
     assert seconds(program, 4) == pytest.approx((expected,) * 4)
 
@@ -149,6 +149,8 @@ def test_the_same_run_gives_the_same_times() -> None:
 
 
 def test_nodes_are_closer() -> None:
+    from spmdsim.cost import Machine
+
     machine = replace(Machine.cluster(), ranks_per_node=3)
 
     def program(comm: Any) -> None:
@@ -172,6 +174,8 @@ def test_nodes_are_closer() -> None:
 
 def test_the_port_of_a_near_message_is_free_as_soon_as_the_message_is_there() -> None:
     """Two messages inside a node, one after the other, and those that waited in the mailbox."""
+    from spmdsim.cost import Link, Machine
+
     machine = Machine("nodes", alpha=1.0, beta=10.0, ranks_per_node=2, intra=Link(0.5, 0.25))
 
     def program(comm: Any) -> None:
@@ -186,14 +190,18 @@ def test_the_port_of_a_near_message_is_free_as_soon_as_the_message_is_there() ->
     assert simulate(program, 2, machine=machine).seconds == pytest.approx((4 * 1.5,) * 2)
 
 
-RANGES = Machine(
-    "ranges",
-    alpha=9.0,
-    beta=1.0,
-    gamma=0.5,
-    pieces=(Piece(10, 1.0, 3.0),),
-    measured=(Measurement("all_gather", "native", 4, 64, 77.0),),
-)
+def ranges() -> Any:
+    """Return a machine with two ranges of sizes and one measured collective."""
+    from spmdsim.cost import Machine, Measurement, Piece
+
+    return Machine(
+        "ranges",
+        alpha=9.0,
+        beta=1.0,
+        gamma=0.5,
+        pieces=(Piece(10, 1.0, 3.0),),
+        measured=(Measurement("all_gather", "native", 4, 64, 77.0),),
+    )
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -204,7 +212,7 @@ def test_messages_cost_what_their_size_does(nbytes: int, expected: float, whole:
         buffer = x if whole else [x, nbytes]
         comm.Send(buffer, 1) if comm.rank == 0 else comm.Recv(buffer, 0)
 
-    assert simulate(program, 2, machine=RANGES).seconds == pytest.approx((expected,) * 2)
+    assert simulate(program, 2, machine=ranges()).seconds == pytest.approx((expected,) * 2)
 
 
 def test_collectives_cost_what_plans_count() -> None:
@@ -218,9 +226,11 @@ def test_collectives_cost_what_plans_count() -> None:
         comm.Allgather(np.zeros(2), np.zeros(8))
         return MPI.Wtime() - before
 
-    report = simulate(program, 4, machine=RANGES)
+    report = simulate(program, 4, machine=ranges())
     assert report.results == pytest.approx((77.0,) * 4)
-    assert report.seconds[0] - 77 == pytest.approx(RANGES.seconds("all_reduce", 4, 2 * 3 / 4 * 8))
+    assert report.seconds[0] - 77 == pytest.approx(ranges().seconds("all_reduce", 4, 2 * 3 / 4 * 8))
+    from spmdsim.cost import Link, Machine
+
     far, near = Machine("far", 7.0, 0.0), Machine("near", 7.0, 0.0, ranks_per_node=4, intra=Link(1.0, 0.0))
     barrier = lambda comm: comm.Barrier()  # noqa: E731
     assert (
@@ -231,6 +241,8 @@ def test_collectives_cost_what_plans_count() -> None:
 
 
 def test_machines_that_make_no_sense() -> None:
+    from spmdsim.simulation.engine.timing import as_machine
+
     with pytest.raises(InputError, match="alpha"):
         as_machine((-1.0, 0.0))
     with pytest.raises(UsageTypeError):
@@ -288,6 +300,8 @@ def test_calls_that_never_end_wait_until_the_end() -> None:
         (1, "recv", "rank 0"),
     ]
     assert waits[1]["ts"] == 0 < waits[0]["ts"] and len({e["ts"] + e["dur"] for e in waits}) == 1
+    from spmdsim.figures.timeline_figures import chrome_bars
+
     bars, _ = chrome_bars(trace, 3)
     assert [bar.waits > 0 for bar in bars] == [False, True, True]
     assert bars[2].waits == pytest.approx(bars[2].end)
