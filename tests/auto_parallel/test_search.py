@@ -121,7 +121,7 @@ def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
 
 
 def test_tying_repeated_layers_changes_nothing() -> None:
-    graph, mesh = gpt(3, 64, 8, 16, heads=4), Mesh((2, 2), ("a", "b"))
+    graph, mesh = gpt(3, 64, 8, 16, heads=4), Mesh((4,), ("a",))
     tied = search_mesh(graph, mesh, Settings(tie=True, partial=True))
     free = search_mesh(graph, mesh, Settings(partial=True))
     assert tied.seconds == pytest.approx(free.seconds, rel=1e-6)
@@ -433,10 +433,10 @@ def test_double_recursion_needs_memory_for_all_tensors() -> None:
 
 
 def test_more_axes_are_searched_when_asked() -> None:
-    two = search("mlp", 8, layers=2, hidden=256, batch=64, axes=2)
-    three = search("mlp", 8, layers=2, hidden=256, batch=64, axes=3)
+    two = search("mlp", 8, layers=1, hidden=256, batch=64, axes=2)
+    three = search("mlp", 8, layers=1, hidden=256, batch=64, axes=3)
     assert len(three.considered) == len(two.considered) + 1
     assert min(s for _, s in three.considered) <= min(s for _, s in two.considered)
-    assert search("mlp", 8, layers=2, hidden=256, batch=64).considered == three.considered, "quick: three"
+    assert search("mlp", 8, layers=1, hidden=256, batch=64).considered == three.considered, "quick: three"
     few = search("gpt", 8, layers=1, hidden=64, batch=8, seq=16)
     assert len(few.considered) == 3, "many strategies: two"

@@ -58,7 +58,6 @@ def launch(tmp_path, *arguments, options=()):
 @pytest.mark.parametrize(
     "case, code, text",
     [
-        ("raise", 1, "ValueError: broken on one"),
         ("exit", 5, "\nsys.exit(5), at program.py:"),
         ("interrupt", 130, "\nKeyboardInterrupt\n"),
         ("thread", 1, "ZeroDivisionError"),

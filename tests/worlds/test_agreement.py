@@ -61,9 +61,6 @@ elif case == "facts" and not odd:  # one rank leaves while the others tell each 
     world.gather_objects([world.rank])
 elif case == "source" and not odd:  # what tensors are made of is compared in a call, too
     Tensor.from_global(np.ones(6), mesh("x"), world)
-elif case == "local":
-    make = Tensor.from_local if odd else Tensor.from_global
-    make(np.ones(6), mesh(None), world)
 elif case == "replicas":
     a, b = (Tensor.from_local(np.ones(6), mesh(None), world) for _ in range(2))
     for one in (b, a) if odd else (a, b):
@@ -144,14 +141,6 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
                 "about call 100 of ranks 0, 1, 2 in its call",
                 "ranks 0, 2: from_global, at",
                 "rank 1: " + REDUCE,
-            ],
-        ),
-        (
-            "local",
-            [
-                "about call 100 of ranks 0, 1, 2 in its call",
-                "ranks 0, 2: from_global, at",
-                "rank 1: from_local, at",
             ],
         ),
         (
