@@ -39,7 +39,7 @@ SECONDS = 120
     "--dtype",
     value("-n --ranks", "N", "rank counts of the collectives: 4, 2..8 or 2,4,8 (2..8)", default="2..8"),
     several("--algorithm", "FILE.py:FUNCTION", "your own algorithm (repeatable)"),
-    value("--collective", "", "what --algorithm must do (all_reduce)", default="all_reduce"),
+    value("--collective", "", "what --algorithm must do (all_reduce)"),
     several("--program", "NAME", "a built-in program to search (mlp and tutorial)"),
     limits=SECONDS,
     program=lambda args: args.algorithm,
@@ -70,6 +70,6 @@ def offer_from(args: argparse.Namespace) -> Offer:
         "shapes": tuple(parse_ints(text, "a shape") for text in args.shape),
         "programs": tuple(args.program),
     }
-    own = tuple(find_algorithm(args.collective, name) for name in args.algorithm)
+    own = tuple(find_algorithm(args.collective or "all_reduce", name) for name in args.algorithm)
     chosen = {name: tuple(dict.fromkeys(some)) for name, some in choices.items() if some}
     return Offer(ranks=tuple(rank_counts(args.ranks)), algorithms=own, dtype=args.dtype, **chosen)

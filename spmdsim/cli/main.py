@@ -45,6 +45,7 @@ def _number(
 
 
 whole = _number(int, "a whole number")
+natural = _number(int, "a whole number from 0 on", lambda number: number >= 0)
 positive = _number(int, "a whole number from 1 on", lambda number: number >= 1)
 finite = _number(float, "a finite number", math.isfinite)
 amount = _number(float, "a finite number from 0 on", lambda number: 0 <= number < math.inf)
@@ -130,7 +131,7 @@ SHARED: dict[str, dict[str, Any]] = {
         value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
         flag("--json", "for programs"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
-        value("--ranks", "N", "start N ranks, outside mpirun", whole),
+        value("--ranks", "N", "start N ranks, outside mpirun", positive),
         value("--segments", "S", "segments, for algorithms that have them", whole),
         value("--svg", "FILE", "write the picture as one SVG image", writable),
         choice("--world", ("mpi", "lockstep"), "lockstep needs no MPI"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import command, flag, positive, several, value
-from spmdsim.cli.output import only_with, require_writable, say
+from spmdsim.cli.output import only_with, remark, require_writable, say
 from spmdsim.errors import InputError
 from spmdsim.reading import require_file
 from spmdsim.settings import TUNE
@@ -73,12 +73,20 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
 
 
 def _merged(files: list[str], path: Path) -> int:
+    """Add the choices of files to the file ``path``, and report what it has then."""
     from spmdsim.redistribution.implementations.tuning import keep
 
+    libraries: set[str] = set()
     for name in files:
         require_file(name)
         for vendor, library, _ in _stored(name):
             keep(path, vendor, library)
+            libraries.add(vendor)
+    if not libraries:
+        raise InputError(f"{', '.join(files)}: no choices for any MPI library, so {path} was not written")
+    remark(
+        *(f"wrote {path}: {vendor}, {records}" for vendor, _, records in _stored(path) if vendor in libraries)
+    )
     return 0
 
 

@@ -207,6 +207,22 @@ def test_exports_ask_for_their_place_first(
     assert "error: cannot write '/no/such/folder/x" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (("--program", "mpl"), "no built-in program is called 'mpl'; did you mean 'mlp'?"),
+        (("--collective", "all_reduce"), "--collective goes with --algorithm"),
+        (("--collective", "al_reduce"), "--collective goes with --algorithm"),
+    ],
+)
+def test_a_page_is_not_computed_for_wrong_words(
+    words: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spmdsim.figures.explore.page", lambda *_: pytest.fail("works first"))
+    assert main(["explore", *words]) == 2
+    assert text in capfd.readouterr().err
+
+
 def test_a_page_is_not_computed_for_a_folder_that_may_not_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

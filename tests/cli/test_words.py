@@ -98,7 +98,8 @@ def test_tables_fit_narrow_terminals_and_lose_no_word(words, columns, capsys, mo
     assert main(words) == 0
     wide = capsys.readouterr().out
     assert max(map(len, wide.splitlines())) > 80 >= columns >= max(map(len, narrow.splitlines()))
-    assert Counter(narrow.replace("---", "").split()) >= Counter(wide.replace("---", "").split())
+    ruled = re.compile("-{2,}")  # lines below heads have other lengths
+    assert Counter(ruled.sub("", narrow).split()) >= Counter(ruled.sub("", wide).split())
 
 
 NARROW = (

@@ -183,7 +183,6 @@ def test_detect_agrees_with_the_tables_on_three_ranks() -> None:
     ("arguments", "words"),
     [
         (("bench", "all_reduce", "-b", "64", "-e", "8"), "do not grow"),
-        (("bench", "all_reduce", "-n", "0"), "at least one timed call"),
         (("bench", "all_reduce"), "needs MPI ranks"),
         (("detect", "all_gather"), "bits tell only of collectives that add"),
         (("calibrate", "-e", "10"), "fitting needs sizes up to 1K"),

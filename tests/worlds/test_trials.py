@@ -274,7 +274,9 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
     two.write_text(
         '{"MPICH": {"call": 7, "implementations": {"m": {"s": {"implementation": "a"}}}}, "Open MPI": {"first": ["typed"]}}'
     )
-    assert run_python("-m", "spmdsim", "tune", "-o", both, one, two).returncode == 0
+    merged = run_python("-m", "spmdsim", "tune", "-o", both, one, two)
+    assert merged.returncode == 0 and merged.stderr.startswith(f"wrote {both}: MPICH, 1 step of 1 machine")
+    assert f"wrote {both}: Open MPI, 0 steps of 0 machines" in merged.stderr
     tuning.cache_clear()
     settings = tuning("MPICH", str(both))
     assert (settings.chunk, settings.call, settings.implementations.of("m", "s")) == (
@@ -283,6 +285,10 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
         TrialRecord("a", {}),
     )
     assert stored(both)["Open MPI"] == {"first": ["typed"]}
+    one.write_text("{}")
+    empty = run_python("-m", "spmdsim", "tune", "-o", tmp_path / "none.json", one)
+    assert empty.returncode == 2 and "no choices for any MPI library" in empty.stderr
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):

@@ -359,6 +359,12 @@ def default_sizes(name: str) -> dict[str, Any]:
     return {key: parameter.default for key, parameter in parameters.items()}
 
 
+def require_program(name: str) -> None:
+    """Raise InputError if there is no built-in program of this name."""
+    if name not in PROGRAMS:
+        raise unknown(f"no built-in program is called {name!r}", name, PROGRAMS)
+
+
 def build_program(name: str, **sizes: object) -> Graph:
     """A built-in program; sizes it does not know are refused.
 
@@ -368,8 +374,7 @@ def build_program(name: str, **sizes: object) -> Graph:
     >>> print(build_program("mlp", layers=2, hidden=8))
     mlp 2 x 8: 6 operators, 4 parameters with 144 elements
     """
-    if name not in PROGRAMS:
-        raise unknown(f"no built-in program is called {name!r}", name, PROGRAMS)
+    require_program(name)
     parameters = signature(PROGRAMS[name]).parameters
     for key, size in sizes.items():
         if key not in parameters:

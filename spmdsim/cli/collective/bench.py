@@ -16,7 +16,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     options_that_count,
     parse_bytes,
 )
-from spmdsim.cli.main import PICTURES, choice, command, finite, flag, value, varied, whole
+from spmdsim.cli.main import PICTURES, choice, command, finite, flag, natural, positive, value, varied, whole
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
@@ -56,9 +56,9 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     value("-b --minbytes", "", "smallest size (8)", default="8"),
     value("-e --maxbytes", "", "largest size (64M)", default="64M"),
     value("-f --stepfactor", "", "from size to size (2)", finite, default=2),
-    value("-n --iters", "", "timed calls (20)", whole, default=20),
-    value("-w --warmup-iters", "", "calls before (5)", whole, default=5),
-    value("-c --check", "0|1", "verify results (1)", whole, default=1),
+    value("-n --iters", "", "timed calls (20)", positive, default=20),
+    value("-w --warmup-iters", "", "calls before (5)", natural, default=5),
+    value("-c --check", "0|1", "verify results (1)", whole, default=1, choices=(0, 1)),
     choice(
         "-a --average",
         ("median", "mean", "min"),
@@ -117,8 +117,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    if args.iters < 1 or args.warmup_iters < 0:
-        raise InputError(f"-n {args.iters} -w {args.warmup_iters}: at least one timed call is needed")
     return growing_sizes(parse_bytes(args.minbytes), parse_bytes(args.maxbytes), args.stepfactor)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, combinations_with_replacement, pairwise, permutations
 from math import prod
 
+from spmdsim.auto_parallel.programs.networks import require_program
 from spmdsim.collectives.algorithm import Algorithm
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, many
@@ -40,7 +41,7 @@ class Offer(Pictured):
         layouts: further layouts of these meshes, such as those that name axes of size 1; the first one is shown first.
 
     Raises:
-        InputError: more than a page can hold, or nothing to choose from.
+        InputError: more than a page can hold, nothing to choose from, or an unknown program.
     """
 
     meshes: tuple[Mesh, ...] = field(default_factory=lambda: default_meshes())
@@ -64,6 +65,8 @@ class Offer(Pictured):
                 raise InputError(
                     f"collectives are shown on 1 to {MOST_RANKS} ranks, but {size} were asked for"
                 )
+        for name in self.programs:
+            require_program(name)
         for layout in self.layouts:
             if layout.mesh not in self.meshes or len(layout.dims) not in map(len, self.shapes):
                 raise InputError(
