@@ -49,7 +49,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "loads": "simulation/data/message_buffers.py worlds/mpi/counted.py",
     },
     "shutdown finds out how Python ends, and where a file was opened": {
-        "_getframe": "shutdown/hooks.py shutdown/mpi_files.py",
+        "_getframe": "shutdown/hooks.py",
         "get_referents": "shutdown/hooks.py",
     },
 }

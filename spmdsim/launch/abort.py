@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from spmdsim.errors import SpmdError, WorldError, many
 from spmdsim.launcher import Launched, detect
+from spmdsim.shutdown.exit_notes import note_left
 from spmdsim.shutdown.hooks import hook_threads
-from spmdsim.shutdown.notes import note_left
-from spmdsim.shutdown.starting import beside, end_the_other, over, start_mpi
+from spmdsim.shutdown.phase_watch import end_watched_process, run_beside, start_mpi, wait_for_end
 from spmdsim.shutdown.stop import active_world, leave, stop
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def join_world(text: str, code: int) -> MPI.Comm | None:
         return None
     try:
         said = f"rank {job.rank} of {job.size} stopped, the job ends:\n{text}" if job else text
-        with beside(lambda: None if over(JOIN_SECONDS) else end_the_other(said, code)):
+        with run_beside(lambda: None if wait_for_end(JOIN_SECONDS) else end_watched_process(said, code)):
             from mpi4py import MPI
     except (ImportError, RuntimeError):
         return None

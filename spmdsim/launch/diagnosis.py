@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError, SpmdError, many
 from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
-from spmdsim.launch.leftovers import leftovers, remove
 from spmdsim.launch.mpi import package_version
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
+from spmdsim.shutdown.leftovers import find_leftovers, remove_path
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -73,7 +73,7 @@ def _machine(job: Launched | None) -> Iterator[Diagnosis]:
 
 def _left_behind() -> Iterator[Diagnosis]:
     """What killed jobs left; nothing is said where there is nothing."""
-    paths = leftovers()
+    paths = find_leftovers()
     sizes = [path.stat().st_blocks * 512 for path in paths if path.exists()]
     if sizes:
         text = f"{many(len(sizes), 'file')} of jobs that were killed, {sum(sizes) / 1e6:.1f} MB, such as {paths[0]}"
@@ -83,9 +83,9 @@ def _left_behind() -> Iterator[Diagnosis]:
 
 def clean() -> Diagnosis:
     """Remove what killed jobs of this user left."""
-    paths = leftovers()
+    paths = find_leftovers()
     for path in paths:
-        remove(path)
+        remove_path(path)
     return Diagnosis("cleaned", "ok", f"{many(len(paths), 'file')} of jobs that were killed removed")
 
 

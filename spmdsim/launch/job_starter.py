@@ -19,22 +19,22 @@ from types import FrameType
 
 from spmdsim.errors import InputError, WorldError, many, working_folder
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
-from spmdsim.launch.leftovers import sweep, sweep_session
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.supervisor import cause_of, code_of
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
-from spmdsim.shutdown.notes import (
+from spmdsim.shutdown.exit_notes import (
     ASKED,
     ENDING,
     RECORDING,
     Failure,
-    began,
-    failures,
     find_unfinished_ranks,
     note_begin,
+    read_begin,
+    read_failures,
 )
+from spmdsim.shutdown.leftovers import remove_segments, remove_session
 from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
@@ -165,8 +165,8 @@ def start_command(
         ctrl_c = signal.SIGINT if launcher is None else signal.SIGTERM
         code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded, ctrl_c)
         recorded.clear()
-        clear_up(began(folder), hurried=code == 0)
-        notes = failures(folder)
+        clear_up(read_begin(folder), hurried=code == 0)
+        notes = read_failures(folder)
         failed = worst(notes, ranks)
         unfinished = [] if code or notes else find_unfinished_ranks(folder)
         if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
@@ -207,7 +207,7 @@ def worst(failed: list[Failure], ranks: int) -> Failure | None:
 def clear_up(since: float, hurried: bool) -> None:
     """Remove what a job left in shared memory; after a failure its ranks may just be ending."""
     end = time.monotonic() + (0.0 if hurried else GRACE_SECONDS)
-    while sweep(since) and time.monotonic() < end:
+    while remove_segments(since) and time.monotonic() < end:
         time.sleep(0.05)
 
 
@@ -266,7 +266,7 @@ def wait(
         return 128 + with_signal
     finally:
         stop.set()
-        sweep_session(process.pid)
+        remove_session(process.pid)
         if echo is not None:
             echo.join()
 

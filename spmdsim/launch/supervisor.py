@@ -16,13 +16,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER, STARTER, Launched, give_job_facts, read_job_facts
 from spmdsim.settings import RECORD
-from spmdsim.shutdown import notes
+from spmdsim.shutdown import exit_notes
+from spmdsim.shutdown.leftovers import remove_segments
+from spmdsim.shutdown.phase_watch import CODE, describe_early_exit, find_waiting_ranks
 from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, read_status, set_process_option
-from spmdsim.shutdown.starting import CODE, awaiting
-from spmdsim.shutdown.stop import exit_now, left_while
+from spmdsim.shutdown.stop import exit_now
 
 #: Signals that launchers pass on to their ranks.
 FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
@@ -42,7 +42,7 @@ def start_supervisor(job: Launched | None) -> None:
     if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
         # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    folder = notes.job_folder()
+    folder = exit_notes.job_folder()
     if job is None or folder is None or LAUNCHER in read_job_facts() or not hasattr(os, "pidfd_open"):
         return
     give_job_facts(os.environ, launcher=str(os.getppid()))
@@ -58,7 +58,7 @@ def start_supervisor(job: Launched | None) -> None:
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    notes.note_start(folder, job.rank)
+    exit_notes.note_start(folder, job.rank)
     code = 1
     try:
         code = _Nurse(child, job, folder).watch(forwarded, before)
@@ -115,17 +115,21 @@ class _Nurse:
     def _tell(self, code: int) -> None:
         """Leave a note of a death, unless the rank itself has said why it ends; the starter ends the job."""
         rank = self.job.rank
-        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or notes.has_left(self.folder, rank, code):
-            if code == 0 and notes.has_left_before_mpi(self.folder, rank):
+        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or exit_notes.has_left(
+            self.folder, rank, code
+        ):
+            if code == 0 and exit_notes.has_left_before_mpi(self.folder, rank):
                 self._stay()
             return
-        notes.note_failure(code_of(code), cause_of(code))
+        exit_notes.note_failure(code_of(code), cause_of(code))
         end = time.monotonic() + ENDED_SECONDS
-        while code == 0 and len(notes.ranks_gone(self.folder)) < self.job.size:  # do all go like this?
+        while (
+            code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size
+        ):  # do all go like this?
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:
-            notes.note_end()
+            exit_notes.note_end()
             time.sleep(ENDED_SECONDS)
 
     def _stay(self) -> None:
@@ -133,10 +137,10 @@ class _Nurse:
 
         Of some launchers nobody learns then which rank it was, and others let the ranks wait for ever.
         """
-        while not self.asked and len(notes.ranks_gone(self.folder)) < self.job.size:
-            if waiting := awaiting(self.job):
-                notes.note_failure(CODE, left_while(waiting))
-                notes.note_end()
+        while not self.asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
+            if waiting := find_waiting_ranks(self.job):
+                exit_notes.note_failure(CODE, describe_early_exit(waiting))
+                exit_notes.note_end()
                 time.sleep(ENDED_SECONDS)
                 return
             time.sleep(LOOK_SECONDS)
@@ -145,9 +149,9 @@ class _Nurse:
         """Leave nothing behind where the starter cannot: the last supervisor finds nothing in use any more."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
-            since = notes.began(self.folder)
+            since = exit_notes.read_begin(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
-            sweep(since)
+            remove_segments(since)
 
 
 def code_of(returncode: int) -> int:

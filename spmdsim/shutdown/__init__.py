@@ -1,5 +1,5 @@
-"""A failure on one rank ends the job: said once, with the rank named and the exit code kept.
+"""End the whole job when one rank fails: print the cause once, name the rank, keep the exit code.
 
-``hooks`` see what leaves a program that nobody guards, ``stop`` finds out whether one rank stops or all of them, says
-why and ends the others, ``notes`` tell the starter. Nothing in here starts MPI or imports it.
+``hooks`` see a failure, ``stop`` ends the job, ``exit_notes`` inform the starter. ``phase_watch`` ends ranks that wait in MPI's
+start or in the interpreter's shutdown. ``processes`` and ``leftovers`` ask the system. Only ``start_mpi`` starts MPI.
 """

@@ -1,7 +1,7 @@
-"""What leaves a program that nobody guards is seen by hooks, so that it ends the job and not only its own rank.
+"""Hooks of the interpreter by which a failure of this rank ends the job, and not only this rank.
 
-They are set in every process that a launcher started, when the package is imported, and do nothing before MPI runs
-there on several ranks.
+The package sets them when it is imported in a process that an MPI launcher started. They do nothing before MPI runs on several
+ranks. Exceptions, threads, exit handlers, ``SystemExit``, ``os._exit`` and closed files of MPI have a hook each.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from spmdsim.errors import SpmdError
+from spmdsim.errors import SpmdError, WorldError
 from spmdsim.shutdown import stop
-from spmdsim.shutdown.notes import job_folder
+from spmdsim.shutdown.exit_notes import job_folder
+from spmdsim.shutdown.phase_watch import end_before_mpi, read_deadline, watch_shutdown
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+#: How the system calls MPI's sockets and event queues.
+MPI_FILE_KINDS = "socket:", "anon_inode:[event"
+#: The files of MPI that were open when a world was made, with what the system calls them.
+_mpi_files: dict[int, str] = {}
 _left_with: list[tuple[int, str]] = []
 
 
 def left_with() -> tuple[int, str]:
-    """The exit code of a program that an exception nobody can catch any more ends, and what it was; 0 before."""
+    """Return the exit code with which an exception ends this program, and the exception in words; 0 before that."""
     return _left_with[0] if _left_with else (0, "")
 
 
@@ -48,16 +54,15 @@ def protect(name: str | None = None) -> None:
             stop.flush_output()
             os._exit(left_with()[0])  # else MPI would end here, which the child has no part in
         if os.getpid() == process:
-            stop.end_before_mpi(left_with()[0])
+            end_before_mpi(left_with()[0])
 
     atexit.register(leave)
 
 
 def hook_exit() -> None:
-    """Note the code that ``SystemExit`` ends this process with: what runs at exit cannot see it otherwise.
+    """Remember the code with which ``SystemExit`` ends this process, for the functions that run at exit.
 
-    Whoever raised it, by ``sys.exit``, ``exit`` or itself: Python asks the exception for its code when nobody has caught
-    it, and no function runs then.
+    Python reads the exception's attribute ``code`` when nothing has caught the exception; no Python frame is above then.
     """
     member = vars(SystemExit)["code"]
     if isinstance(member, property):  # hooked already
@@ -84,7 +89,7 @@ def hook_exit() -> None:
 
 
 def _hook_failing_quick_exit() -> None:
-    """Have ``os._exit(5)`` say which rank left so: of some launchers nobody learns it."""
+    """Have ``os._exit(5)`` print which rank left so. Some launchers do not."""
     now, process = os._exit, os.getpid()
 
     def quick_exit(status: int) -> NoReturn:
@@ -98,7 +103,7 @@ def _hook_failing_quick_exit() -> None:
             said = f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n"
             os.write(2, said.encode())
         if os.getpid() == process:
-            stop.end_before_mpi(status)
+            end_before_mpi(status)
         now(status)
 
     os._exit = quick_exit
@@ -151,7 +156,7 @@ def hook_callbacks() -> None:
 
 
 def hook_shutdown() -> None:
-    """Watch over the interpreter's shutdown, from where it waits for threads: the main program is over then."""
+    """Watch the interpreter's shutdown from where it waits for threads: the main program is over then."""
     now = threading._shutdown  # type: ignore[attr-defined]
     if now.__module__ == __name__:  # hooked already
         return
@@ -159,10 +164,7 @@ def hook_shutdown() -> None:
     def shutdown() -> None:
         comm = _several()
         if comm is not None:
-            from spmdsim.shutdown.shutdown_watch import watch_shutdown
-            from spmdsim.shutdown.starting import asked_deadline
-
-            watch_shutdown(comm.rank, comm.size, asked_deadline())
+            watch_shutdown(comm.rank, comm.size, read_deadline())
         now()
 
     threading._shutdown = shutdown  # type: ignore[attr-defined]
@@ -190,7 +192,43 @@ def hook_exceptions(name: str | None = None) -> None:
     sys.excepthook = dies
 
 
+# -- MPI's open files ---------------------------------------------------------------------------------------
+# An MPI library without them hangs where it ends, and may print a warning for each look at its queue, without end.
+
+
+def guard_mpi_files() -> None:
+    """Have ``os.close`` and ``os.closerange`` refuse files that MPI needs: those that are open now; WorldError then."""
+    if not _mpi_files:
+        os.close = _guarded(os.close, lambda number: (number,))
+        os.closerange = _guarded(os.closerange, range)
+    with suppress(OSError):
+        names = {int(number): _name_file(int(number)) for number in os.listdir("/proc/self/fd")}
+        _mpi_files.update({number: name for number, name in names.items() if name.startswith(MPI_FILE_KINDS)})
+
+
+def _guarded(close: Callable[..., None], files: Callable[..., Iterable[int]]) -> Callable[..., None]:
+    @wraps(close)
+    def guarded(*numbers: Any) -> None:
+        for number in _mpi_files.keys() & set(files(*numbers)):
+            if _mpi_files[number] == _name_file(number) and stop.active_world() is not None:
+                code, line = (frame := sys._getframe(1)).f_code, frame.f_lineno
+                call = f"{os.path.basename(code.co_filename)}:{line}: os.{close.__name__}"
+                raise WorldError(
+                    f"{call}({', '.join(map(str, numbers))}) would close files that MPI needs: close only those that the "
+                    "program has opened"
+                )
+        close(*numbers)
+
+    return guarded
+
+
+def _name_file(number: int) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{number}")
+    return ""
+
+
 def _several() -> MPI.Comm | None:
-    """All ranks, if MPI runs here and they are several."""
+    """Return all ranks, or None unless MPI runs here on several."""
     comm = stop.active_world()
     return comm if comm is not None and comm.size > 1 else None

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from spmdsim.errors import DisagreementError, SpmdError
 from spmdsim.launcher import detect, has_log, is_root
-from spmdsim.shutdown.notes import has_left, job_folder, note_end, note_failure, note_left
+from spmdsim.shutdown.exit_notes import has_left, job_folder, note_end, note_failure, note_left
 from spmdsim.sides import name_ranks, sides
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ FORWARD_SECONDS = 0.2
 ENDED_SECONDS = 5.0
 #: What a rank did that the others may wait for in vain.
 BEFORE_MPI = "left before it started MPI,"
-#: Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
-#: for each rank, so that one of them comes first.
-ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
 #: Of the messages of ranks that stop: below every library's limit on tags, and unlikely to be anybody else's.
 TAG = 77_011
 #: How long rank 0 waits for the other ranks to stop, too; others wait longer, one after the other. After ``sys.exit(code)``
@@ -330,36 +327,6 @@ def leave_together(code: int) -> NoReturn:
         kill(code)
     time.sleep(ENDED_SECONDS)
     exit_now(code)
-
-
-def end_before_mpi(code: int) -> None:
-    """End the job where others wait in MPI's start for this rank, which never comes; its supervisor does so, if it has one.
-
-    Launchers that speak PMI take a rank that fails before it has started MPI for one that needs none.
-    """
-    launcher = detect()
-    if launcher is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
-        return
-    if not code:
-        from spmdsim.shutdown.starting import CODE, awaiting
-
-        if launcher.size > 1 and (waiting := awaiting(launcher)):
-            write(f"rank {launcher.rank} of {launcher.size} {left_while(waiting)}, the job ends")
-            ask_launcher_to_end(CODE)
-            exit_now(CODE)
-        return
-    time.sleep(ALONE_SECONDS + APART_SECONDS * min(launcher.rank, 20))  # where all fail, one says so
-    write(f"rank {launcher.rank} of {launcher.size} {BEFORE_MPI} with code {code}, the job ends")
-    ask_launcher_to_end(code)
-
-
-def left_while(waiting: Sequence[int]) -> str:
-    """What a rank did while others wait where MPI starts.
-
-    >>> left_while([0, 2])
-    'left the program before it started MPI, where ranks 0, 2 wait for it'
-    """
-    return f"left the program before it started MPI, where {name_ranks(waiting)} wait{'s' * (len(waiting) == 1)} for it"
 
 
 def ask_launcher_to_end(code: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.lazy_imports import lazy_names
-from spmdsim.shutdown.starting import start_mpi
+from spmdsim.shutdown.phase_watch import start_mpi
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world
 

@@ -276,7 +276,7 @@ CASES += [
 ]  # fmt: skip
 
 #: What a rank does before it starts MPI, with the others waiting there: some of them, and nobody else, can say so.
-START = "import spmdsim, spmdsim.shutdown.starting as starting\nstarting.DEADLINE, starting.SIGNS = 8.0, 1.0\nbegins()\n"
+START = "import spmdsim, spmdsim.shutdown.phase_watch as watch\nwatch.DEADLINE, watch.SIGNS = 8.0, 1.0\nbegins()\n"
 CASES += [
     Case(
         f"{what} before MPI starts", "death", "", (WHO, says), top=f"{START}if bad: {how}\nspmdsim.world()\n", seconds=LATE + 5,

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from processes import hear_ctrl_c, parent_of, waited_for
 
-from spmdsim.launch import diagnosis, leftovers
+from spmdsim.launch import diagnosis
 from spmdsim.launcher import JOB_VARIABLE
+from spmdsim.shutdown import leftovers
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -158,10 +159,10 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
         (folder / "contact").write_text("")
     monkeypatch.setattr(leftovers, "SHARED", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(leftovers, "_birth", lambda path: math.inf if "young" in path.name else 1.0)
+    monkeypatch.setattr(leftovers, "_read_birth", lambda path: math.inf if "young" in path.name else 1.0)
     for path in segments:
         path.write_bytes(b"1" * 100)
-    assert set(leftovers.leftovers()) == {stale, *segments[:2]}
+    assert set(leftovers.find_leftovers()) == {stale, *segments[:2]}
     (told,) = diagnosis._left_behind()
     assert told.state == "note" and told.observed.startswith("3 files of jobs that were killed")
     assert diagnosis.clean().observed == "3 files of jobs that were killed removed"

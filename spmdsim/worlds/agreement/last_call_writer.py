@@ -19,7 +19,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from spmdsim.shutdown.notes import ASKED, ENDING, job_folder, note_recording, why_asked
+from spmdsim.shutdown.exit_notes import ASKED, ENDING, job_folder, note_recording, read_request
 from spmdsim.shutdown.stop import before_end, write
 from spmdsim.sides import name_ranks
 from spmdsim.worlds.agreement.descriptions import describe_exit
@@ -84,7 +84,7 @@ class LastCallWriter:
         while heard := os.read(read, 1024):
             for number in set(heard) & {*map(int, _SIGNALS)}:
                 ends = number == signal.SIGTERM
-                self.write(signal.Signals(number).name if ends else why_asked() or "SIGUSR1", last=ends)
+                self.write(signal.Signals(number).name if ends else read_request() or "SIGUSR1", last=ends)
                 if ends and signal.getsignal(number) == self._handle:
                     _end_by(number)
 

@@ -21,10 +21,9 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError, WorldError
-from spmdsim.shutdown.hooks import hook_quick_exit, left_with
-from spmdsim.shutdown.mpi_files import guard_mpi_files
-from spmdsim.shutdown.shutdown_watch import waiting_for_ranks
-from spmdsim.shutdown.starting import unlink_segments
+from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, left_with
+from spmdsim.shutdown.leftovers import unlink_segments
+from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import end_job, speak_for_others, write
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement

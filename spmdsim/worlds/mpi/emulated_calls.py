@@ -21,9 +21,8 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
-from spmdsim.shutdown.hooks import hook_quick_exit, left_with
-from spmdsim.shutdown.mpi_files import guard_mpi_files
-from spmdsim.shutdown.shutdown_watch import waiting_for_ranks
+from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, left_with
+from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import end_job, refusal_in_child
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.worlds.agreement.comparison import GAVE_UP, Comparison

@@ -8,7 +8,7 @@ import signal
 import pytest
 from processes import run_python
 
-from spmdsim.shutdown import starting
+from spmdsim.shutdown import phase_watch
 
 
 def without_launcher() -> dict[str, str]:
@@ -22,9 +22,9 @@ def test_what_is_done_beside_ends_with_the_block(tmp_path):
     def work() -> None:
         name.write_text(str(os.getpid()))
         name.rename(begun)
-        starting.over(3600)
+        phase_watch.wait_for_end(3600)
 
-    with starting.beside(work):
+    with phase_watch.run_beside(work):
         while not begun.exists():
             pass
     with pytest.raises(ProcessLookupError):
@@ -46,7 +46,7 @@ def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launc
     (tmp_path / "program.py").write_text(PROGRAM)
     done = run_python("-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py")
     text = done.stdout + done.stderr
-    assert done.returncode == starting.CODE and "END" not in text, text
+    assert done.returncode == phase_watch.CODE and "END" not in text, text
     assert (
         "rank 1 of 3 left the program before it started MPI, where rank" in text
         and " for it, the job ends" in text

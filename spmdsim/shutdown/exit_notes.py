@@ -1,4 +1,7 @@
-"""What a rank leaves for the program that started it: that it failed, why, and that the job ends."""
+"""Notes that ranks and their starter write into the job's folder: who has started, who has ended and why.
+
+A rank's supervisor writes notes for a rank that cannot. Only a starter on this machine has such a folder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ BEGUN = "begun"
 
 
 def job_folder() -> Path | None:
-    """Where notes for the starter go, if there is one on this machine."""
+    """Return the folder of the notes, or None without a starter on this machine."""
     folder = read_job_facts().get(FOLDER)
     return Path(folder) if folder and os.path.isdir(folder) else None
 
@@ -35,15 +38,17 @@ def note_begin(folder: Path) -> None:
     (folder / BEGUN).touch()
 
 
-def began(folder: Path) -> float:
-    """When the job began, by the clock of the file system."""
+def read_begin(folder: Path) -> float:
+    """Return when the job began, by the clock of the file system."""
     return (folder / BEGUN).stat().st_mtime
 
 
 def note_failure(code: int, cause: str = "") -> bool:
-    """Leave this rank's exit code where the starter looks for it, unless it is there; False if there is no starter.
+    """Write this rank's exit code, unless it is written already. Return False if there is no starter.
 
-    The cause is what the starter has to say of it; empty where the rank has said it itself.
+    Args:
+        code: the exit code.
+        cause: the words that the starter prints; empty if the rank has printed them itself.
     """
     folder = job_folder()
     if folder is None:
@@ -61,11 +66,11 @@ def note_start(folder: Path, rank: int) -> None:
 def find_unfinished_ranks(folder: Path) -> list[int]:
     """Return the ranks that started and have left no note of their end, neither of a good one nor of a failure."""
     started = {path.name.removeprefix(STARTED) for path in folder.glob(f"{STARTED}*")}
-    return sorted(map(int, started - ranks_gone(folder)))
+    return sorted(map(int, started - list_ended_ranks(folder)))
 
 
 def note_left(code: int) -> None:
-    """Tell the starter that this rank's program is over, and only MPI's end still to come before its exit code."""
+    """Write that this rank's program is over. Only MPI's end comes before its exit code."""
     folder = job_folder()
     if folder is not None:
         before = "" if "mpi4py.MPI" in sys.modules else BEFORE
@@ -73,23 +78,23 @@ def note_left(code: int) -> None:
 
 
 def has_left(folder: Path, rank: int, code: int) -> bool:
-    """Whether a rank said that its program is over, and ended with that code."""
-    return _left(folder, rank).removesuffix(BEFORE) == str(code)
+    """Return True if a rank wrote that its program is over, with this exit code."""
+    return _read_left_note(folder, rank).removesuffix(BEFORE) == str(code)
 
 
 def has_left_before_mpi(folder: Path, rank: int) -> bool:
-    """Whether it said so before it started MPI."""
-    return _left(folder, rank).endswith(BEFORE)
+    """Return True if a rank wrote that its program is over, and had not started MPI."""
+    return _read_left_note(folder, rank).endswith(BEFORE)
 
 
-def _left(folder: Path, rank: int) -> str:
+def _read_left_note(folder: Path, rank: int) -> str:
     with suppress(OSError):
         return (folder / f"left_{rank}").read_text()
     return ""
 
 
-def ranks_gone(folder: Path) -> set[str]:
-    """The ranks that have left a note, of a failure or of a good end."""
+def list_ended_ranks(folder: Path) -> set[str]:
+    """Return the ranks that have written a note of their end, a failure or a good one."""
     return {path.name.rpartition("_")[2] for path in folder.glob("*_[0-9]*")}
 
 
@@ -100,8 +105,8 @@ def note_recording() -> None:
         Path(folder, RECORDING).touch()
 
 
-def why_asked() -> str | None:
-    """Why the starter asks for what the ranks called last; None if it does not say."""
+def read_request() -> str | None:
+    """Return why the starter asks for the last calls of the ranks; None if it does not say."""
     folder = job_folder()
     try:
         return None if folder is None else (folder / ASKED).read_text() or None
@@ -117,15 +122,15 @@ def note_end() -> None:
 
 
 class Failure(NamedTuple):
-    """What a rank noted: its exit code, and what happened to it; nothing where it has said so itself."""
+    """The exit code of a rank that failed, and the cause in words; empty if the rank has printed it itself."""
 
     rank: int
     code: int
     cause: str
 
 
-def failures(folder: Path) -> list[Failure]:
-    """The notes of the ranks that failed, the first one first."""
+def read_failures(folder: Path) -> list[Failure]:
+    """Return the notes of the ranks that failed, the first failure first."""
     notes = sorted(folder.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
     told = [(note.name.removeprefix("rank_"), *note.read_text().partition("\n")) for note in notes]
     return [Failure(int(rank), int(code or 1), cause) for rank, code, _, cause in told]
