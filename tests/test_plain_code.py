@@ -42,7 +42,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "commands run the user's program or algorithm, which they are given": {
         "exec_module": "cli/collective/schedule_arguments.py simulation/engine/isolation.py",
-        "run_path": "launch/bootstrap.py launch/tuning_job.py",
+        "run_path": "launch/bootstrap.py cli/tune.py",
         "run_module": "launch/bootstrap.py",
     },
     "ranks of one job send objects to one another": {

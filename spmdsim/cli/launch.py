@@ -135,7 +135,7 @@ def _refuse_number_behind(args: argparse.Namespace) -> None:
 
 def default_ranks() -> int:
     """Return the number of ranks where the user names none, and print it: the tasks of the batch job, or one per core."""
-    from spmdsim.launch.environment import cores
+    from spmdsim.launch.mpi import cores
 
     for variable in TASKS:
         if (tasks := os.environ.get(variable, "")).isdecimal() and int(tasks):

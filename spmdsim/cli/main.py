@@ -350,25 +350,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(command, argv, None)
         except BaseException as error:
             return stop(error, name)
-    return _as_rank(command, argv, name)
+    from spmdsim.launch.bootstrap import run_rank
 
-
-def _as_rank(command: str | None, argv: Sequence[str], name: str) -> int:
-    """Run a command as one rank of many, or one that may start some: its failure ends all of them."""
-    from spmdsim.launch.abort import check_launcher, guard
-    from spmdsim.launch.environment import prepare
-    from spmdsim.launch.logs import redirect_output
-    from spmdsim.launch.supervisor import start_supervisor
-
-    rank = prepare()
-    start_supervisor(rank)
-
-    def run() -> int:
-        redirect_output(rank.rank if rank else 0)
-        check_launcher(rank)
-        return _run(command, argv, rank)
-
-    return guard(run, name)
+    return run_rank(lambda rank: _run(command, argv, rank), name)
 
 
 def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import command, flag, positive, several, value
 from spmdsim.cli.output import only_with, remark, require_writable, say
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
 from spmdsim.settings import TUNE
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.implementations.tuning import TrialRecords
+    from spmdsim.worlds import World
 
 EXAMPLES = """\
 examples:
@@ -64,7 +66,7 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
     if args.script:
         require_file(args.script, "script")
     what = [args.script, *args.args] if args.script else ["--sizes", *map(str, args.sizes)]
-    job = ["-m", "spmdsim.launch.tuning_job", str(path), *what]
+    job = ["-m", "spmdsim.cli.tune", str(path), *what]
     for n in args.n:
         words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *job]
         if code := start(n, words, env={TUNE.name: "full"}):
@@ -109,3 +111,47 @@ def _stored(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecord
         with readable(path, "a tuning file"):
             records = TrialRecords.read(library.get("implementations", {}))
         yield vendor, library, records
+
+
+# -- on each rank ----------------------------------------------------------------------------------------
+
+
+def _redistribute(here: World, sizes: list[int]) -> None:
+    """Run every redistribution of one collective between the layouts of square matrices over all ranks."""
+    import numpy as np
+
+    from spmdsim.arrays import Tensor
+    from spmdsim.core import Mesh
+    from spmdsim.redistribution.implementations.trial import MANY_TRIES
+
+    calls = 3 * MANY_TRIES  # in which three implementations of a step are tried
+    line = Mesh((here.size,), ("x",))
+    rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
+    partial = line(None, None, partial="x")
+    moves = [(rows, columns), (columns, rows), (rows, whole), (columns, whole)]
+    moves += [(partial, target) for target in (whole, rows, columns)]
+    for size in sizes:
+        for source, target in moves:
+            local = np.ones(source.local_shape((size, size), here.ranks[0]), np.float32)
+            tensor = Tensor.from_local(local, source, here, shape=(size, size))
+            for _ in range(calls):
+                tensor.to(target)
+
+
+def _try_steps(path: str, what: list[str]) -> None:
+    """Run a program (``[script, args…]``) or redistributions (``["--sizes", rows…]``), then store what was measured."""
+    from spmdsim.worlds import world
+
+    if what[0] == "--sizes":
+        _redistribute(world(), [int(text) for text in what[1:]])
+    else:
+        sys.argv = what
+        runpy.run_path(what[0], run_name="__main__")
+    here = world()
+    if here.ranks[0] == 0:
+        here.tuning.save(path)
+        print(f"{many(len(here.tuning.steps), 'step')} on {many(here.size, 'rank')}: {path}")
+
+
+if __name__ == "__main__":
+    _try_steps(sys.argv[1], sys.argv[2:])

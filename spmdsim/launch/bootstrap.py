@@ -1,23 +1,254 @@
-"""What each rank of ``spmdsim launch`` runs: ``python -m spmdsim.launch.bootstrap script.py args…``.
+"""A rank of a job, from its start to its end: ``python -m spmdsim.launch.bootstrap script.py args…``.
 
-It sets threads and MPI settings before the script can import numpy or mpi4py, sends the output to the rank's own
-log if there is one, and makes a failure of this rank end the job.
+The process that the launcher started sets threads and MPI settings, before the program can import numpy or mpi4py. Then it
+forks. The child runs the program. The parent is the rank's supervisor: it sees how the rank ends, informs the starter, and
+leaves no orphan. Launchers do not name the rank and the signal of every death, and some let ranks run on when the starter is
+killed. The supervisor forks before anything is loaded, so it shares its memory with the rank, and sleeps.
 """
 
 from __future__ import annotations
 
 import os
 import runpy
+import select
+import shutil
+import signal
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spmdsim.errors import InputError
-from spmdsim.launch.abort import check_launcher, guard
-from spmdsim.launch.environment import prepare
+from spmdsim.errors import InputError, SpmdError
 from spmdsim.launch.logs import print_in_blocks, redirect_output
-from spmdsim.launch.supervisor import start_supervisor
-from spmdsim.launcher import this_rank
+from spmdsim.launch.mpi import check_launcher, prepare
+from spmdsim.launcher import LAUNCHER, STARTER, Launched, detect, give_job_facts, read_job_facts
+from spmdsim.settings import RECORD
+from spmdsim.shutdown import exit_notes
+from spmdsim.shutdown.exit_notes import describe_death, note_left, to_shell_code
+from spmdsim.shutdown.hooks import hook_threads
+from spmdsim.shutdown.leftovers import remove_segments
+from spmdsim.shutdown.phase_watch import (
+    CODE,
+    describe_early_exit,
+    end_watched_process,
+    find_waiting_ranks,
+    run_beside,
+    wait_for_end,
+)
+from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, read_status, set_process_option
+from spmdsim.shutdown.stop import active_world, exit_now, leave, stop
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Signals that launchers pass on to their ranks.
+FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
+#: How long a rank may take to end once it was asked to.
+GRACE_SECONDS = 3
+#: How long the starter may take to end the job after a rank died.
+ENDED_SECONDS = 5.0
+#: Between two looks for ranks that wait where MPI starts.
+LOOK_SECONDS = 0.25
+#: How long starting MPI may take for a rank that only wants to say why it stops.
+JOIN_SECONDS = 4.0
+
+
+def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int:
+    """Run a program as a rank, or in the process of the user's command; return the exit code of this process.
+
+    Args:
+        program: gets what the launcher says of this rank, None outside of a job; returns an exit code, or None for 0.
+        name: what error lines call the program.
+    """
+    job = prepare()
+    start_supervisor(job)
+
+    def run() -> int | None:
+        redirect_output(job.rank if job else 0)
+        print_in_blocks()
+        check_launcher(job)
+        return program(job)
+
+    return guard(run, name)
+
+
+def guard(program: Callable[[], int | None], name: str) -> int:
+    """Run a program so that its failure on one rank ends all ranks, and return the exit code of this process.
+
+    Args:
+        program: returns its exit code, or None for 0, after its last call to other ranks.
+        name: what error lines call the program.
+    """
+    hook_threads()
+    try:
+        code = program() or 0
+        note_left(code)
+        return leave(code) if code and active_world() is not None else code
+    except BaseException as error:
+        return stop(error, name, _join_world)
+
+
+def _join_world(text: str, code: int) -> MPI.Comm | None:
+    """Start MPI to learn whether the other ranks stop, too. Return all ranks, or None if MPI does not start.
+
+    The other ranks start MPI sooner or later, to work or to stop. If they do not, a child process ends the job.
+
+    Args:
+        text: why this rank stops; printed if the child process ends the job.
+        code: the exit code of the job then.
+    """
+    job = detect()
+    try:
+        check_launcher(job)
+    except SpmdError:
+        return None
+    try:
+        said = f"rank {job.rank} of {job.size} stopped, the job ends:\n{text}" if job else text
+        with run_beside(lambda: None if wait_for_end(JOIN_SECONDS) else end_watched_process(said, code)):
+            from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    return MPI.COMM_WORLD
+
+
+# -- the supervisor --------------------------------------------------------------------------------------
+
+
+def start_supervisor(job: Launched | None) -> None:
+    """Fork. The child returns and is the rank; this process becomes its supervisor and does not return.
+
+    Do nothing without a starter on this machine, or on a system that cannot watch processes.
+    """
+    if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
+        # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    folder = exit_notes.job_folder()
+    if job is None or folder is None or LAUNCHER in read_job_facts() or not hasattr(os, "pidfd_open"):
+        return
+    give_job_facts(os.environ, launcher=str(os.getppid()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    forwarded = [getattr(signal, name) for name in FORWARDED]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != supervisor:  # gone already
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    exit_notes.note_start(folder, job.rank)
+    code = 1
+    try:
+        code = _Supervisor(child, job, folder).watch(forwarded, before)
+    except Exception as error:
+        sys.stderr.write(f"the supervisor of rank {job.rank} failed, the rank ends: {error!r}\n")
+        sys.stderr.flush()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        exit_now(code)
+
+
+class _Supervisor:
+    def __init__(self, child: int, job: Launched, folder: Path) -> None:
+        self.child, self.job, self.folder = child, job, folder
+        self.asked = False
+
+    def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
+        """Wait for the end of the rank, and return its exit code."""
+        rank = os.pidfd_open(self.child)
+        starter = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
+        for number in forwarded:
+            signal.signal(number, self._forward)
+        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+        set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        poll = select.poll()
+        poll.register(rank, select.POLLIN)
+        if starter is not None:
+            poll.register(starter, select.POLLIN)
+        alone = False
+        while rank not in (ready := [descriptor for descriptor, _ in poll.poll()]):
+            alone = starter in ready
+            self.asked = True
+            poll.unregister(ready[0])
+            self._send(signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        if alone:
+            self._remove_leftovers()
+        elif not self.asked:
+            self._report_death(code)
+        return to_shell_code(code)
+
+    def _forward(self, number: int, _: object) -> None:
+        if number == signal.SIGTERM:
+            self.asked = True
+            signal.alarm(GRACE_SECONDS)  # a rank that is stopped, or does not listen
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.child, number)
+
+    def _report_death(self, code: int) -> None:
+        """Write a note of the rank's death unless the rank has written why it ends. The starter ends the job."""
+        rank = self.job.rank
+        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or exit_notes.has_left(
+            self.folder, rank, code
+        ):
+            if code == 0 and exit_notes.has_left_before_mpi(self.folder, rank):
+                self._wait_for_others()
+            return
+        exit_notes.note_failure(to_shell_code(code), describe_death(code))
+        end = time.monotonic() + ENDED_SECONDS
+        while (
+            code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size
+        ):  # do all go like this?
+            time.sleep(0.05)
+            code = int(time.monotonic() > end)
+        if code:
+            exit_notes.note_end()
+            time.sleep(ENDED_SECONDS)
+
+    def _wait_for_others(self) -> None:
+        """Stay after a rank that ended before it started MPI, until the other ranks end or wait for it in MPI's start.
+
+        The launcher must not see its end: some launchers do not name the rank then, others let the ranks wait for ever.
+        """
+        while not self.asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
+            if waiting := find_waiting_ranks(self.job):
+                exit_notes.note_failure(CODE, describe_early_exit(waiting))
+                exit_notes.note_end()
+                time.sleep(ENDED_SECONDS)
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _remove_leftovers(self) -> None:
+        """Remove the job's files after the starter died. The last supervisor finds none of them in use."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        with suppress(OSError):
+            since = exit_notes.read_begin(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_segments(since)
+
+
+def _open_ancestor(process: int) -> int | None:
+    """Return a descriptor of a process, or None if it is no ancestor of this one."""
+    here = os.getpid()
+    while (status := read_status(here)) is not None and here > 1:
+        here = status.parent
+        if here == process:
+            with suppress(OSError):
+                return os.pidfd_open(process)
+    return None
+
+
+# -- the program -----------------------------------------------------------------------------------------
 
 
 def run_script(argv: list[str]) -> None:
@@ -52,23 +283,15 @@ def require_module(name: str) -> None:
 
 
 def main() -> int:
-    """One rank, from its beginning to its end."""
-    job = prepare()
-    start_supervisor(job)
+    """Run ``script.py args…`` or ``-m module args…`` as a rank."""
     argv = sys.argv[1:]
-    if not argv or argv == ["-m"]:
-        sys.stderr.write("usage: python -m spmdsim.launch.bootstrap (script.py | -m module) args\n")
-        return 2
 
-    def program() -> None:
-        redirect_output(this_rank())
-        print_in_blocks()
+    def program(job: Launched | None) -> None:
         if job and os.environ.get("WORLD_SIZE") == str(job.size):
             os.environ |= {"RANK": str(job.rank), "LOCAL_RANK": str(job.rank)}
-        check_launcher(job)
         run_script(argv)
 
-    return guard(program, argv[1] if argv[0] == "-m" else Path(argv[0]).name)
+    return run_rank(program, argv[1] if argv[0] == "-m" else Path(argv[0]).name)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError, SpmdError, many
-from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
-from spmdsim.launch.mpi import package_version
+from spmdsim.launch.mpi import YIELD_VARIABLE, blas_threads, cores, package_version, prepare
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
 from spmdsim.shutdown.leftovers import find_leftovers, remove_path
@@ -166,7 +165,7 @@ def _trial(job: Launched | None) -> list[Diagnosis]:
 
 def _try_mpi() -> list[Diagnosis]:
     """Try every ability on all ranks; the same answers on each of them."""
-    from spmdsim.launch.abort import require_mpi
+    from spmdsim.launch.mpi import require_mpi
 
     comm = require_mpi()
     return [_threads(), _float16(comm), _large_counts(), _waiting(comm), _transport()]
@@ -244,6 +243,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from spmdsim.launch.abort import guard
+    from spmdsim.launch.bootstrap import guard
 
     sys.exit(guard(main, "spmdsim doctor"))

@@ -1,4 +1,4 @@
-"""Start a command on N ranks, keep a log per rank, name the rank that failed, and say where is what the ranks called last."""
+"""Start a command on N ranks, wait for it, keep a log per rank, and name the rank that failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from glob import escape
@@ -18,10 +18,8 @@ from pathlib import Path
 from types import FrameType
 
 from spmdsim.errors import InputError, WorldError, many, working_folder
-from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
-from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.supervisor import cause_of, code_of
+from spmdsim.launch.mpi import THREAD_VARIABLES, Launcher, blas_threads, cores, find_launcher
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
 from spmdsim.shutdown.exit_notes import (
@@ -29,30 +27,126 @@ from spmdsim.shutdown.exit_notes import (
     ENDING,
     RECORDING,
     Failure,
+    describe_death,
     find_unfinished_ranks,
     note_begin,
     read_begin,
     read_failures,
+    to_shell_code,
 )
+from spmdsim.shutdown.hooks import protect
 from spmdsim.shutdown.leftovers import remove_segments, remove_session
 from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
 
-#: How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs.
-WRITTEN_SECONDS = 5.0
+#: Seconds for which the starter waits: for the ranks to write their last calls after a death; for the launcher to end by itself
+#: after all ranks have failed; for it to pass on what a rank printed before the rank ends the job; for it to end its ranks
+#: after a signal.
+WRITTEN_SECONDS, FAILED_SECONDS, SAID_SECONDS, GRACE_SECONDS = 5.0, 5.0, 0.3, 2.0
+#: Processes that are started on one machine.
+MOST_STARTED = 8192
 
 
-#: How long the launcher may take to end by itself once all ranks have left it with a failure.
-FAILED_SECONDS = 5.0
-#: How long it may take to pass on what a rank said before it ends the job.
-SAID_SECONDS = 0.3
-#: How long the launcher may take to end its ranks after a signal.
-GRACE_SECONDS = 2.0
+def start(
+    n: int,
+    argv: Sequence[str],
+    log_dir: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    lockstep: bool = False,
+    blocks: bool = False,
+    shown: bool = True,
+) -> int:
+    """Run a command on ``n`` ranks and wait for it.
+
+    Args:
+        n: number of ranks.
+        argv: the command of each rank, such as ``[sys.executable, "script.py"]``.
+        log_dir: write ``worker_N.log`` per rank there, and echo rank 0.
+        env: variables to add to the environment of the ranks.
+        lockstep: start one process that plays all ranks instead, without MPI.
+        blocks: print what a rank of ``spmdsim.launch.bootstrap`` prints at once in one piece, not mixed with lines of other
+            ranks.
+        shown: whether rank 0 is echoed if there are logs.
+
+    Returns:
+        0 if every rank ended well, else the exit code of the rank that failed first.
+
+    Raises:
+        WorldError: no MPI, or none that fits the installed mpi4py; or this process is a rank itself.
+        InputError: fewer than one rank, or more than the machine has room for.
+    """
+    require_startable(n, lockstep)
+    if launched():
+        raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
+    working_folder()  # some launchers say no more than that there is none
+    launcher = None if lockstep else find_launcher()
+    logs = None if log_dir is None else Path(log_dir)
+    if logs is not None:
+        prepare_logs(logs)
+    ranks = 1 if lockstep else n
+    with tempfile.TemporaryDirectory(prefix="spmdsim-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        note_begin(folder)
+        if launcher is None:
+            environment, command = {**os.environ, RANKS.name: str(n)}, list(argv)
+        else:
+            environment = rank_environment(n) | launcher.environment()
+            command = launcher.command(n, oversubscribe=n > cores()) + list(argv)
+        environment |= env or {}
+        give_job_facts(environment, folder=name, starter=str(os.getpid()))
+        echoed = None
+        if logs is not None:
+            give_job_facts(environment, logs=str(logs.resolve()))
+            echoed = log_path(logs, 0) if shown else None
+        elif blocks and launcher is not None:
+            echoed = prepare_blocks(folder, environment)
+        last_calls = LastCallFiles(environment, folder)
+        code = run_launcher(
+            launcher, command, environment, echoed, partial(find_remaining_seconds, folder, ranks), last_calls
+        )
+        last_calls.remove_partial_files()
+        remove_leftovers(read_begin(folder), 0.0 if code == 0 else GRACE_SECONDS)
+        return report_end(code, ranks, folder, launcher, logs, last_calls)
 
 
-class Recorded:
-    """The files of one job in which its ranks write what they called last: it has them do so where none of them can."""
+def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
+    """Run ``python -m spmdsim <argv>`` on ``n`` ranks: how a command starts itself under MPI.
+
+    Args:
+        n: number of ranks.
+        argv: the command's words.
+        log_dir: as of :func:`start`.
+    """
+    return start(n, [sys.executable, "-m", "spmdsim", *argv], log_dir)
+
+
+def end_job_on_error(name: str = "program") -> None:
+    """Make an uncaught exception of this rank, or of one of its threads, end the whole job.
+
+    Importing the package does so in every process that a launcher started. This function is for programs that set hooks of
+    their own before, or that want another name in error lines.
+    """
+    protect(name)
+
+
+def require_startable(n: int, lockstep: bool = False) -> None:
+    """Raise InputError if ``n`` ranks cannot be started: fewer than one, or more processes than a machine has room for."""
+    if n < 1:
+        raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
+    if not lockstep and n > MOST_STARTED:
+        raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
+
+
+def rank_environment(n: int) -> dict[str, str]:
+    """Return the environment of the ranks: this process's, with as many BLAS threads as fit."""
+    threads = dict.fromkeys(THREAD_VARIABLES, str(blas_threads(n, cores())))
+    return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
+
+
+class LastCallFiles:
+    """The files to which the ranks of one job write their last calls, or to which the starter asks them to write."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self.folder = folder
@@ -66,8 +160,8 @@ class Recorded:
         apart = self.path.parent.glob(f"{escape(self.path.stem)}.rank*{self.path.suffix}")
         return {(path, path.stat().st_mtime_ns) for path in (self.path, *apart) if path.is_file()}
 
-    def written(self) -> list[Path]:
-        """What the job has written."""
+    def list_written(self) -> list[Path]:
+        """Return the files that the job has written."""
         return sorted(path for path, _ in self._files() - self._before)
 
     def is_empty(self) -> bool:
@@ -86,184 +180,164 @@ class Recorded:
             f"{self.path} is not written: the ranks log calls of an MPIWorld, and the program has made none\n"
         )
 
-    def ask(self, process: subprocess.Popen[bytes], why: str = "") -> None:
-        """Have the ranks that are left write, before they are ended, unless one has.
+    def request(self, process: subprocess.Popen[bytes], why: str = "") -> None:
+        """Ask the remaining ranks to write, unless one has written, and wait for the files.
 
-        Launchers that are ended give their ranks no time, so they are asked beforehand.
+        Do so before the launcher ends: it gives its ranks no time.
+
+        Args:
+            process: the launcher.
+            why: the reason that the files name; empty if the ranks know it.
         """
-        if self.path is None or self.is_empty() or self.written() or not hasattr(signal, "SIGUSR1"):
+        if self.path is None or self.is_empty() or self.list_written() or not hasattr(signal, "SIGUSR1"):
             return
         (self.folder / ASKED).write_text(why)
         process.send_signal(signal.SIGUSR1)
         end = time.monotonic() + WRITTEN_SECONDS
-        while not self.written() and process.poll() is None and time.monotonic() < end:
+        while not self.list_written() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
 
-    def clear(self) -> None:
-        """Remove what ranks had written half when they were killed, or left."""
+    def remove_partial_files(self) -> None:
+        """Remove files that ranks had not finished when they ended."""
         if self.path is not None:
             for half in self.path.parent.glob(f"{escape(self.path.stem)}.*.part"):
                 half.unlink(missing_ok=True)
 
-    def say(self) -> None:
-        """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
-        if paths := self.written():
+    def print_paths(self) -> None:
+        """Print where the files are, after the end: launchers drop what ranks print while they are ended."""
+        if paths := self.list_written():
             sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
         elif self.is_empty():
             sys.stderr.write(self._explain_empty())
 
 
-#: Processes that are started on one machine.
-MOST_STARTED = 8192
-
-
-def require_startable(n: int, lockstep: bool = False) -> None:
-    """Raise InputError if ``n`` ranks cannot be started: fewer than one, or more processes than a machine has room for."""
-    if n < 1:
-        raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
-    if not lockstep and n > MOST_STARTED:
-        raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
-
-
-def start_command(
-    n: int,
-    argv: list[str],
-    log_dir: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    lockstep: bool = False,
-    blocks: bool = False,
-    echoes: bool = True,
+def report_end(
+    code: int,
+    ranks: int,
+    folder: Path,
+    launcher: Launcher | None,
+    logs: Path | None,
+    last_calls: LastCallFiles,
 ) -> int:
-    """Run ``argv`` on ``n`` ranks; see :func:`spmdsim.launch.start`."""
-    require_startable(n, lockstep)
-    if launched():
-        raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
-    working_folder()  # some launchers say no more than that there is none
-    launcher = None if lockstep else find_launcher()
-    if log_dir is not None:
-        prepare_logs(log_dir)
-    ranks = 1 if lockstep else n
-    with tempfile.TemporaryDirectory(prefix="spmdsim-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        note_begin(folder)
-        if launcher is None:
-            environment, command = {**os.environ, RANKS.name: str(n)}, argv
-        else:
-            environment = rank_environment(n) | launcher.environment()
-            command = launcher.command(n, oversubscribe=n > cores()) + argv
-        environment |= env or {}
-        give_job_facts(environment, folder=name, starter=str(os.getpid()))
-        shown = None
-        if log_dir is not None:
-            give_job_facts(environment, logs=str(log_dir.resolve()))
-            shown = log_path(log_dir, 0) if echoes else None
-        elif blocks and launcher is not None:
-            shown = prepare_blocks(folder, environment)
-        by = signal.SIGTERM if launcher is None else launcher.ended_by
-        recorded = Recorded(environment, folder)
-        # Some launchers pass Ctrl-C on, and every rank would tell where it was: ended, they are quiet.
-        ctrl_c = signal.SIGINT if launcher is None else signal.SIGTERM
-        code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded, ctrl_c)
-        recorded.clear()
-        clear_up(read_begin(folder), hurried=code == 0)
-        notes = read_failures(folder)
-        failed = worst(notes, ranks)
-        unfinished = [] if code or notes else find_unfinished_ranks(folder)
-        if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
-            sys.stderr.write("interrupted\n")
-        if unfinished:
-            # MPICH's launcher reports success after an abort with code 0.
-            sys.stderr.write(
-                f"{name_ranks(unfinished)} of {ranks} ended without finishing the program, as MPI_Abort(comm, 0) has it\n"
-            )
-            code = 1
-        if failed is not None or code:
-            recorded.say()
-        if failed is not None:
-            alike = len(notes) == ranks and len({note.code for note in notes}) == 1
-            if failed.cause and not (alike and failed.cause.startswith(BEFORE_MPI)):  # they have all said why
-                sys.stderr.write(f"rank {failed.rank} of {ranks} {failed.cause}, the job ends\n")
-            if log_dir is not None:
-                sys.stderr.write(log_tail(log_dir, failed.rank, failed.code))
-            return failed.code
-        if code < 0:
-            who = "the program" if launcher is None else launcher.path
-            sys.stderr.write(f"{who} {cause_of(code)}, the job ends\n")
-        elif code and log_dir is not None:
-            sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {log_dir}\n")
-        return code_of(code)
+    """Print why a job ended, and return its exit code.
+
+    Args:
+        code: the launcher's exit code.
+        ranks: the number of processes that were started.
+        folder: the folder of their notes.
+        launcher: None for a job in lock step.
+        logs: the folder of their logs, if they have any.
+        last_calls: the files of their last calls.
+    """
+    failures = read_failures(folder)
+    failure = choose_failure(failures, ranks)
+    unfinished = [] if code or failures else find_unfinished_ranks(folder)
+    if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
+        sys.stderr.write("interrupted\n")
+    if unfinished:
+        # MPICH's launcher reports success after an abort with code 0.
+        sys.stderr.write(
+            f"{name_ranks(unfinished)} of {ranks} ended without finishing the program, as MPI_Abort(comm, 0) has it\n"
+        )
+        code = 1
+    if failure is not None or code:
+        last_calls.print_paths()
+    if failure is not None:
+        equal = len(failures) == ranks and len({one.code for one in failures}) == 1
+        if failure.cause and not (equal and failure.cause.startswith(BEFORE_MPI)):  # they have all said why
+            sys.stderr.write(f"rank {failure.rank} of {ranks} {failure.cause}, the job ends\n")
+        if logs is not None:
+            sys.stderr.write(log_tail(logs, failure.rank, failure.code))
+        return failure.code
+    if code < 0:
+        program = "the program" if launcher is None else launcher.path
+        sys.stderr.write(f"{program} {describe_death(code)}, the job ends\n")
+    elif code and logs is not None:
+        sys.stderr.write(f"a rank ended without a word (exit code {code}); the logs are in {logs}\n")
+    return to_shell_code(code)
 
 
-def worst(failed: list[Failure], ranks: int) -> Failure | None:
-    """The failure that ended the job: the first one, of ranks that left without a code only if not all did.
+def choose_failure(failures: Sequence[Failure], ranks: int) -> Failure | None:
+    """Return the failure that ended the job: the first one with an exit code that is not 0.
 
-    >>> worst([Failure(1, 0, "left"), Failure(0, 137, "was killed")], 2)
+    If all codes are 0 and not all ranks wrote a note, return the first failure with code 1.
+
+    >>> choose_failure([Failure(1, 0, "left"), Failure(0, 137, "was killed")], 2)
     Failure(rank=0, code=137, cause='was killed')
     """
-    left = failed[0]._replace(code=1) if 0 < len(failed) < ranks else None
-    return next((failure for failure in failed if failure.code), left)
+    left = failures[0]._replace(code=1) if 0 < len(failures) < ranks else None
+    return next((failure for failure in failures if failure.code), left)
 
 
-def clear_up(since: float, hurried: bool) -> None:
-    """Remove what a job left in shared memory; after a failure its ranks may just be ending."""
-    end = time.monotonic() + (0.0 if hurried else GRACE_SECONDS)
+def remove_leftovers(since: float, seconds: float) -> None:
+    """Remove what a job left in shared memory. Wait up to ``seconds`` for ranks that are just ending."""
+    end = time.monotonic() + seconds
     while remove_segments(since) and time.monotonic() < end:
         time.sleep(0.05)
 
 
-def rank_environment(n: int) -> dict[str, str]:
-    """The environment of the ranks: this one's, with BLAS threads that fit."""
-    threads = dict.fromkeys(THREAD_VARIABLES, str(blas_threads(n, cores())))
-    return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
-
-
-def job_ends(folder: Path, n: int) -> float | None:
-    """Seconds that the launcher still has: few once a rank ends the job, more when all ``n`` ranks have left it."""
+def find_remaining_seconds(folder: Path, n: int) -> float | None:
+    """Return how long the launcher may still run: None until a rank ends the job, or all ``n`` ranks have failed."""
     if (folder / ENDING).exists():
         return SAID_SECONDS
     return FAILED_SECONDS if len(list(folder.glob("rank_*"))) == n else None
+
+
+# -- the launcher's process ------------------------------------------------------------------------------
 
 
 class Terminated(Exception):
     """This process was asked to end."""
 
 
-def wait(
+def run_launcher(
+    launcher: Launcher | None,
     command: list[str],
     environment: Mapping[str, str],
-    shown: Path | None,
-    ending: Callable[[], float | None],
-    by: int,
-    recorded: Recorded,
-    ctrl_c: int,
+    echoed: Path | None,
+    remaining_seconds: Callable[[], float | None],
+    last_calls: LastCallFiles,
 ) -> int:
-    """Run the launcher to its end, and echo a file; Ctrl-C (as ``ctrl_c``) and termination are passed on, and end it for certain."""
+    """Run the launcher to its end, and return its exit code.
+
+    Pass SIGUSR1 on. On Ctrl-C and SIGTERM terminate the job.
+
+    Args:
+        launcher: None for a job in lock step.
+        command: the launcher's command, or the program's.
+        environment: its environment variables.
+        echoed: a file that grows; printed as long as the launcher runs.
+        remaining_seconds: see :func:`find_remaining_seconds`.
+        last_calls: the files of the last calls.
+    """
     stop, echo, dies = (
         threading.Event(),
         None,
         partial(set_process_option, SIGNAL_WITH_PARENT, signal.SIGTERM),
     )
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=dies)
-    if shown is not None:
-        echo = threading.Thread(target=follow, args=(shown, stop), daemon=True)
+    if echoed is not None:
+        echo = threading.Thread(target=follow, args=(echoed, stop), daemon=True)
         echo.start()
 
-    def terminated(*_: object) -> None:
+    def end_job(*_: object) -> None:
         raise Terminated  # a handler could not wait for the launcher itself
 
-    def passed_on(number: int, _: object) -> None:
-        recorded.forward(process, number)
+    def forward(number: int, _: object) -> None:
+        last_calls.forward(process, number)
 
+    by = signal.SIGTERM if launcher is None else launcher.ended_by
     try:
-        with answered("SIGTERM", terminated), answered("SIGUSR1", passed_on):
-            return wait_for(process, ending, by, recorded)
+        with handle_signal("SIGTERM", end_job), handle_signal("SIGUSR1", forward):
+            return wait_for_launcher(process, remaining_seconds, by, last_calls)
     except (KeyboardInterrupt, Terminated) as error:
-        with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
-        recorded.ask(process, with_signal.name)
-        end(process, ctrl_c if with_signal == signal.SIGINT else with_signal)
-        if with_signal == signal.SIGTERM:
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        last_calls.request(process, number.name)
+        # Some launchers pass Ctrl-C on, and every rank would print where it was. Ranks that get SIGTERM are quiet.
+        terminate(process, signal.SIGINT if launcher is None and number == signal.SIGINT else signal.SIGTERM)
+        if number == signal.SIGTERM:
             sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
-        return 128 + with_signal
+        return 128 + number
     finally:
         stop.set()
         remove_session(process.pid)
@@ -271,10 +345,13 @@ def wait(
             echo.join()
 
 
-def wait_for(
-    process: subprocess.Popen[bytes], ending: Callable[[], float | None], by: int, recorded: Recorded
+def wait_for_launcher(
+    process: subprocess.Popen[bytes],
+    remaining_seconds: Callable[[], float | None],
+    by: int,
+    last_calls: LastCallFiles,
 ) -> int:
-    """Wait for the launcher; once the job is ``ending`` it must end soon, or is ended ``by`` a signal.
+    """Wait for the launcher, and return its exit code. Terminate it by the signal ``by`` if it has no seconds left.
 
     Launchers sometimes hang while they clean up after a failure.
     """
@@ -283,17 +360,17 @@ def wait_for(
         try:
             return process.wait(0.2)
         except subprocess.TimeoutExpired:
-            seconds = ending()
+            seconds = remaining_seconds()
             if seconds is not None:
                 deadline = min(deadline, time.monotonic() + seconds)
             if time.monotonic() > deadline:
-                recorded.ask(process)
-                end(process, by)
+                last_calls.request(process)
+                terminate(process, by)
 
 
 @contextmanager
-def answered(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have a signal answered by a handler, where there is such a signal and handlers can be set."""
+def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Set a signal handler inside of the block, if the platform has the signal and this thread can set handlers."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, name):
         yield
         return
@@ -304,7 +381,7 @@ def answered(name: str, handler: Callable[[int, FrameType | None], None]) -> Ite
         signal.signal(getattr(signal, name), before)
 
 
-def end(process: subprocess.Popen[bytes], with_signal: int) -> None:
+def terminate(process: subprocess.Popen[bytes], with_signal: int) -> None:
     """Ask the launcher to stop its ranks; after a grace period, stop the whole group."""
     process.send_signal(with_signal)
     try:

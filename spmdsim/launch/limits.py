@@ -173,7 +173,7 @@ def _like(stream: TextIO, number: int) -> TextIO:
 
 def _ended(body: Callable[[], int]) -> str:
     """How the function ended; what is no mistake of a user's is printed as any command's."""
-    from spmdsim.launch.abort import guard
+    from spmdsim.launch.bootstrap import guard
 
     mistakes: list[SpmdError] = []
 

@@ -1,27 +1,32 @@
-"""Which MPI mpi4py uses, and the launcher that belongs to it; found without starting MPI.
+"""Which MPI this Python uses: its launcher, its settings, and whether library and launcher belong together.
 
 A launcher of another MPI starts N jobs of one rank each, silently. So a launcher is taken only if it says it is
 of the vendor that mpi4py was built for: first the one beside the running Python (MPI from wheels), then PATH.
+Only :func:`require_mpi` starts MPI. Threads and settings are set before numpy and MPI are loaded, which read them only then.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
+from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spmdsim._version import __version__
-from spmdsim.errors import WorldError
+from spmdsim.errors import WorldError, many
+from spmdsim.launcher import LAUNCHER, Launched, detect, read_job_facts
+from spmdsim.shutdown.phase_watch import start_mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 #: Vendors whose launchers and libraries speak one protocol.
 MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
@@ -36,6 +41,20 @@ print("%d.%d" % MPI.Get_version())
 print(MPI.Get_library_version().splitlines()[0].strip())
 """
 """Run in a process of its own: loading MPI into this one would fix its settings too early."""
+#: The binary interface of the library that each launcher's ranks need.
+FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Read once, when the library is loaded: to be set before ``import numpy``."""
+
+
+#: Makes Open MPI's waiting ranks give way to others.
+YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 
 
 @dataclass(frozen=True)
@@ -157,14 +176,18 @@ def find_launcher() -> Launcher:
 
 def package_version(name: str) -> str:
     """Version of an installed package, or "not installed"."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return installed(name)
+        return version(name)
     except PackageNotFoundError:
         return "not installed"
 
 
 def version_lines() -> list[str]:
     """One line per thing: spmdsim, Python, numpy, mpi4py and the MPI library behind it."""
+    import platform
+
     try:
         mpi = str(library())
     except WorldError as error:
@@ -176,3 +199,122 @@ def version_lines() -> list[str]:
         f"mpi4py {package_version('mpi4py')}",
         f"MPI {mpi}",
     ]
+
+
+# -- settings of a rank ----------------------------------------------------------------------------------
+
+
+def cores(together: bool = False) -> int:
+    """Cores this process may use: its affinity, and a container's share of time if that is less.
+
+    ``together`` are those of all ranks on this machine, as one of them sees it: launchers bind each to one, and are not
+    bound themselves.
+    """
+    try:
+        launcher = int(read_job_facts().get(LAUNCHER, os.getppid()))
+        available = len(os.sched_getaffinity(launcher if together else 0))
+    except (AttributeError, OSError):  # not on this system, or not there any more
+        available = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(available, max(1, ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return available
+
+
+def blas_threads(local_size: int, available: int) -> int:
+    """Threads per rank that fill the machine once: never more threads than cores.
+
+    >>> blas_threads(8, 2), blas_threads(2, 8)
+    (1, 4)
+    """
+    return max(1, available // max(1, local_size))
+
+
+def mpi_settings(job: Launched, available: int) -> dict[str, str]:
+    """Settings of the MPI library worth having on this machine; none is needed for correctness.
+
+    Ranks on one machine need no network, and looking for one costs Open MPI a second at start. More ranks than
+    cores must give way while they wait: an Open MPI that was told of enough slots does not see it itself.
+    """
+    if job.launcher != "Open MPI":
+        return {}
+    near = {"OMPI_MCA_btl": "^ofi,uct", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
+    crowded = {YIELD_VARIABLE: "1"}
+    return (near if job.local_size == job.size else {}) | (crowded if job.local_size > available else {})
+
+
+def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
+    """Set threads and MPI settings for a rank; nothing outside a launcher, and never over the user's own.
+
+    Call it first, before numpy and mpi4py are imported: both read their settings when they are loaded.
+    """
+    environ = os.environ if environ is None else environ
+    job = detect(environ)
+    if job is None:
+        return None
+    available = cores()
+    settings = mpi_settings(job, available)
+    if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
+        settings |= dict.fromkeys(THREAD_VARIABLES, str(blas_threads(job.local_size, available)))
+    settings["MPI4PY_CHECK_MPIEXEC"] = "0"  # each rank would warn of what is checked here
+    for name, value in settings.items():
+        environ.setdefault(name, value)
+    return job
+
+
+# -- library and launcher --------------------------------------------------------------------------------
+
+
+def require_mpi() -> MPI.Comm:
+    """Start MPI and return all ranks."""
+    try:
+        start_mpi()
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise WorldError(missing(f"{type(error).__name__}: {error}".splitlines()[0])) from None
+    check_size(MPI.COMM_WORLD.size, MPI.get_vendor()[0], detect())
+    return MPI.COMM_WORLD
+
+
+def check_launcher(job: Launched | None) -> None:
+    """Compare the launcher with the library before MPI starts, and each library complains in its own way."""
+    if job is None or job.size == 1 or job.launcher not in FAMILIES:
+        return
+    family = binary_interface()
+    if family not in FAMILIES.values() or family == FAMILIES[job.launcher]:
+        return
+    vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
+    raise WorldError(
+        f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but mpi4py loads {vendor}'s library, "
+        f"which would see {job.size} jobs of one rank: start with the mpirun of {vendor}, or with "
+        f"`spmdsim launch -n {job.size}`, which finds it"
+    )
+
+
+def binary_interface() -> str | None:
+    """The MPI family ("openmpi", "mpich") that an mpi4py made for several will load; None if it was made for one."""
+    try:
+        import mpi4py
+
+        if not list(Path(mpi4py.__path__[0]).glob("MPI.mpich*")):
+            return None
+        from mpi4py._mpiabi import _get_mpiabi  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    try:
+        family: str = _get_mpiabi()
+    except (RuntimeError, OSError):  # no library at all: said where MPI is started
+        return None
+    return family
+
+
+def check_size(size: int, vendor: str, job: Launched | None) -> None:
+    """Compare what MPI sees with what the launcher said."""
+    if job is None or job.size == size:
+        return
+    raise WorldError(
+        f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but MPI ({vendor}, through mpi4py) "
+        f"sees {size}: start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, "
+        "which finds it"
+    )

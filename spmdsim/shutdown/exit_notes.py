@@ -6,6 +6,7 @@ A rank's supervisor writes notes for a rank that cannot. Only a starter on this 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -134,3 +135,26 @@ def read_failures(folder: Path) -> list[Failure]:
     notes = sorted(folder.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
     told = [(note.name.removeprefix("rank_"), *note.read_text().partition("\n")) for note in notes]
     return [Failure(int(rank), int(code or 1), cause) for rank, code, _, cause in told]
+
+
+def to_shell_code(returncode: int) -> int:
+    """Return a process's exit code as shells have it: 128 + the signal if a signal ended it."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def describe_death(code: int) -> str:
+    """Return in words how a rank ended. A negative exit code is the signal that killed it.
+
+    >>> describe_death(-11), describe_death(5)
+    ('was killed by signal 11 (SIGSEGV)', 'ended with exit code 5 without a word')
+    """
+    if code > 0:
+        return f"ended with exit code {code} without a word"
+    if code == 0:
+        return "left in the middle of the program, by os._exit(0) or the like"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "of no name"
+    why = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({name}{why})"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Files whose frames say nothing at the top of a traceback.
-STARTERS = ("/launch/abort.py", "/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
+STARTERS = ("/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
 #: Given to the launcher to pass on what was printed: some drop it when the job is aborted right after.
 FORWARD_SECONDS = 0.2
 #: How long ending the job may take, by the starter or by MPI, before this rank goes by itself.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spmdsim.errors import many
-from spmdsim.launch.environment import prepare
+from spmdsim.launch.mpi import prepare
 from spmdsim.launcher import detect
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from spmdsim.cli import output
 from spmdsim.cli.launch import TASKS
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
-from spmdsim.launch import abort
+from spmdsim.launch import bootstrap
 from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
-from spmdsim.launch.environment import cores
-from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
+from spmdsim.launch.mpi import Launcher, cores, missing, related, vendor_in
 from spmdsim.launcher import Launched
 from spmdsim.tables import Table
 
@@ -74,7 +73,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys):
     def program():
         raise LayoutError("axis 'tp' is not in the mesh")
 
-    assert abort.guard(program, "spmdsim layout") == 2
+    assert bootstrap.guard(program, "spmdsim layout") == 2
     assert capsys.readouterr().err == "spmdsim layout: error: axis 'tp' is not in the mesh\n"
 
 
@@ -182,7 +181,7 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
     assert ("spmdsim plan: error: " in said.stderr) is wrong
     here |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
-    assert "spmdsim.launch.supervisor" in said.stderr.splitlines()[-1]
+    assert "spmdsim.launch.bootstrap" in said.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from spmdsim.errors import WorldError
-from spmdsim.launch import abort, environment, start
-from spmdsim.launch.abort import check_size
-from spmdsim.launch.environment import blas_threads, mpi_settings, prepare
+from spmdsim.launch import mpi, start
+from spmdsim.launch.mpi import blas_threads, check_size, mpi_settings, prepare
 from spmdsim.launcher import Launched, detect
 
 
@@ -49,22 +48,22 @@ def test_launchers_are_recognised(variables, expected):
 
 
 def test_threads_fill_the_cores_once(monkeypatch):
-    monkeypatch.setattr(environment, "cores", lambda: 8)
+    monkeypatch.setattr(mpi, "cores", lambda: 8)
     ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     environ = dict(ranks)
     prepare(environ)
-    assert {environ[name] for name in environment.THREAD_VARIABLES} == {"2"}
+    assert {environ[name] for name in mpi.THREAD_VARIABLES} == {"2"}
     assert [blas_threads(8, 2), blas_threads(3, 8), blas_threads(1, 8)] == [1, 2, 8]
 
 
 def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
     allowed = {0: {3}, 41: {0, 1, 2, 3}, os.getppid(): {2, 3}}
     monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
-    monkeypatch.setattr(environment, "Path", lambda path: Path("/nowhere"))  # no container's share of time
+    monkeypatch.setattr(mpi, "Path", lambda path: Path("/nowhere"))  # no container's share of time
     monkeypatch.delenv("SPMDSIM_JOB", raising=False)
-    assert (environment.cores(), environment.cores(together=True)) == (1, 2)
+    assert (mpi.cores(), mpi.cores(together=True)) == (1, 2)
     monkeypatch.setenv("SPMDSIM_JOB", '{"launcher": "41"}')
-    assert environment.cores(together=True) == 4
+    assert mpi.cores(together=True) == 4
 
 
 def test_the_users_own_settings_stay():
@@ -97,12 +96,12 @@ def test_a_launcher_of_another_mpi_is_noticed():
 
 @pytest.mark.parametrize("launcher, family", [("Open MPI", "mpich"), ("MPICH", "openmpi")])
 def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(monkeypatch, launcher, family):
-    monkeypatch.setattr(abort, "binary_interface", lambda: family)
+    monkeypatch.setattr(mpi, "binary_interface", lambda: family)
     with pytest.raises(WorldError, match=rf"launcher \({launcher}\) started 8 ranks, but mpi4py loads"):
-        abort.check_launcher(Launched(launcher, 0, 8, 8))
-    abort.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))
-    abort.check_launcher(Launched("Slurm", 0, 8, 8))
-    abort.check_launcher(None)
+        mpi.check_launcher(Launched(launcher, 0, 8, 8))
+    mpi.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))
+    mpi.check_launcher(Launched("Slurm", 0, 8, 8))
+    mpi.check_launcher(None)
 
 
 def test_a_rank_starts_no_ranks(monkeypatch):

@@ -133,7 +133,7 @@ def test_a_program_that_returns_a_code_is_given_the_time_to_say_why(tmp_path):
     """Rank 0 prints the report; the others, whose part is done, do not end it."""
     script = tmp_path / "returning.py"
     script.write_text(
-        "import sys, time\nfrom mpi4py import MPI\nfrom spmdsim.launch.abort import guard\n"
+        "import sys, time\nfrom mpi4py import MPI\nfrom spmdsim.launch.bootstrap import guard\n"
         "def program():\n    if MPI.COMM_WORLD.rank == 0:\n        time.sleep(3)\n        print('why')\n"
         "    return 1\n"
         "sys.exit(guard(program, 'returning'))\n"

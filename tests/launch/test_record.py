@@ -15,7 +15,7 @@ from processes import hear_ctrl_c, run_python, waited_for
 from trace_events import slices_of
 
 from spmdsim.errors import InputError
-from spmdsim.launch.job_starter import Recorded
+from spmdsim.launch.job_starter import LastCallFiles
 from spmdsim.worlds.trace.last_calls import LastCall, document, read, table
 
 PROGRAM = """\
@@ -172,7 +172,7 @@ def test_a_program_without_a_world_hears_no_signal(tmp_path, launcher, kind):
 
 
 def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
-    recorded = Recorded({"SPMDSIM_RECORD": str(tmp_path / "calls[1].txt")}, tmp_path)
+    recorded = LastCallFiles({"SPMDSIM_RECORD": str(tmp_path / "calls[1].txt")}, tmp_path)
     for name in (
         "calls[1].txt.5.part",
         "calls[1].rank0.txt.6.part",
@@ -180,8 +180,8 @@ def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
         "calls[1].rank2.txt",
     ):
         (tmp_path / name).touch()
-    recorded.clear()
-    recorded.say()
+    recorded.remove_partial_files()
+    recorded.print_paths()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["calls1.txt.7.part", "calls[1].rank2.txt"]
     assert capsys.readouterr().err == f"what the ranks called last is in {tmp_path / 'calls[1].rank2.txt'}\n"
 
