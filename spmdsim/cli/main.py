@@ -155,6 +155,28 @@ def declare(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -
 # ---------------------------------------------------------------- commands
 
 
+def add_limits(add: Callable[..., object], seconds: float) -> None:
+    """Declare the options of the limits with a parser's ``add_argument``. ``seconds`` is the default time limit."""
+    from spmdsim.launch.limits import LOADING, MEMORY_MIB, OUTPUT_MIB, WALL
+
+    often = f"seconds of processor time ({seconds:g}), by the clock {WALL} S + {LOADING}; 0: no limit"
+    texts = (
+        ("--time-limit", seconds, "S", often),
+        ("--memory-limit", MEMORY_MIB, "MIB", f"memory of the program ({MEMORY_MIB})"),
+        ("--output-limit", OUTPUT_MIB, "MIB", f"what it prints ({OUTPUT_MIB})"),
+    )
+    for name, default, unit, text in texts:
+        add(name, type=amount, default=float(default), metavar=unit, help=text)
+
+
+def run_command_limited(args: argparse.Namespace, body: Callable[[], int], reads: bool = False) -> int:
+    """Run a command's body within the limits of its arguments; see ``run_limited`` of ``spmdsim.launch.limits``."""
+    from spmdsim.launch.limits import MIB, Limits, run_limited
+
+    sizes = int(args.memory_limit * MIB), int(args.output_limit * MIB)
+    return run_limited(body, Limits(args.time_limit, *sizes), reads)
+
+
 @dataclass(frozen=True)
 class Command:
     """A command.
@@ -185,19 +207,15 @@ class Command:
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples, **listed)
         declare(parser, self.arguments)
         if self.limits is not None:
-            from spmdsim.launch.limits import add_limits
-
             add_limits(parser.add_argument, self.limits)
         parser.set_defaults(run=self._run, parser=parser)
 
     def _run(self, args: argparse.Namespace) -> int:
         if not self.program(args):
             return saying_unwritten(self.run, args)
-        from spmdsim.launch.limits import limited
-
         for module in self.judges:
             import_module(module)
-        return limited(args, lambda: saying_unwritten(self.run, args))
+        return run_command_limited(args, lambda: saying_unwritten(self.run, args))
 
 
 def command(

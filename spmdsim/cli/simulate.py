@@ -9,10 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.cli.command_parser import Parser
-from spmdsim.cli.main import Row, command, declare, flag, value, varied, whole
+from spmdsim.cli.main import (
+    Row,
+    add_limits,
+    command,
+    declare,
+    flag,
+    run_command_limited,
+    value,
+    varied,
+    whole,
+)
 from spmdsim.cli.output import emit_json, only_with, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
-from spmdsim.launch.limits import add_limits, limited
 
 DESCRIPTION = """\
 Run an ordinary mpi4py program on N virtual ranks in one process: no MPI and no mpi4py needed.
@@ -88,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     ours, arguments = split_rest(args.rest)
     if ours:
         _option_parser().parse_args(ours, namespace=args)
-    return limited(args, lambda: _simulate(args, arguments), reads=True)
+    return run_command_limited(args, lambda: _simulate(args, arguments), reads=True)
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:

@@ -18,7 +18,7 @@ from spmdsim.errors import InputError, SpmdError
 from spmdsim.labs.answers import answer_apart, function_of
 from spmdsim.labs.declaration import Lab, LabTask, lab
 from spmdsim.labs.judging import RANKS, first_mistake
-from spmdsim.launch.limits import Limits, mistake, run_limited
+from spmdsim.launch.limits import Limits, describe_mistake, run_limited
 from spmdsim.launcher import is_root, launched
 from spmdsim.reading import read_text
 from spmdsim.simulation import simulate
@@ -124,7 +124,7 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
             with answer_apart(program, task.name, ranks) as answer:
                 points, first = first_mistake(checker(answer))
     except (Exception, SystemExit) as error:
-        first = mistake(error)
+        first = describe_mistake(error)
     if launched():
         here = world(RANKS)
         everywhere = here.gather_objects([(points, first)] * len(here.ranks), "the grades of a lab")

@@ -15,7 +15,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.figures.layout_picture import box_text
-from spmdsim.launch.limits import mistake
+from spmdsim.launch.limits import describe_mistake
 from spmdsim.layout.pieces import Pieces
 from spmdsim.arrays import Tensor
 from spmdsim.worlds.trace import Trace, record
@@ -51,7 +51,7 @@ def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
     except NotImplementedError:
         return points, "not written yet: write your lines where it raises NotImplementedError"
     except (Exception, SystemExit) as error:
-        return points, mistake(error)
+        return points, describe_mistake(error)
     return points, None
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from spmdsim.collectives.foreign import Other
 from spmdsim.errors import InputError, NoAnswer
 from spmdsim.labs.plain_data import ELEMENTS, decode, encode
-from spmdsim.launch.limits import mistake
+from spmdsim.launch.limits import describe_mistake
 from spmdsim.simulation.data import constants
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import Datatype
@@ -246,7 +246,7 @@ class _Player:
             code = error.code if error.code is not None else 0
             return ["raised", "SystemExit", str(code), *_innermost(error)]
         except MemoryError as error:
-            return ["raised", "MemoryError", mistake(error), *_innermost(error)]
+            return ["raised", "MemoryError", describe_mistake(error), *_innermost(error)]
         except Exception as error:
             name = "" if isinstance(error, MPIError) else type(error).__name__
             return ["raised", name, str(error), *_innermost(error)]

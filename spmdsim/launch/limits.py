@@ -1,12 +1,11 @@
-"""A command that runs somebody's code, in a child process with limits: time, memory and output.
+"""Run a command's body, which runs a user's code, in a child process with limits of time, memory and output.
 
-The child is a fork, so it starts at once and knows all that its parent knows. It has to say that it came to its end:
-a process that is killed, or that the user's code ends with whatever exit code, is an error.
+The child is a fork: it starts at once and has the state of its parent. It reports its end through a pipe. A child that is
+killed, or that the user's code ends with any exit code, does not report and is an error.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import secrets
@@ -57,26 +56,6 @@ class Limits:
     output: int = OUTPUT_MIB * MIB
 
 
-def add_limits(add: Callable[..., object], seconds: float = SECONDS) -> None:
-    """Declare the options, with a parser's ``add_argument``."""
-    from spmdsim.cli.main import amount
-
-    often = f"seconds of processor time ({seconds:g}), by the clock {WALL} S + {LOADING}; 0: no limit"
-    texts = (
-        ("--time-limit", seconds, "S", often),
-        ("--memory-limit", MEMORY_MIB, "MIB", f"memory of the program ({MEMORY_MIB})"),
-        ("--output-limit", OUTPUT_MIB, "MIB", f"what it prints ({OUTPUT_MIB})"),
-    )
-    for name, default, unit, text in texts:
-        add(name, type=amount, default=float(default), metavar=unit, help=text)
-
-
-def limited(args: argparse.Namespace, body: Callable[[], int], reads: bool = False) -> int:
-    """Run a command's body within the limits of its arguments; see :func:`run_limited`."""
-    sizes = int(args.memory_limit * MIB), int(args.output_limit * MIB)
-    return run_limited(body, Limits(args.time_limit, *sizes), reads)
-
-
 def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
     """Run a function in a child process with limits.
 
@@ -98,11 +77,11 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
             child = os.fork()
         if child == 0:
             writes = {1 if stream is sys.stdout else 2: end for stream, (_, end) in zip(streams, pipes)}
-            _be_child(body, limits, writes, (report[1], word), reads, in_group)
+            _run_child(body, limits, writes, (report[1], word), reads, in_group)
         for _, end in (*pipes, report):
             os.close(end)
         pipes_of = dict(zip([end for end, _ in pipes], streams))
-        return _Watch(child, limits, pipes_of, report[0], in_group, word).run()
+        return _ChildWatch(child, limits, pipes_of, report[0], in_group, word).run()
 
 
 # -- the child ------------------------------------------------------------------------------------------
@@ -110,31 +89,31 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
 _memory = 0  # the limit of this process in bytes
 #: The limits of this process.
 current = Limits(0, 0, 0)
-#: Who else knows where the user's code is, if it runs in another process; they go when nobody needs them.
-where_else: WeakSet[Any] = WeakSet()
+#: The sandboxes of this process: the user's code may run in one of them.
+sandboxes: WeakSet[Any] = WeakSet()
 
 
-def memory_words() -> str:
-    """The memory limit of this process in words, to stand behind what is said of a lack of memory."""
+def describe_memory_limit() -> str:
+    """Return the memory limit of this process in words, to follow a message on a lack of memory."""
     return f" (the limit is {_memory // MIB:,} MiB: --memory-limit)" if _memory else ""
 
 
-def over_time(place: str) -> str:
-    """That the user's code has not ended, in words; ``messages`` is where it was, if that is known."""
-    return f"{place}{': ' * bool(place)}{_not_ended(current)}"
+def describe_overtime(place: str) -> str:
+    """Return the words for code that has not ended. ``place`` is its line, or empty."""
+    return f"{place}{': ' * bool(place)}{_describe_time_limit(current)}"
 
 
-def _not_ended(limits: Limits) -> str:
+def _describe_time_limit(limits: Limits) -> str:
     return f"it has not ended after {limits.seconds:g} s: --time-limit allows more"
 
 
-def ended_itself(status: int) -> str:
-    """That the user's code has ended its own process, in words."""
+def describe_own_exit(status: int) -> str:
+    """Return the words for code that has ended its own process."""
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
     return f"the program ended its own process with {how}: nothing can be said of it"
 
 
-def _be_child(
+def _run_child(
     body: Callable[[], int],
     limits: Limits,
     writes: dict[int, int],
@@ -142,7 +121,7 @@ def _be_child(
     reads: bool,
     in_group: bool,
 ) -> NoReturn:
-    """Run the function, say how it ended, and leave; nothing of the parent's goes on in here."""
+    """Run the function in the child, report how it ended, and exit. Nothing of the parent continues here."""
     me, said = os.getpid(), ""
     try:
         if not in_group:
@@ -153,9 +132,9 @@ def _be_child(
         for number, end in writes.items():
             os.dup2(end, number)
             name = "stdout" if number == 1 else "stderr"
-            setattr(sys, name, _like(getattr(sys, name), number))
-        _limit(limits, report[0], report[1])
-        said = _ended(body)
+            setattr(sys, name, _open_like(getattr(sys, name), number))
+        _set_limits(limits, report[0], report[1])
+        said = _run_body(body)
     finally:
         with suppress(BaseException):
             sys.stdout.flush()
@@ -165,14 +144,17 @@ def _be_child(
         leave(0)
 
 
-def _like(stream: TextIO, number: int) -> TextIO:
-    """A stream into a file descriptor that encodes as another stream does."""
+def _open_like(stream: TextIO, number: int) -> TextIO:
+    """Return a stream into a file descriptor with the encoding of another stream."""
     encoding, errors = getattr(stream, "encoding", None) or "utf-8", getattr(stream, "errors", None)
     return open(number, "w", encoding=encoding, errors=errors, closefd=False)
 
 
-def _ended(body: Callable[[], int]) -> str:
-    """How the function ended; what is no mistake of a user's is printed as any command's."""
+def _run_body(body: Callable[[], int]) -> str:
+    """Run the function and return how it ended: ``code N``, ``error TEXT`` or ``word TEXT`` for a wrong word.
+
+    Errors that are no mistake of the user are printed as those of any command.
+    """
     from spmdsim.launch.bootstrap import guard
 
     mistakes: list[SpmdError] = []
@@ -183,7 +165,7 @@ def _ended(body: Callable[[], int]) -> str:
         except (SpmdError, MemoryError, SystemExit) as error:
             if isinstance(error, SystemExit) and error.code:
                 raise
-            mistakes.append(error if isinstance(error, SpmdError) else InputError(mistake(error)))
+            mistakes.append(error if isinstance(error, SpmdError) else InputError(describe_mistake(error)))
         return 2
 
     code = guard(run, " ".join(["spmdsim", *sys.argv[1:2]])) & 0xFF
@@ -192,37 +174,37 @@ def _ended(body: Callable[[], int]) -> str:
     return f"code {code}"
 
 
-def mistake(error: BaseException) -> str:
-    """What the user's code has raised, in one line."""
+def describe_mistake(error: BaseException) -> str:
+    """Return in one line what the user's code has raised."""
     if isinstance(error, SpmdError):
         return str(error)
     if isinstance(error, MemoryError):
-        return f"{_where(error)}there is no more memory{memory_words()}"
+        return f"{_find_raise_place(error)}there is no more memory{describe_memory_limit()}"
     if isinstance(error, SystemExit):
-        return f"{_where(error)}sys.exit({error.code}) ends the program"
-    return f"{_where(error)}{type(error).__name__}: {one_line(error)}"
+        return f"{_find_raise_place(error)}sys.exit({error.code}) ends the program"
+    return f"{_find_raise_place(error)}{type(error).__name__}: {one_line(error)}"
 
 
-def users_place(frame: FrameType | None) -> str:
-    """The innermost line of the user's that a frame stands in; empty if there is none."""
-    while frame is not None and frame.f_code is not _be_child.__code__ and not _is_users(frame):
+def find_users_place(frame: FrameType | None) -> str:
+    """Return the innermost line of the user's code in a stack; empty if the stack has none."""
+    while frame is not None and frame.f_code is not _run_child.__code__ and not _is_users_frame(frame):
         frame = frame.f_back
-    if frame is None or frame.f_code is _be_child.__code__:
+    if frame is None or frame.f_code is _run_child.__code__:
         return ""  # it has not come to the user's code yet, or is past it
     return in_words(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _where(error: BaseException) -> str:
-    """The innermost line of the user's that an exception passed."""
+def _find_raise_place(error: BaseException) -> str:
+    """Return the innermost line of the user's code that an exception passed, and a colon; empty if it passed none."""
     words, trace = "", error.__traceback__
     while trace is not None:
-        if _is_users(trace.tb_frame):
+        if _is_users_frame(trace.tb_frame):
             words = f"{in_words(trace.tb_frame.f_code.co_filename, trace.tb_lineno)}: "
         trace = trace.tb_next
     return words
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_users_frame(frame: FrameType) -> bool:
     file, installed = (
         frame.f_code.co_filename,
         (PACKAGE, "<frozen", "<string>", os.path.dirname(os.__file__) + os.sep),
@@ -230,13 +212,13 @@ def _is_users(frame: FrameType) -> bool:
     return not file.startswith(installed) and "site-packages" not in file
 
 
-def _limit(limits: Limits, report: int, word: str) -> None:
-    """Set the limits of this process, and let it say where it is when it is over its time."""
+def _set_limits(limits: Limits, report: int, word: str) -> None:
+    """Set the limits of this process. At the time limit it reports its line and exits."""
     global _memory, current
     current = limits
 
     def over(_: int, frame: FrameType | None) -> None:
-        place = next(filter(None, (one.where() for one in where_else)), "") or users_place(frame)
+        place = next(filter(None, (one.find_place() for one in sandboxes)), "") or find_users_place(frame)
         with suppress(RuntimeError):  # it may be printing just now
             sys.stdout.flush()
         os.write(report, f"{word} at {place}\n".encode(errors="surrogateescape"))
@@ -250,29 +232,29 @@ def _limit(limits: Limits, report: int, word: str) -> None:
         return
     import numpy  # noqa: F401 - what the program itself needs is not the user's
 
-    _lower(resource.RLIMIT_CORE, 0, 0)
+    _lower_limit(resource.RLIMIT_CORE, 0, 0)
     _limit_time(limits.seconds + LOADING)
-    if limits.memory and (needed := _address_space()):
-        _lower(resource.RLIMIT_AS, needed + limits.memory, needed + limits.memory)
+    if limits.memory and (needed := _measure_address_space()):
+        _lower_limit(resource.RLIMIT_AS, needed + limits.memory, needed + limits.memory)
         _memory = limits.memory
 
 
 def start_clock() -> None:
-    """Here the user's code begins: its time counts from now on."""
+    """Count the time limit from now on, where the user's code begins."""
     if current.seconds:
         _limit_time(current.seconds)
 
 
 def _limit_time(seconds: float) -> None:
-    """Let this process take so much more time of a processor; never more than it was allowed before."""
+    """Let this process use ``seconds`` more of processor time, but never more than an earlier limit."""
     import resource
 
     if current.seconds:
         soft = math.ceil(time.process_time() + seconds)
-        _lower(resource.RLIMIT_CPU, soft, soft + LAST_SECONDS)
+        _lower_limit(resource.RLIMIT_CPU, soft, soft + LAST_SECONDS)
 
 
-def _lower(kind: int, soft: int, hard: int) -> None:
+def _lower_limit(kind: int, soft: int, hard: int) -> None:
     import resource
 
     most = resource.getrlimit(kind)[1]
@@ -280,7 +262,7 @@ def _lower(kind: int, soft: int, hard: int) -> None:
     resource.setrlimit(kind, (min(soft, most), min(hard, most)))
 
 
-def _address_space() -> int:
+def _measure_address_space() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -305,8 +287,8 @@ def measure_busy_seconds(process: int) -> tuple[float, float]:
     return status.seconds + sum(used for used, _ in below), waited + sum(waits for _, waits in below)
 
 
-class _Watch:
-    """Passes on what a child prints, and ends it at its limits."""
+class _ChildWatch:
+    """The parent's view of the child: print what the child prints, end it at its limits, report how it ended."""
 
     def __init__(
         self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool, word: str
@@ -320,27 +302,27 @@ class _Watch:
         self.deadline = math.inf if in_group else self.started + WALL * self.limit
 
     def run(self) -> int:
-        """Until the child has ended; its exit code."""
+        """Wait for the end of the child, and return its exit code."""
         try:
             try:
                 self._watch()
             except KeyboardInterrupt:
-                self._ask("interrupted")
+                self._request_place("interrupted")
                 self._watch()
         finally:
             self._kill()
             for end in (*self.streams, self.report):
                 os.close(end)
-        return self._verdict()
+        return self._report_end()
 
     def _watch(self) -> None:
-        """Until the child has reported, has ended, or was asked to end and does not."""
+        """Wait until the child reports, ends, or exceeds the time that it has after a request to end."""
         while not self.said.endswith(b"\n") and self.status is None:
             left = self.deadline - time.monotonic()
             if left <= 0 and self.why:
                 return
-            if left <= 0 and not self._works():
-                self._ask("time")
+            if left <= 0 and not self._extend_deadline():
+                self._request_place("time")
             self._read(min(max(left, 0), 0.2))
             done, status, used = os.wait4(self.child, os.WNOHANG)
             if done:
@@ -350,7 +332,7 @@ class _Watch:
         while self._read(0):
             pass
 
-    def _works(self) -> bool:
+    def _extend_deadline(self) -> bool:
         """Return True if the child may go on, and move the deadline.
 
         It was at work, or ready for it, a tenth of its time, and is not past what it may take by the clock.
@@ -378,7 +360,7 @@ class _Watch:
             return
         self.printed += len(data)
         if self.limits.output and self.printed > self.limits.output:
-            self._ask("output")
+            self._request_place("output")
             return
         if stream is sys.stderr:
             self.in_a_line = not data.endswith(b"\n")
@@ -388,8 +370,8 @@ class _Watch:
         else:
             stream.write(data.decode(errors="replace"))
 
-    def _ask(self, why: str) -> None:
-        """Ask the child where it is, and to end; it has a moment for that."""
+    def _request_place(self, why: str) -> None:
+        """Ask the child to report its line and to end, within ``LAST_WORDS`` seconds."""
         self.why, self.deadline = why, time.monotonic() + LAST_WORDS
         if self.status is None:
             os.kill(self.child, OVER)
@@ -403,7 +385,7 @@ class _Watch:
         if self.status is None:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
 
-    def _verdict(self) -> int:
+    def _report_end(self) -> int:
         secret, _, said = self.said.decode(errors="surrogateescape").strip().partition(" ")
         word, _, rest = said.partition(" ") if secret == self.secret else ("", "", "")
         at = f"{rest}: " if word == "at" and rest else ""
@@ -415,7 +397,7 @@ class _Watch:
             mebibytes = self.limits.output / MIB
             raise InputError(f"{at}it has printed more than {mebibytes:g} MiB: --output-limit allows more")
         if self.why == "time" or word == "at":
-            raise InputError(f"{at}{_not_ended(self.limits)}")
+            raise InputError(f"{at}{_describe_time_limit(self.limits)}")
         if self.said and not word:
             raise InputError("the program writes to the command's own pipe: nothing can be said of it")
         if word == "code":
@@ -424,4 +406,4 @@ class _Watch:
             error = InputError(rest)
             error.wrong_word = word == "word"
             raise error
-        raise InputError(ended_itself(self.status or 0))
+        raise InputError(describe_own_exit(self.status or 0))

@@ -1,4 +1,4 @@
-"""Somebody's code in a process of its own, which is asked questions and answers with plain data.
+"""Run a user's code in a separate process, which answers questions with plain data.
 
 Whoever judges code must not run it: it could change the judge. The process that runs it is a fork whose memory is its own;
 it has two pipes to who asks, and nothing else of theirs: no other open file, and no right to look into other processes.
@@ -56,62 +56,64 @@ class Sandbox:
             warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
             self._process = fork_below_reaper()
         if self._process == 0:
-            _be_apart(make, from_us, to_us)
+            _run_server(make, from_us, to_us)
         os.close(to_us)
         os.close(from_us)
-        limits.where_else.add(self)
-        self._hear()
+        limits.sandboxes.add(self)
+        self._read_answer()
 
     def ask(self, *question: Any) -> Any:
-        """The answer to a question."""
+        """Return the answer to a question. Raises NoAnswer."""
         if self._why:
             raise NoAnswer(self._why)
         with suppress(BrokenPipeError):
             _write(self._questions, json.dumps(question))
-        return self._hear()
+        return self._read_answer()
 
-    def _hear(self) -> Any:
-        kind, said = self._answer()
+    def _read_answer(self) -> Any:
+        kind, said = self._parse_answer()
         if kind == "error":
             raise NoAnswer(str(said))
         if kind == "answer":
             return said
-        self._give_up(
-            limits.over_time(str(said)) if kind == "at" else "the user's code writes what is no answer"
+        self._fail(
+            limits.describe_overtime(str(said))
+            if kind == "at"
+            else "the user's code writes what is no answer"
         )
 
-    def _give_up(self, why: str) -> NoReturn:
+    def _fail(self, why: str) -> NoReturn:
         self._why = why
         self.close()
         raise NoAnswer(why)
 
-    def _answer(self) -> tuple[Any, Any]:
-        line = self._line()
+    def _parse_answer(self) -> tuple[Any, Any]:
+        line = self._read_line()
         with suppress(ValueError, RecursionError):
             answer = json.loads(line)
             if isinstance(answer, list) and len(answer) == 2:
                 return answer[0], answer[1]
         return "", None
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         parts = [self._rest]
         while b"\n" not in parts[-1]:
             data = os.read(self._answers, 1 << 20)
             if not data:
-                self._end()
+                self._report_death()
             parts.append(data)
         line, _, self._rest = b"".join(parts).partition(b"\n")
         return line
 
-    def _end(self) -> NoReturn:
+    def _report_death(self) -> NoReturn:
         _, status, used = os.wait4(self._process, 0)
         self._process, code = 0, os.waitstatus_to_exitcode(status)
         over = 0 < limits.current.seconds <= used.ru_utime + used.ru_stime
         over = over and code in (-limits.OVER, -signal.SIGKILL)
-        self._give_up(limits.over_time("") if over else limits.ended_itself(code))
+        self._fail(limits.describe_overtime("") if over else limits.describe_own_exit(code))
 
-    def where(self) -> str:
-        """Where the code is that does not end; it has a moment to say so."""
+    def find_place(self) -> str:
+        """Return the line of code that does not end; empty if the process does not answer soon."""
         if not self._process:
             return ""
         with suppress(OSError):
@@ -128,7 +130,7 @@ class Sandbox:
         return ""
 
     def close(self) -> None:
-        """End the process, and all that it started."""
+        """End the process, and all processes that it started."""
         if self._process:
             with suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGTERM)
@@ -153,22 +155,22 @@ def _write(number: int, text: str) -> None:
 # -- the process ----------------------------------------------------------------------------------------
 
 
-def _be_apart(make: Callable[[], Serve], questions: int, answers: int) -> NoReturn:
-    """Answer questions until nobody asks any more; nothing of the parent's goes on in here."""
+def _run_server(make: Callable[[], Serve], questions: int, answers: int) -> NoReturn:
+    """Answer questions in the child until the parent closes the pipe. Nothing of the parent continues here."""
     me = os.getpid()
     try:
-        _give_up_rights()
+        _drop_rights()
         os.dup2(2, 1)
         sys.stdout = sys.stderr
-        _leave_open(questions, answers)
-        signal.signal(limits.OVER, lambda _, frame: _say_where(answers, frame))
+        _close_other_files(questions, answers)
+        signal.signal(limits.OVER, lambda _, frame: _write_place(answers, frame))
         limits.start_clock()
-        _serve(make, questions, answers, me)
+        _answer_questions(make, questions, answers, me)
     finally:
         limits.leave(0)
 
 
-def _serve(make: Callable[[], Serve], questions: int, answers: int, me: int) -> None:
+def _answer_questions(make: Callable[[], Serve], questions: int, answers: int, me: int) -> None:
     serve, rest = None, b""
     question: list[Any] | None = None
     while True:
@@ -180,7 +182,7 @@ def _serve(make: Callable[[], Serve], questions: int, answers: int, me: int) -> 
                 said = ["answer", serve(question)]
             text = json.dumps(said)
         except BaseException as error:
-            text = json.dumps(["error", limits.mistake(error)])
+            text = json.dumps(["error", limits.describe_mistake(error)])
         sys.stderr.flush()
         if os.getpid() != me:  # what the user's code has forked has nothing to say
             return
@@ -193,13 +195,13 @@ def _serve(make: Callable[[], Serve], questions: int, answers: int, me: int) -> 
         question = json.loads(line)
 
 
-def _say_where(answers: int, frame: FrameType | None) -> None:
-    _write(answers, json.dumps(["at", limits.users_place(frame)]))
+def _write_place(answers: int, frame: FrameType | None) -> None:
+    _write(answers, json.dumps(["at", limits.find_users_place(frame)]))
     limits.leave(1)
 
 
-def _leave_open(*numbers: int) -> None:
-    """Let all other open files lead nowhere: their numbers stay taken, so that who still owns one closes nothing else."""
+def _close_other_files(*numbers: int) -> None:
+    """Redirect all open files but these to the null device. Their numbers stay in use, so later closes are harmless."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     try:
         open_files = [int(name) for name in os.listdir("/proc/self/fd")]
@@ -212,7 +214,7 @@ def _leave_open(*numbers: int) -> None:
                 os.dup2(nowhere, number)
 
 
-def _give_up_rights() -> None:
+def _drop_rights() -> None:
     """Die with the parent, gain no rights, and as root lose those that reach into others (on Linux)."""
     set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
     set_process_option(NO_NEW_RIGHTS, 1)

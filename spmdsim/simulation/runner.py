@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.launch.limits import memory_words, start_clock
+from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.simulation.deadlock.explanation import on_stall
 from spmdsim.simulation.deadlock.wait_graph import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
@@ -241,7 +241,7 @@ def _exception(task: Task, error: BaseException) -> Problem:
     lines = [line for part in trace.format() for line in part.rstrip().split("\n")]
     name = type(error).__name__
     what = str(error) if str(error).startswith("MPI_") else f"{name}: {error}" if str(error) else name
-    what += memory_words() if isinstance(error, MemoryError) else ""
+    what += describe_memory_limit() if isinstance(error, MemoryError) else ""
     text = f"rank {task.rank} raises {what} at {place.where}"
     return Problem("exception", ERROR, text, (task.rank,), (place,), details=tuple(lines))
 
