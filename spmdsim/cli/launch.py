@@ -135,13 +135,13 @@ def _refuse_number_behind(args: argparse.Namespace) -> None:
 
 def default_ranks() -> int:
     """Return the number of ranks where the user names none, and print it: the tasks of the batch job, or one per core."""
-    from spmdsim.launch.mpi import cores
+    from spmdsim.launch.mpi import count_cores
 
     for variable in TASKS:
         if (tasks := os.environ.get(variable, "")).isdecimal() and int(tasks):
             remark(f"{many(int(tasks), 'rank')}, as {variable} says; -n N chooses another number")
             return int(tasks)
-    ranks = cores()
+    ranks = count_cores()
     remark(f"{many(ranks, 'rank')}, one per core; -n N chooses another number")
     return ranks
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError, SpmdError, many
-from spmdsim.launch.mpi import YIELD_VARIABLE, blas_threads, cores, package_version, prepare
+from spmdsim.launch.mpi import YIELD_VARIABLE, count_blas_threads, count_cores, package_version, prepare
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
 from spmdsim.shutdown.leftovers import find_leftovers, remove_path
@@ -58,7 +58,7 @@ def _software() -> Iterator[Diagnosis]:
 
 
 def _machine(job: Launched | None) -> Iterator[Diagnosis]:
-    available = cores(together=job is not None)
+    available = count_cores(together=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
         return
@@ -112,7 +112,7 @@ def _blas(job: Launched | None) -> Iterator[Diagnosis]:
             continue
         threads = int(info["num_threads"])
         text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {many(threads, 'thread')}"
-        fitting = blas_threads(job.local_size, cores()) if job else cores()
+        fitting = count_blas_threads(job.local_size, count_cores()) if job else count_cores()
         if job and threads > fitting:
             advice = f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
             yield Diagnosis("BLAS", "warning", text, advice)
@@ -125,10 +125,10 @@ def _blas(job: Launched | None) -> Iterator[Diagnosis]:
 
 def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
     """mpi4py, its MPI library, the launcher that belongs to it."""
-    from spmdsim.launch.mpi import find_launcher, library
+    from spmdsim.launch.mpi import find_launcher, find_library
 
     try:
-        lib = library()
+        lib = find_library()
     except SpmdError as error:
         yield Diagnosis("mpi4py", "broken", package_version("mpi4py"), str(error))
         return
@@ -221,7 +221,7 @@ def _waiting(comm: MPI.Comm) -> Diagnosis:
     if yielding:
         text += f", mpi_yield_when_idle={yielding}"
     job = detect()
-    if job and job.local_size > cores(together=True) and microseconds > 5000:
+    if job and job.local_size > count_cores(together=True) and microseconds > 5000:
         advice = f"waiting ranks do not give way: {YIELD_VARIABLE}=1, or fewer ranks"
         return Diagnosis("waiting", "warning", text, advice)
     return Diagnosis("waiting", "ok", text)

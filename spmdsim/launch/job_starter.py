@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 
 from spmdsim.errors import InputError, WorldError, many, working_folder
-from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
-from spmdsim.launch.mpi import THREAD_VARIABLES, Launcher, blas_threads, cores, find_launcher
+from spmdsim.launch.logs import echo_file, find_log, format_log_tail, prepare_blocks, prepare_logs
+from spmdsim.launch.mpi import THREAD_VARIABLES, Launcher, count_blas_threads, count_cores, find_launcher
 from spmdsim.launcher import give_job_facts, launched
 from spmdsim.settings import RANKS, RECORD
 from spmdsim.shutdown.exit_notes import (
@@ -93,13 +93,13 @@ def start(
             environment, command = {**os.environ, RANKS.name: str(n)}, list(argv)
         else:
             environment = rank_environment(n) | launcher.environment()
-            command = launcher.command(n, oversubscribe=n > cores()) + list(argv)
+            command = launcher.command(n, oversubscribe=n > count_cores()) + list(argv)
         environment |= env or {}
         give_job_facts(environment, folder=name, starter=str(os.getpid()))
         echoed = None
         if logs is not None:
             give_job_facts(environment, logs=str(logs.resolve()))
-            echoed = log_path(logs, 0) if shown else None
+            echoed = find_log(logs, 0) if shown else None
         elif blocks and launcher is not None:
             echoed = prepare_blocks(folder, environment)
         last_calls = LastCallFiles(environment, folder)
@@ -141,7 +141,7 @@ def require_startable(n: int, lockstep: bool = False) -> None:
 
 def rank_environment(n: int) -> dict[str, str]:
     """Return the environment of the ranks: this process's, with as many BLAS threads as fit."""
-    threads = dict.fromkeys(THREAD_VARIABLES, str(blas_threads(n, cores())))
+    threads = dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(n, count_cores())))
     return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
 
 
@@ -247,7 +247,7 @@ def report_end(
         if failure.cause and not (equal and failure.cause.startswith(BEFORE_MPI)):  # they have all said why
             sys.stderr.write(f"rank {failure.rank} of {ranks} {failure.cause}, the job ends\n")
         if logs is not None:
-            sys.stderr.write(log_tail(logs, failure.rank, failure.code))
+            sys.stderr.write(format_log_tail(logs, failure.rank, failure.code))
         return failure.code
     if code < 0:
         program = "the program" if launcher is None else launcher.path
@@ -317,7 +317,7 @@ def run_launcher(
     )
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=dies)
     if echoed is not None:
-        echo = threading.Thread(target=follow, args=(echoed, stop), daemon=True)
+        echo = threading.Thread(target=echo_file, args=(echoed, stop), daemon=True)
         echo.start()
 
     def end_job(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A log per rank, and a note from each rank that fails: how the starter knows who was first, and why."""
+"""What ranks print: a log per rank, or one file in which the prints of all ranks do not mix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def redirect_output(rank: int) -> None:
 
 
 def _open_log(folder: str, rank: int) -> TextIO:
-    path = log_path(Path(folder), rank)
+    path = find_log(Path(folder), rank)
     try:
         return path.open("w")
     except OSError as error:
@@ -46,7 +46,7 @@ def _open_log(folder: str, rank: int) -> TextIO:
 
 
 def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:
-    """The file that ranks print to, which the starter shows; they are told how long its terminal's lines are."""
+    """Make the file that all ranks print to, and return its path. The ranks get its name and the width of the terminal."""
     path = folder / "printed"
     path.touch()
     give_job_facts(environment, blocks=str(path))
@@ -67,7 +67,7 @@ class _InBlocks(io.TextIOWrapper):
 
 
 def print_in_blocks() -> None:
-    """Send what is printed to the file of all ranks, if there is one; launchers pass lines on in any order.
+    """Print to the file of all ranks, if there is one. Launchers pass lines on in any order.
 
     Ranks on other machines than the starter print as usual.
     """
@@ -94,10 +94,10 @@ class _Both(io.TextIOBase):
 
 
 @contextmanager
-def own_log(folder: str | None, rank: int) -> Iterator[None]:
-    """Inside the block, what this rank prints goes to its log, and rank 0's is shown, too.
+def open_own_log(folder: str | None, rank: int) -> Iterator[None]:
+    """Print to this rank's log inside of the block; rank 0 prints to the terminal, too.
 
-    For ranks that nobody started with logs: under ``mpirun`` itself, and in lock step.
+    Do nothing if ``spmdsim launch`` gave this rank a log, or if ``folder`` is empty.
     """
     if not folder or has_log():
         yield
@@ -132,12 +132,12 @@ def make_folder(log_dir: Path) -> None:
         raise InputError(f"--log-dir {log_dir} cannot be made: {error.strerror}") from None
 
 
-def log_path(log_dir: Path, rank: int) -> Path:
-    """The log of one rank."""
+def find_log(log_dir: Path, rank: int) -> Path:
+    """Return the path of one rank's log."""
     return log_dir / f"worker_{rank}.log"
 
 
-def follow(path: Path, stop: threading.Event) -> None:
+def echo_file(path: Path, stop: threading.Event) -> None:
     """Echo a growing file to stdout until ``stop``, and then to its end."""
     position = 0
     while True:
@@ -154,9 +154,9 @@ def follow(path: Path, stop: threading.Event) -> None:
         time.sleep(0.05)
 
 
-def log_tail(log_dir: Path, rank: int, code: int) -> str:
-    """Which rank failed, and the end of its log."""
-    path = log_path(log_dir, rank)
+def format_log_tail(log_dir: Path, rank: int, code: int) -> str:
+    """Return a line that names the failed rank, and the last lines of its log."""
+    path = find_log(log_dir, rank)
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     shown = [f"  | {line}" for line in lines[-TAIL_LINES:]] or ["  | (empty)"]
     return "\n".join([f"rank {rank} failed with exit code {code}; end of {path}:", *shown, ""])

@@ -78,7 +78,7 @@ class Launcher:
     vendor: str
 
     def command(self, n: int, oversubscribe: bool) -> list[str]:
-        """How to start ``n`` ranks of what follows on the command line."""
+        """Return the command that starts ``n`` ranks of what follows it."""
         if Path(self.path).name == "srun":
             return [self.path, "-n", str(n)]
         crowded = oversubscribe and self.vendor == "Open MPI"
@@ -86,32 +86,32 @@ class Launcher:
 
     @property
     def ended_by(self) -> int:
-        """The signal that ends it with all its ranks. MPICH's, if asked to, tells of ranks that it has killed itself."""
+        """The signal that ends the launcher with all ranks. After SIGTERM, MPICH's prints that it has killed ranks."""
         return signal.SIGKILL if self.vendor in MPICH_FAMILY else signal.SIGTERM
 
     def environment(self) -> dict[str, str]:
-        """Variables this launcher itself needs: Open MPI refuses root unless told twice."""
+        """Return the variables that the launcher needs: Open MPI refuses root unless two of them allow it."""
         if self.vendor == "Open MPI" and hasattr(os, "geteuid") and os.geteuid() == 0:
             return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {}
 
 
 @lru_cache(maxsize=1)
-def library() -> Library:
+def find_library() -> Library:
     """Ask mpi4py which library it loads."""
     command = [sys.executable, "-c", PROBE]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     lines = result.stdout.splitlines()
     if result.returncode or len(lines) < 3:
-        raise WorldError(missing(result.stderr))
+        raise WorldError(describe_missing(result.stderr))
     vendor, version = lines[0].split("|")
     return Library(vendor, version, lines[1], lines[2])
 
 
-def missing(error: str) -> str:
-    """One line that says what is missing, from what Python printed when mpi4py could not be loaded.
+def describe_missing(error: str) -> str:
+    """Return one line on what is missing, from what Python printed when it could not load mpi4py.
 
-    >>> missing("ModuleNotFoundError: No module named 'mpi4py'").split(":")[0]
+    >>> describe_missing("ModuleNotFoundError: No module named 'mpi4py'").split(":")[0]
     'mpi4py is not installed'
     """
     if "No module named 'mpi4py'" in error:
@@ -120,20 +120,20 @@ def missing(error: str) -> str:
     return f"mpi4py finds no MPI library ({last}): {INSTALL_MPI}"
 
 
-def vendor_of(launcher: str) -> str | None:
-    """Whose launcher a program is, by what it says with ``--version``."""
+def find_vendor(launcher: str) -> str | None:
+    """Return the vendor of a launcher, by what it prints for ``--version``; None if that names none."""
     try:
         command = [launcher, "--version"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return vendor_in(result.stdout + result.stderr)
+    return parse_vendor(result.stdout + result.stderr)
 
 
-def vendor_in(text: str) -> str | None:
-    """The vendor named in a launcher's version text.
+def parse_vendor(text: str) -> str | None:
+    """Return the vendor that a launcher's version text names, or None.
 
-    >>> vendor_in("mpirun (Open MPI) 5.0.11"), vendor_in("HYDRA build details:")
+    >>> parse_vendor("mpirun (Open MPI) 5.0.11"), parse_vendor("HYDRA build details:")
     ('Open MPI', 'MPICH')
     """
     open_mpi, intel = (r"Open MPI|OpenRTE|prte", "Open MPI"), (r"Intel", "Intel MPI")
@@ -141,26 +141,26 @@ def vendor_in(text: str) -> str | None:
     return next((vendor for pattern, vendor in vendors if re.search(pattern, text)), None)
 
 
-def candidates() -> Iterator[str]:
-    """Launchers that may be there, the most likely first."""
+def find_candidates() -> Iterator[str]:
+    """Yield the paths of launchers, the most likely first."""
     folders = [str(Path(sys.executable).parent), str(Path(sys.prefix) / "bin")]
     folders += filter(None, os.environ.get("PATH", "").split(os.pathsep))
     paths = (shutil.which(name, path=folder) for folder in folders for name in ("mpirun", "mpiexec"))
     yield from dict.fromkeys(path for path in paths if path)
 
 
-def related(launcher: str, library_vendor: str) -> bool:
-    """May this launcher start ranks of that library? Relatives of MPICH share their protocol."""
+def is_related(launcher: str, library_vendor: str) -> bool:
+    """Return True if a launcher can start ranks of a library. MPICH's relatives share its protocol."""
     return launcher == library_vendor or {launcher, library_vendor} <= MPICH_FAMILY
 
 
 def find_launcher() -> Launcher:
-    """The launcher that belongs to mpi4py's MPI."""
-    wanted = library().vendor
+    """Return the launcher that belongs to mpi4py's MPI. Raise WorldError if there is none."""
+    wanted = find_library().vendor
     others = []
-    for path in candidates():
-        vendor = vendor_of(path)
-        if vendor is not None and related(vendor, wanted):
+    for path in find_candidates():
+        vendor = find_vendor(path)
+        if vendor is not None and is_related(vendor, wanted):
             return Launcher(path, vendor)
         others.append(f"{path} ({vendor or 'unknown'})")
     srun = shutil.which("srun")
@@ -175,7 +175,7 @@ def find_launcher() -> Launcher:
 
 
 def package_version(name: str) -> str:
-    """Version of an installed package, or "not installed"."""
+    """Return the version of an installed package, or "not installed"."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -185,11 +185,11 @@ def package_version(name: str) -> str:
 
 
 def version_lines() -> list[str]:
-    """One line per thing: spmdsim, Python, numpy, mpi4py and the MPI library behind it."""
+    """Return a line each for spmdsim, Python, numpy, mpi4py and its MPI library."""
     import platform
 
     try:
-        mpi = str(library())
+        mpi = str(find_library())
     except WorldError as error:
         mpi = str(error)
     return [
@@ -204,11 +204,11 @@ def version_lines() -> list[str]:
 # -- settings of a rank ----------------------------------------------------------------------------------
 
 
-def cores(together: bool = False) -> int:
-    """Cores this process may use: its affinity, and a container's share of time if that is less.
+def count_cores(together: bool = False) -> int:
+    """Return the number of cores that this process may use: its affinity, or a container's share of time if that is less.
 
-    ``together`` are those of all ranks on this machine, as one of them sees it: launchers bind each to one, and are not
-    bound themselves.
+    Args:
+        together: count the cores of all ranks on this machine. A launcher binds each rank to one core, and not itself.
     """
     try:
         launcher = int(read_job_facts().get(LAUNCHER, os.getppid()))
@@ -222,17 +222,17 @@ def cores(together: bool = False) -> int:
         return available
 
 
-def blas_threads(local_size: int, available: int) -> int:
-    """Threads per rank that fill the machine once: never more threads than cores.
+def count_blas_threads(local_size: int, available: int) -> int:
+    """Return the threads per rank that fill the machine once: never more threads than cores.
 
-    >>> blas_threads(8, 2), blas_threads(2, 8)
+    >>> count_blas_threads(8, 2), count_blas_threads(2, 8)
     (1, 4)
     """
     return max(1, available // max(1, local_size))
 
 
-def mpi_settings(job: Launched, available: int) -> dict[str, str]:
-    """Settings of the MPI library worth having on this machine; none is needed for correctness.
+def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
+    """Return settings that make the MPI library faster on this machine. Results do not depend on them.
 
     Ranks on one machine need no network, and looking for one costs Open MPI a second at start. More ranks than
     cores must give way while they wait: an Open MPI that was told of enough slots does not see it itself.
@@ -253,10 +253,10 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
     job = detect(environ)
     if job is None:
         return None
-    available = cores()
-    settings = mpi_settings(job, available)
+    available = count_cores()
+    settings = choose_mpi_settings(job, available)
     if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
-        settings |= dict.fromkeys(THREAD_VARIABLES, str(blas_threads(job.local_size, available)))
+        settings |= dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(job.local_size, available)))
     settings["MPI4PY_CHECK_MPIEXEC"] = "0"  # each rank would warn of what is checked here
     for name, value in settings.items():
         environ.setdefault(name, value)
@@ -272,7 +272,7 @@ def require_mpi() -> MPI.Comm:
         start_mpi()
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise WorldError(missing(f"{type(error).__name__}: {error}".splitlines()[0])) from None
+        raise WorldError(describe_missing(f"{type(error).__name__}: {error}".splitlines()[0])) from None
     check_size(MPI.COMM_WORLD.size, MPI.get_vendor()[0], detect())
     return MPI.COMM_WORLD
 

@@ -18,7 +18,7 @@ from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import bootstrap
 from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
-from spmdsim.launch.mpi import Launcher, cores, missing, related, vendor_in
+from spmdsim.launch.mpi import Launcher, count_cores, describe_missing, is_related, parse_vendor
 from spmdsim.launcher import Launched
 from spmdsim.tables import Table
 
@@ -126,7 +126,7 @@ def test_the_doctor_answers_in_json():
 
 
 def test_the_doctor_sees_crowded_ranks(monkeypatch):
-    monkeypatch.setattr("spmdsim.launch.diagnosis.cores", lambda together=False: 2 if together else 1)
+    monkeypatch.setattr("spmdsim.launch.diagnosis.count_cores", lambda together=False: 2 if together else 1)
     crowded = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 8, 8))}
     roomy = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 2, 2))}
     assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")
@@ -150,12 +150,14 @@ def test_launchers_and_their_flags(monkeypatch):
 
 
 def test_vendors():
-    assert vendor_in("Intel(R) MPI Library for Linux* OS") == "Intel MPI"
-    assert vendor_in("something else") is None
-    assert related("MPICH", "Intel MPI")
-    assert not related("Open MPI", "MPICH")
-    assert missing("ModuleNotFoundError: No module named 'mpi4py'").startswith("mpi4py is not installed")
-    assert "libmpi.so" in missing("RuntimeError: cannot load MPI library\nlibmpi.so: cannot open")
+    assert parse_vendor("Intel(R) MPI Library for Linux* OS") == "Intel MPI"
+    assert parse_vendor("something else") is None
+    assert is_related("MPICH", "Intel MPI")
+    assert not is_related("Open MPI", "MPICH")
+    assert describe_missing("ModuleNotFoundError: No module named 'mpi4py'").startswith(
+        "mpi4py is not installed"
+    )
+    assert "libmpi.so" in describe_missing("RuntimeError: cannot load MPI library\nlibmpi.so: cannot open")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_a_number_of_ranks_that_nobody_gave_is_that_of_the_job_or_of_the_cores(v
     monkeypatch.setattr("spmdsim.launch.start", lambda n, *_, **__: n)
     ranks = main(["launch", __file__])
     said = capsys.readouterr().err
-    assert ranks == (6 if variable else cores()) and said.count("\n") == 1
+    assert ranks == (6 if variable else count_cores()) and said.count("\n") == 1
     assert said.startswith("6 ranks, as" if variable else f"{ranks} rank") and "-n N" in said
 
 

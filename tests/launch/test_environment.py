@@ -12,7 +12,7 @@ import pytest
 
 from spmdsim.errors import WorldError
 from spmdsim.launch import mpi, start
-from spmdsim.launch.mpi import blas_threads, check_size, mpi_settings, prepare
+from spmdsim.launch.mpi import check_size, choose_mpi_settings, count_blas_threads, prepare
 from spmdsim.launcher import Launched, detect
 
 
@@ -48,12 +48,12 @@ def test_launchers_are_recognised(variables, expected):
 
 
 def test_threads_fill_the_cores_once(monkeypatch):
-    monkeypatch.setattr(mpi, "cores", lambda: 8)
+    monkeypatch.setattr(mpi, "count_cores", lambda: 8)
     ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     environ = dict(ranks)
     prepare(environ)
     assert {environ[name] for name in mpi.THREAD_VARIABLES} == {"2"}
-    assert [blas_threads(8, 2), blas_threads(3, 8), blas_threads(1, 8)] == [1, 2, 8]
+    assert [count_blas_threads(8, 2), count_blas_threads(3, 8), count_blas_threads(1, 8)] == [1, 2, 8]
 
 
 def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
@@ -61,9 +61,9 @@ def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
     monkeypatch.setattr(mpi, "Path", lambda path: Path("/nowhere"))  # no container's share of time
     monkeypatch.delenv("SPMDSIM_JOB", raising=False)
-    assert (mpi.cores(), mpi.cores(together=True)) == (1, 2)
+    assert (mpi.count_cores(), mpi.count_cores(together=True)) == (1, 2)
     monkeypatch.setenv("SPMDSIM_JOB", '{"launcher": "41"}')
-    assert mpi.cores(together=True) == 4
+    assert mpi.count_cores(together=True) == 4
 
 
 def test_the_users_own_settings_stay():
@@ -80,11 +80,11 @@ def test_nothing_is_set_outside_a_launcher():
 
 
 def test_networks_are_left_alone_where_there_are_several_machines():
-    one = mpi_settings(Launched("Open MPI", 0, 8, 8), 2)
-    several = mpi_settings(Launched("Open MPI", 0, 16, 8), 2)
+    one = choose_mpi_settings(Launched("Open MPI", 0, 8, 8), 2)
+    several = choose_mpi_settings(Launched("Open MPI", 0, 16, 8), 2)
     assert one["OMPI_MCA_mtl"] == "^ofi"
     assert several == {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    assert mpi_settings(Launched("Open MPI", 0, 16, 8), 64) == {}
+    assert choose_mpi_settings(Launched("Open MPI", 0, 16, 8), 64) == {}
 
 
 def test_a_launcher_of_another_mpi_is_noticed():
