@@ -204,7 +204,7 @@ def test_a_plain_mpirun_writes_it_too(job):
 
 def test_what_cannot_be_recorded_is_refused(job):
     for options, why in {
-        ("--record", "none/calls.json"): "--record none/calls.json is no file that can be written",
+        ("--record", "none/calls.json"): "argument --record: cannot write 'none/calls.json'",
         ("--world", "lockstep", "--record", "x"): "--record shows ranks of MPI side by side",
     }.items():
         result = run_python("-m", "spmdsim", "launch", "-n", 3, *options, "program.py", "", cwd=job)
