@@ -88,4 +88,4 @@ def __dir__() -> list[str]:
 
 
 if (_here := _detect()) is not None and _here.size > 1:
-    import_module("spmdsim.shutdown.hooks").protect()  # a failure of this rank ends the job
+    import_module("spmdsim.shutdown.hooks").set_hooks()  # a failure of this rank ends the job

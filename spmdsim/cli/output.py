@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError, working_folder
 from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
-from spmdsim.shutdown.stop import READER_LEFT, describe, leave
+from spmdsim.shutdown.stop import READER_LEFT, describe_error, note_exit_code
 from spmdsim.tables import Table, strip_lines
 
 if TYPE_CHECKING:
@@ -305,8 +305,8 @@ def saying_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Na
     unwritten.clear()
     with printing():  # in a process of its own, too
         code = run(args)
-    remark(*[describe(error, args.parser.prog) for error in unwritten])
-    return leave(2) if unwritten else code
+    remark(*[describe_error(error, args.parser.prog) for error in unwritten])
+    return note_exit_code(2) if unwritten else code
 
 
 def chosen(args: argparse.Namespace, flags: str) -> list[str]:

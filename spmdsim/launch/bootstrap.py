@@ -39,7 +39,7 @@ from spmdsim.shutdown.phase_watch import (
     wait_for_end,
 )
 from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, read_status, set_process_option
-from spmdsim.shutdown.stop import active_world, exit_now, leave, stop
+from spmdsim.shutdown.stop import exit_now, find_active_world, note_exit_code, stop
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -86,7 +86,7 @@ def guard(program: Callable[[], int | None], name: str) -> int:
     try:
         code = program() or 0
         note_left(code)
-        return leave(code) if code and active_world() is not None else code
+        return note_exit_code(code) if code and find_active_world() is not None else code
     except BaseException as error:
         return stop(error, name, _join_world)
 

@@ -34,7 +34,7 @@ from spmdsim.shutdown.exit_notes import (
     read_failures,
     to_shell_code,
 )
-from spmdsim.shutdown.hooks import protect
+from spmdsim.shutdown.hooks import set_hooks
 from spmdsim.shutdown.leftovers import remove_segments, remove_session
 from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
@@ -128,7 +128,7 @@ def end_job_on_error(name: str = "program") -> None:
     Importing the package does so in every process that a launcher started. This function is for programs that set hooks of
     their own before, or that want another name in error lines.
     """
-    protect(name)
+    set_hooks(name)
 
 
 def require_startable(n: int, lockstep: bool = False) -> None:

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 MPI_FILE_KINDS = "socket:", "anon_inode:[event"
 #: The files of MPI that were open when a world was made, with what the system calls them.
 _mpi_files: dict[int, str] = {}
-_left_with: list[tuple[int, str]] = []
+_exit_reason: list[tuple[int, str]] = []
 
 
-def left_with() -> tuple[int, str]:
+def read_exit_reason() -> tuple[int, str]:
     """Return the exit code with which an exception ends this program, and the exception in words; 0 before that."""
-    return _left_with[0] if _left_with else (0, "")
+    return _exit_reason[0] if _exit_reason else (0, "")
 
 
-def protect(name: str | None = None) -> None:
+def set_hooks(name: str | None = None) -> None:
     """Set all hooks; ``name`` is what error lines call the program, the script's name by default."""
     hook_threads()
     hook_callbacks()
@@ -52,9 +52,9 @@ def protect(name: str | None = None) -> None:
     def leave() -> None:
         if stop.is_forked():
             stop.flush_output()
-            os._exit(left_with()[0])  # else MPI would end here, which the child has no part in
+            os._exit(read_exit_reason()[0])  # else MPI would end here, which the child has no part in
         if os.getpid() == process:
-            end_before_mpi(left_with()[0])
+            end_before_mpi(read_exit_reason()[0])
 
     atexit.register(leave)
 
@@ -71,7 +71,7 @@ def hook_exit() -> None:
     def code(error: SystemExit) -> object:
         value = member.__get__(error)
         if sys._getframe().f_back is None:
-            _left_with[:] = [(stop.exit_code(error), stop.exit_words(error))]
+            _exit_reason[:] = [(stop.find_exit_code(error), stop.describe_system_exit(error))]
         return value
 
     # Of a type that is written in C only its own dict takes a new attribute.
@@ -93,7 +93,7 @@ def _hook_failing_quick_exit() -> None:
     now, process = os._exit, os.getpid()
 
     def quick_exit(status: int) -> NoReturn:
-        comm = _several() if status and os.getpid() == process and job_folder() is None else None
+        comm = _find_several_ranks() if status and os.getpid() == process and job_folder() is None else None
         if comm is not None:
             frame: FrameType | None = sys._getframe(1)
             while frame and frame.f_back and frame.f_code.co_filename == __file__:
@@ -127,7 +127,7 @@ def hook_threads() -> None:
     def dies(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is SystemExit:
             return
-        comm = _several()
+        comm = _find_several_ranks()
         if comm is None:
             threading.__excepthook__(args)
             return
@@ -143,13 +143,13 @@ def hook_callbacks() -> None:
     before = sys.unraisablehook
 
     def dies(args: sys.UnraisableHookArgs) -> None:
-        comm, error = _several(), args.exc_value
+        comm, error = _find_several_ranks(), args.exc_value
         if comm is None or error is None or "atexit" not in (args.err_msg or ""):
             before(args)
             return
         stop.end_job(
-            f"rank {comm.rank} of {comm.size}, at exit:\n{stop.describe(error, '')}",
-            stop.exit_code(error) or 1,
+            f"rank {comm.rank} of {comm.size}, at exit:\n{stop.describe_error(error, '')}",
+            stop.find_exit_code(error) or 1,
         )
 
     sys.unraisablehook = dies
@@ -162,7 +162,7 @@ def hook_shutdown() -> None:
         return
 
     def shutdown() -> None:
-        comm = _several()
+        comm = _find_several_ranks()
         if comm is not None:
             watch_shutdown(comm.rank, comm.size, read_deadline())
         now()
@@ -175,19 +175,19 @@ def hook_exceptions(name: str | None = None) -> None:
 
     def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if stop.is_forked() and isinstance(error, SpmdError):
-            stop.write(stop.describe(error, name or Path(sys.argv[0]).name))
-            _left_with[:] = [(stop.exit_code(error), kind.__name__)]
+            stop.write(stop.describe_error(error, name or Path(sys.argv[0]).name))
+            _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
             return
-        if _several() is None:
+        if _find_several_ranks() is None:
             sys.__excepthook__(kind, error, trace)
-            _left_with[:] = [(stop.exit_code(error), kind.__name__)]
+            _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
             return
         try:
             code = stop.stop(error.with_traceback(trace), name or Path(sys.argv[0]).name)
         except BaseException as second:  # no memory to end well, most likely
             code = 1
             os.write(2, f"{kind.__name__}, and {type(second).__name__} while the job was ended\n".encode())
-        stop.leave_together(code)
+        stop.abort_together(code)
 
     sys.excepthook = dies
 
@@ -210,7 +210,7 @@ def _guarded(close: Callable[..., None], files: Callable[..., Iterable[int]]) ->
     @wraps(close)
     def guarded(*numbers: Any) -> None:
         for number in _mpi_files.keys() & set(files(*numbers)):
-            if _mpi_files[number] == _name_file(number) and stop.active_world() is not None:
+            if _mpi_files[number] == _name_file(number) and stop.find_active_world() is not None:
                 code, line = (frame := sys._getframe(1)).f_code, frame.f_lineno
                 call = f"{os.path.basename(code.co_filename)}:{line}: os.{close.__name__}"
                 raise WorldError(
@@ -228,7 +228,7 @@ def _name_file(number: int) -> str:
     return ""
 
 
-def _several() -> MPI.Comm | None:
+def _find_several_ranks() -> MPI.Comm | None:
     """Return all ranks, or None unless MPI runs here on several."""
-    comm = stop.active_world()
+    comm = stop.find_active_world()
     return comm if comm is not None and comm.size > 1 else None

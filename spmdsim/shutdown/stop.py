@@ -1,4 +1,4 @@
-"""What left a program on this rank is said once, with the rank named and its exit code kept, and the job ends."""
+"""End the job after a failure on this rank: print the cause once, name the rank, keep the exit code."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ exit_now = os._exit
 #: The exit code that all ranks leave with, once they have agreed on one.
 _agreed: list[int] = []
 #: What is done by the rank that ends the job, once it has said why.
-_before_end: list[Callable[[str], None]] = []
+_last_functions: list[Callable[[str], None]] = []
 
 
-def before_end(last: Callable[[str], None]) -> None:
-    """Have this done, with the reason, before the job ends because of what happened on a rank, by the one that ends it."""
-    _before_end.append(last)
+def run_before_end(last: Callable[[str], None]) -> None:
+    """Call a function with the reason before this rank ends the job."""
+    _last_functions.append(last)
 
 
-def _do_last(text: str) -> None:
-    while _before_end:
+def _run_last_functions(text: str) -> None:
+    while _last_functions:
         with suppress(Exception):  # the job ends all the same
-            _before_end.pop()((text.rstrip().splitlines() or [""])[-1])
+            _last_functions.pop()((text.rstrip().splitlines() or [""])[-1])
 
 
-def agree(code: int) -> None:
-    """All ranks of this job will leave with ``code``: none of them need end the others, however long they take."""
+def agree_on_code(code: int) -> None:
+    """Remember that all ranks of this job exit with ``code``, so that none of them ends the others."""
     _agreed[:] = [code]
 
 
@@ -66,7 +66,7 @@ _forked: list[int] = []
 
 
 def _note_fork() -> None:
-    if active_world() is not None:
+    if find_active_world() is not None:
         _forked.append(os.getpid())
 
 
@@ -75,7 +75,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_forked() -> bool:
-    """Whether this process is a child of a rank, that MPI runs in."""
+    """Return True if a rank with MPI has forked this process."""
     return bool(_forked)
 
 
@@ -87,8 +87,8 @@ def refusal_in_child(rank: int) -> str:
     )
 
 
-def active_world() -> MPI.Comm | None:
-    """All ranks, if MPI is running in this process already; it is never started here."""
+def find_active_world() -> MPI.Comm | None:
+    """Return all ranks if MPI runs in this process, else None. Never start MPI."""
     module = sys.modules.get("mpi4py.MPI")
     if _forked or module is None or not module.Is_initialized() or module.Is_finalized():
         return None
@@ -96,10 +96,10 @@ def active_world() -> MPI.Comm | None:
     return world
 
 
-def exit_code(error: BaseException) -> int:
-    """The exit code an exception stands for.
+def find_exit_code(error: BaseException) -> int:
+    """Return the exit code of a program that an exception ends.
 
-    >>> exit_code(SystemExit(5)), exit_code(SystemExit()), exit_code(ValueError())
+    >>> find_exit_code(SystemExit(5)), find_exit_code(SystemExit()), find_exit_code(ValueError())
     (5, 0, 1)
     """
     if isinstance(error, SystemExit):
@@ -111,29 +111,29 @@ def exit_code(error: BaseException) -> int:
     return 2 if isinstance(error, SpmdError) else 1
 
 
-def describe(error: BaseException, name: str) -> str:
-    """What to print about an error: one line for a user's mistake, the traceback for anything else."""
+def describe_error(error: BaseException, name: str) -> str:
+    """Return the text on an error: one line for a user's mistake, else the traceback."""
     if isinstance(error, SpmdError):
         return f"{name}: error: {error}"
     if isinstance(error, SystemExit):
         if isinstance(error.code, str):
             return error.code
-        return exit_words(error) if error.code else ""
-    return "".join(traceback.format_exception(without_starters(error))).rstrip()
+        return describe_system_exit(error) if error.code else ""
+    return "".join(traceback.format_exception(strip_starters(error))).rstrip()
 
 
-def exit_words(error: SystemExit) -> str:
-    """By which call a program ends, and where it stands if that is known.
+def describe_system_exit(error: SystemExit) -> str:
+    """Return the call that ends a program, and its line if that is known.
 
-    >>> exit_words(SystemExit(3))
+    >>> describe_system_exit(SystemExit(3))
     'sys.exit(3)'
     """
     name = "sys.exit" if type(error) is SystemExit else type(error).__name__
-    return f"{name}({error.code!r}){_where(error)}"
+    return f"{name}({error.code!r}){_find_users_line(error)}"
 
 
-def _where(error: BaseException) -> str:
-    """The user's line that an exception comes from, behind a comma; the last one, where all are somebody else's."""
+def _find_users_line(error: BaseException) -> str:
+    """Return a comma and the user's line that raised an exception; the innermost line if none is the user's."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
     foreign = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)), "<frozen")
@@ -141,8 +141,8 @@ def _where(error: BaseException) -> str:
     return "".join(f", at {os.path.basename(file)}:{line}" for file, line in (own or places)[-1:])
 
 
-def without_starters(error: BaseException) -> BaseException:
-    """The error with a traceback that begins in the user's program, not in what started it."""
+def strip_starters(error: BaseException) -> BaseException:
+    """Return the error with a traceback that begins in the user's program, not in its starter."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith(STARTERS):
         trace = trace.tb_next
@@ -152,11 +152,14 @@ def without_starters(error: BaseException) -> BaseException:
 
 
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
-    """Say once why the job stops, and return the exit code; does not return if other ranks still run.
+    """Print once why the job stops, and return the exit code. Do not return if other ranks still run.
 
-    ``name`` begins an error line; ``join`` starts MPI, if it does not run yet, to find out whether the others stop too.
+    Args:
+        error: what ends the program on this rank.
+        name: the begin of an error line.
+        join: starts MPI if it does not run yet, to learn whether the other ranks stop, too.
     """
-    code, text, job = exit_code(error), describe(error, name), detect()
+    code, text, job = find_exit_code(error), describe_error(error, name), detect()
     quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
     if is_forked():
         if not quiet_exit:
@@ -166,10 +169,10 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         note_left(0)
         return 0
     if isinstance(error, SystemExit) and code in _agreed:
-        return leave(code)
+        return note_exit_code(code)
     if job is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
         return _leave_quietly(error, code)
-    comm = active_world()
+    comm = find_active_world()
     noted = note_failure(code, f"{BEFORE_MPI} by {text}" if quiet_exit and comm is None else "")
     if comm is None and join is not None and job and not quiet_exit:
         comm = join(text, code)
@@ -194,10 +197,10 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     else:
         alone = len(reasons) < comm.size
         if alone or not quiet_exit:
-            _say_of_ranks(reasons, comm.size)
-        _do_last(text)
+            _print_reasons(reasons, comm.size)
+        _run_last_functions(text)
         if alone:
-            kill(code)
+            abort_job(code)
     return 0 if noted else code  # our starter knows; the launcher need not complain too
 
 
@@ -205,39 +208,39 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
 
 
 class Reason(NamedTuple):
-    """Why a rank stops, and whether it says what others did otherwise than the rest, and nothing of its own."""
+    """The text on why a rank stops, and whether the text is only about a difference between other ranks."""
 
     text: str
     of_others: bool
 
 
 def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """The reasons of all ranks that stop now, by rank, on the one that is to speak; None on the others.
+    """Return the reasons of the ranks that stop now, by rank, on the rank that prints them; None on the others.
 
-    A rank that stops alone leaves the others waiting for ever in their next collective, so it must abort the job. Ranks
-    that all stop (a wrong argument is wrong everywhere) should say so once and leave in peace. To tell the two apart,
-    each sends its reason to rank 0, which waits a moment for the rest. Point-to-point messages under a tag of our own
-    cannot be mixed up with whatever collective the other ranks are in.
+    If one rank stops alone, the others wait for ever in their next collective, so that rank must abort the job. If all ranks
+    stop (a wrong argument is wrong everywhere), they should print that once and exit without an abort. To tell the cases
+    apart, each rank sends its reason to rank 0, which waits ``seconds`` for the others. The messages have their own tag, so
+    no collective of the other ranks receives them.
     """
     if comm.rank:
-        return _report(comm, reason, seconds)
+        return _report_to_root(comm, reason, seconds)
     reasons, deadline = {0: reason}, time.monotonic() + seconds
     while len(reasons) < comm.size and time.monotonic() < deadline:
-        reasons |= _told(comm)
+        reasons |= _receive_reasons(comm)
         time.sleep(0.002)
     for rank in set(reasons) - {0}:
         comm.send(len(reasons) == comm.size, dest=rank, tag=TAG)
     return reasons
 
 
-def _told(comm: MPI.Comm) -> dict[int, Reason]:
-    """On rank 0: what ranks that stop have told it by now."""
+def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
+    """Return, on rank 0, the reasons that stopping ranks have sent so far."""
     there = [rank for rank in range(1, comm.size) if comm.Iprobe(source=rank, tag=TAG)]
     return {rank: comm.recv(source=rank, tag=TAG) for rank in there}
 
 
-def _report(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Tell rank 0 and wait for its answer; if none comes, rank 0 is not stopping and this rank speaks."""
+def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
+    """Send the reason to rank 0. Return None if rank 0 prints it, else the reason: then rank 0 does not stop."""
     request = comm.isend(reason, dest=0, tag=TAG)
     deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
     while time.monotonic() < deadline:
@@ -253,21 +256,21 @@ def _report(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason]
     return {comm.rank: reason}
 
 
-def speak_for_others(comm: MPI.Comm) -> None:
-    """As rank 0 of the job, before MPI ends here: say why other ranks stop that have told it so, and end the job.
+def end_job_for_others(comm: MPI.Comm) -> None:
+    """Print, on rank 0 before MPI ends, the reasons that stopping ranks have sent, and end the job.
 
     MPICH ends a rank without a word, and with it the job, if a message is left when it finalises.
     """
-    if comm.rank == 0 and (stopped := _told(comm)):
-        _say_of_ranks(stopped, comm.size)
-        kill(1)
+    if comm.rank == 0 and (stopped := _receive_reasons(comm)):
+        _print_reasons(stopped, comm.size)
+        abort_job(1)
 
 
-def _say_of_ranks(reasons: dict[int, Reason], size: int) -> None:
+def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     """Print each cause once, with its ranks unless all have it.
 
-    Ranks that only say what others did are victims of those that have a reason of their own; among themselves they say
-    the same, but that some came later and saw less.
+    Leave out ranks that only report a difference between others if a rank has a reason of its own. If none has, print one of
+    the reports: they are equal, but a later rank may have seen less.
     """
     told = sides(sorted(reasons.items()))
     own = sorted((ranks, reason.text) for ranks, reason in told if not reason.of_others)
@@ -281,17 +284,20 @@ def _say_of_ranks(reasons: dict[int, Reason], size: int) -> None:
 # -- the end ---------------------------------------------------------------------------------------------
 
 
-def leave(code: int) -> int:
-    """Leave with a code after all is done: MPI's end, where all ranks wait for each other, is the end of the job.
+def note_exit_code(code: int) -> int:
+    """Write a note of this rank's exit code after its work, and return the code for the launcher.
 
-    Rank 0 may still be printing what it has to say of this code, so nobody is hurried.
+    The job ends where all ranks wait for each other in MPI's end. Do not hurry them: rank 0 may still print.
+
+    Returns:
+        0 if a starter reads the note, so that the launcher prints nothing; else ``code``.
     """
     flush_output()
     return 0 if note_failure(code) else code  # our starter knows; the launcher need not complain too
 
 
 def _leave_quietly(error: BaseException, code: int) -> int:
-    """After Ctrl-C one line, and when who reads the output has left (``| head``) none: no traceback, as shells expect."""
+    """Print one line after Ctrl-C, and nothing if the output's reader has ended (``| head``); return the exit code."""
     if not isinstance(error, BrokenPipeError):
         if not error.args:  # else where it was is said already
             write("interrupted")
@@ -301,14 +307,14 @@ def _leave_quietly(error: BaseException, code: int) -> int:
     return READER_LEFT
 
 
-def kill(code: int) -> NoReturn:
+def abort_job(code: int) -> NoReturn:
     """End every rank of the job now."""
     flush_output()
-    _do_last(f"a rank ends the job with code {code}")
+    _run_last_functions(f"a rank ends the job with code {code}")
     note_end()
     if job_folder() is not None:
         time.sleep(ENDED_SECONDS)  # the starter ends the job, without the launcher's many words
-    comm = active_world()
+    comm = find_active_world()
     if comm is not None:
         time.sleep(FORWARD_SECONDS)
         last = threading.Timer(ENDED_SECONDS, exit_now, [code])
@@ -319,18 +325,18 @@ def kill(code: int) -> NoReturn:
     exit_now(code)
 
 
-def leave_together(code: int) -> NoReturn:
-    """Leave at once where all ranks do: rank 0 ends the job, so that the code is kept, and nobody waits for long."""
+def abort_together(code: int) -> NoReturn:
+    """Abort the job on rank 0, so that its code is kept; other ranks wait for that."""
     flush_output()
-    comm = active_world()
+    comm = find_active_world()
     if comm is None or comm.rank == 0:
-        kill(code)
+        abort_job(code)
     time.sleep(ENDED_SECONDS)
     exit_now(code)
 
 
 def ask_launcher_to_end(code: int) -> None:
-    """End the job where MPI does not run, if the launcher speaks PMI; others end it when they see this rank fail."""
+    """Ask the launcher to end a job without MPI, if it speaks PMI. Other launchers end it when this rank fails."""
     with suppress(OSError, KeyError, ValueError):
         descriptor = int(os.environ["PMI_FD"])
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -339,15 +345,15 @@ def ask_launcher_to_end(code: int) -> None:
 
 
 def end_job(text: str, code: int) -> NoReturn:
-    """Say why, and end every rank of the job now."""
+    """Print why, and end every rank of the job now."""
     note_failure(code)
     write(text)
-    _do_last(text)
-    kill(code)
+    _run_last_functions(text)
+    abort_job(code)
 
 
 def write(text: str) -> None:
-    """Write in one piece, so that the lines of several ranks do not mix; to stdout where stderr was closed."""
+    """Write a line to stderr in one piece, so that ranks do not mix; to stdout if stderr is closed."""
     flush_output()
     try:
         sys.stderr.write(text + "\n")
@@ -360,7 +366,7 @@ def write(text: str) -> None:
 
 
 def flush_output() -> None:
-    """Flush what is printed, where somebody may read it."""
+    """Flush stdout and stderr, unless they are closed."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or None
             stream.flush()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from spmdsim.shutdown.stop import FORWARD_SECONDS, agree
+from spmdsim.shutdown.stop import FORWARD_SECONDS, agree_on_code
 from spmdsim.sides import name_ranks, sides
 from spmdsim.testing.plugin import FAILED as FAILED_SOMEWHERE
 
@@ -279,7 +279,7 @@ class RankSession:
             outcome = FAILED if int(exitstatus) else PASSED
             self.agreement.meet("the session", "end", outcome)
             session.exitstatus = max(int(text) for text in self.agreement.texts(str(int(exitstatus))))
-        agree(int(session.exitstatus))  # rank 0 has the summary yet to print
+        agree_on_code(int(session.exitstatus))  # rank 0 has the summary yet to print
         yield
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

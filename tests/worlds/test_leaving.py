@@ -134,7 +134,7 @@ def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
 def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
     """Whoever raised it: one process, without MPI."""
     hooked = "import atexit, sys\nfrom spmdsim.shutdown import hooks\nhooks.hook_exit()\nhooks.hook_exit()\n"
-    result = run_python("-c", f"{hooked}atexit.register(lambda: print(hooks.left_with()))\n{ends}")
+    result = run_python("-c", f"{hooked}atexit.register(lambda: print(hooks.read_exit_reason()))\n{ends}")
     assert result.stdout.startswith(words), result
     assert result.returncode == int(words[1])
 
@@ -151,7 +151,7 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
     ],
 )  # fmt: skip
 def test_the_cause_is_said_and_not_its_victims(reasons, said, capsys):
-    stop._say_of_ranks({rank: stop.Reason(*reason) for rank, reason in reasons.items()}, 3)
+    stop._print_reasons({rank: stop.Reason(*reason) for rank, reason in reasons.items()}, 3)
     assert capsys.readouterr().err == said
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from mpi4py import MPI
 
 from spmdsim.shutdown.exit_notes import ASKED, ENDING, job_folder, note_recording, read_request
-from spmdsim.shutdown.stop import before_end, write
+from spmdsim.shutdown.stop import run_before_end, write
 from spmdsim.sides import name_ranks
 from spmdsim.worlds.agreement.descriptions import describe_exit
 from spmdsim.worlds.agreement.shared_board import RECORDS, SharedBoard
@@ -41,7 +41,7 @@ class LastCallWriter:
     def __init__(self, path: str) -> None:
         self.path, self.boards, self.size = path, list[SharedBoard](), MPI.COMM_WORLD.Get_size()
         self._lock, self._process = threading.Lock(), os.getpid()
-        before_end(lambda why: self.write(why, last=True))
+        run_before_end(lambda why: self.write(why, last=True))
         atexit.register(self._finish)
         self._hear()
 

@@ -21,10 +21,10 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError, WorldError
-from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, left_with
+from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, read_exit_reason
 from spmdsim.shutdown.leftovers import unlink_segments
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
-from spmdsim.shutdown.stop import end_job, speak_for_others, write
+from spmdsim.shutdown.stop import end_job, end_job_for_others, write
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement
 from spmdsim.worlds.agreement.node_memory import world_ranks
@@ -263,7 +263,7 @@ def _require_running(states: Mapping[int, int], deadline: float) -> None:
 
 
 def _leave(hurry: Hurry | None) -> None:
-    code, why = left_with()
+    code, why = read_exit_reason()
     if code:
         hurry = Hurry(why, code, silent=True)
     still = [one for one in _worlds if one.open]
@@ -276,5 +276,5 @@ def _leave(hurry: Hurry | None) -> None:
         if one.far and not code:
             one.meet_at_end()  # whoever ends answers no more
     if still and not any(one.of_job for one in still):  # else all have been waited for
-        speak_for_others(Counted.of(MPI.COMM_WORLD, still[0].comm.tally))
+        end_job_for_others(Counted.of(MPI.COMM_WORLD, still[0].comm.tally))
     PROCESS.stop()

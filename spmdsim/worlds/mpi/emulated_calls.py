@@ -21,7 +21,7 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
-from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, left_with
+from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, read_exit_reason
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import end_job, refusal_in_child
 from spmdsim.sides import name_ranks, number_of, sides
@@ -387,7 +387,7 @@ def _leave() -> None:
 def _wait_for_all() -> None:
     waiting, begin = [calls.leaving() for calls in _open], time.monotonic()
     told: list[MPI.Request] = []
-    code, why = left_with()
+    code, why = read_exit_reason()
     while not MPI.Request.Testall(waiting):
         if code and time.monotonic() - begin > HURRIED:
             me, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
