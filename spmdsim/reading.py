@@ -90,11 +90,11 @@ def require_file(path: str | Path, kind: str = "file") -> None:
 
     >>> require_file("/", "script")
     Traceback (most recent call last):
-    spmdsim.errors.InputError: '/' is a folder; give a script
+    spmdsim.errors.InputError: '/' is a folder, not a script
     """
     file = Path(path)
     if file.is_dir():
-        raise InputError(f"{str(path)!r} is a folder; give a {kind}")
+        raise InputError(f"{str(path)!r} is a folder, not a {kind}")
     if not file.exists():
         raise InputError(f"there is no {kind} {str(path)!r}")
     if not file.is_file():

@@ -276,7 +276,7 @@ def require_writable(text: str) -> None:
     path = Path(text)
     there = path if path.exists() else path.parent
     if path.is_dir():
-        wrong = "it is a folder; give a file"
+        wrong = "it is a folder, not a file"
     else:
         wrong = "" if os.access(there, os.W_OK) else os.strerror(EACCES if there.exists() else ENOENT)
     if wrong and beside_root():

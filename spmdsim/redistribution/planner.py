@@ -437,7 +437,7 @@ def _check_layouts(
         )
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
         raise PlanError(
-            f"plan: dst must be reduced where partial_target is False, got {src} -> {dst}, which waits for {dict(dst.partial)}; "
+            f"plan: dst must be reduced where partial_target is False, got {src} -> {dst}; "
             f"ask for {dst.reduced}"
         )
     if dst.partial and src.partial and dst.reduce_op != src.reduce_op:

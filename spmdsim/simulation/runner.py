@@ -13,6 +13,7 @@ from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
+from spmdsim.reading import require_file
 from spmdsim.simulation.deadlock.explanation import on_stall
 from spmdsim.simulation.deadlock.wait_graph import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
@@ -153,6 +154,7 @@ def _body(
 
 
 def _read(path: str) -> bytes:
+    require_file(path, "script")
     try:
         with open(path, "rb") as stream:
             return stream.read()

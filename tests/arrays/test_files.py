@@ -140,7 +140,7 @@ def test_bytes_are_tokens(tmp_path):
     for name, said in (
         ("none", "there is no file"),
         ("empty", "is empty"),
-        (".", "is a folder; give a file"),
+        (".", "is a folder, not a file"),
     ):
         (tmp_path / "empty").write_bytes(b"")
         with pytest.raises(InputError, match=said):

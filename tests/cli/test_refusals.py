@@ -106,10 +106,10 @@ WRONG = [
         )
         for option in options.split()
     ),
-    ((*PLAN, "--svg", "FOLDER"), "it is a folder; give a file"),
-    ((*PLAN, "--svg", ""), "cannot write '': it is a folder; give a file"),
+    ((*PLAN, "--svg", "FOLDER"), "it is a folder, not a file"),
+    ((*PLAN, "--svg", ""), "cannot write '': it is a folder, not a file"),
     *(
-        (words, "' is a folder; give a ")
+        (words, "' is a folder, not a ")
         for words in (
             ("launch", "-n", "1", "FOLDER"),
             ("search", "FOLDER", "-n", "2"),
@@ -119,8 +119,8 @@ WRONG = [
             ("labs", "check", "1", "FOLDER"),
         )
     ),
-    (("tune", "-n", "2", "-o", "FOLDER"), "it is a folder; give a file"),
-    (("launch", "-n", "1", "--record", "FOLDER", "PROGRAM"), "it is a folder; give a file"),
+    (("tune", "-n", "2", "-o", "FOLDER"), "it is a folder, not a file"),
+    (("launch", "-n", "1", "--record", "FOLDER", "PROGRAM"), "it is a folder, not a file"),
     ((*SEARCH[:3], "--heads", "4"), "program 'mlp' has no size 'heads'; it has layers, hidden, batch"),
     ((*PLAN[:1], "--src", "a=2,b=3: a,b", "--dst", "c=3,d: c,d", *PLAN[-2:]), "'d' in 'c=3,d' lacks a size"),
     (("labs",), "list|copy|check must be given: spmdsim labs list|copy|check"),

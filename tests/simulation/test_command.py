@@ -77,8 +77,10 @@ def test_exit_status(tmp_path: Path) -> None:
     assert command(script(tmp_path, "raise SystemExit(9 if comm.rank == 1 else 0)"), "--quiet") == 9
     assert command(script(tmp_path, "comm.Abort(4)"), "--quiet") == 4
     assert command(script(tmp_path, "1 / comm.rank"), "--quiet") == 1
-    with pytest.raises(InputError, match="cannot read the script"):
+    with pytest.raises(InputError, match="there is no script"):
         command(str(tmp_path / "missing.py"))
+    with pytest.raises(InputError, match="is a folder, not a script"):
+        command(str(tmp_path))
     with pytest.raises(InputError, match="0 ranks"):
         command(str(FOLDER / "pi.py"), "-n", "0")
     with pytest.raises(InputError, match="not valid Python"):
