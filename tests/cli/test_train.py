@@ -349,7 +349,7 @@ def test_places_of_files_are_refused_by_all_ranks_in_one_line(tmp_path, launcher
 
 def test_a_rate_that_is_no_number_is_refused(capsys):
     assert main([*LOCKSTEP, "-n", "2", "--rate", "nan"]) == 2
-    assert "must be a finite number, but got 'nan'" in capsys.readouterr().err
+    assert "must be a finite number from 0 on, but got 'nan'" in capsys.readouterr().err
 
 
 def test_labels_beyond_nine_are_named(tmp_path, capsys):
