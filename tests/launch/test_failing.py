@@ -173,7 +173,7 @@ def test_a_script_that_is_not_there(tmp_path):
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("ranks_in", ["mpi", "lockstep"])
+@pytest.mark.parametrize("ranks_in", ["mpi", "lockstep"], ids=["ranks", "one process"])
 def test_a_module_that_is_not_there(ranks_in):
     result = run_python("-m", "spmdsim", "launch", "-n", 2, "--world", ranks_in, "-m", "nomodule")
     assert (result.returncode, result.stderr) == (2, "nomodule: error: there is no module nomodule\n")
