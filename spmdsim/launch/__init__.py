@@ -7,8 +7,14 @@ loaded. ``spmdsim.shutdown`` ends a job whose rank fails, however the job was st
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spmdsim.launcher import Launched, detect, launched
 from spmdsim.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from spmdsim.launch.job_starter import end_job_on_error, start, start_self
+    from spmdsim.launch.mpi import prepare
 
 __all__ = ["Launched", "detect", "end_job_on_error", "launched", "prepare", "start", "start_self"]
 
