@@ -86,9 +86,9 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
     if isinstance(value, np.generic):  # a number like Python's, for who compares and records what is computed
-        number = Described(lambda index: array, repr(value))
+        source = Described(lambda index: array, repr(value))
         layout = Layout.replicated(like.layout.mesh, 0)
-        return type(like).from_global(number, layout, like.world, shape=(), dtype=array.dtype)
+        return type(like).from_global(source, layout, like.world, shape=(), dtype=array.dtype)
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
 
 
