@@ -92,13 +92,16 @@ def require_file(path: str | Path, kind: str = "file") -> None:
     Traceback (most recent call last):
     spmdsim.errors.InputError: '/' is a folder, not a script
     """
-    file = Path(path)
+    file, name = (
+        Path(path),
+        f"'{one_line(path)}'",
+    )  # as it is: what the terminal cannot write becomes a question mark
     if file.is_dir():
-        raise InputError(f"{str(path)!r} is a folder, not a {kind}")
+        raise InputError(f"{name} is a folder, not a {kind}")
     if not file.exists():
-        raise InputError(f"there is no {kind} {str(path)!r}")
+        raise InputError(f"there is no {kind} {name}")
     if not file.is_file():
-        raise InputError(f"{str(path)!r} is no ordinary file")
+        raise InputError(f"{name} is no ordinary file")
 
 
 def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> str:

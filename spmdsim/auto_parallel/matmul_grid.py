@@ -145,7 +145,7 @@ class GridProduct(Pictured):
         ]
         for name, words in self.others.items():
             none = f"no grid of {many(self.ranks, 'rank')} fits the matrices"
-            lines.append(f"{name}: {none if words is None else f'{number_text(words)} words'}")
+            lines.append(f"{name}: {none if words is None else words_text(words)}")
         return "\n".join(lines)
 
 
@@ -156,6 +156,15 @@ def number_text(words: float) -> str:
     ('1,234', '3.38', '0.0042')
     """
     return f"{words:,.0f}" if words >= 100 else f"{words:.3g}"
+
+
+def words_text(words: float) -> str:
+    """Return a number of words with its unit.
+
+    >>> words_text(1.0), words_text(0.5)
+    ('1 word', '0.5 words')
+    """
+    return f"{number_text(words)} word{'s' * (number_text(words) != '1')}"
 
 
 def _fits(grid: tuple[int, int, int], sizes: tuple[int, int, int]) -> bool:
