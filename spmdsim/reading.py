@@ -92,10 +92,9 @@ def require_file(path: str | Path, kind: str = "file") -> None:
     Traceback (most recent call last):
     spmdsim.errors.InputError: '/' is a folder, not a script
     """
-    file, name = (
-        Path(path),
-        f"'{one_line(path)}'",
-    )  # as it is: what the terminal cannot write becomes a question mark
+    file = Path(path)
+    # Not its repr: what the terminal cannot write becomes a question mark.
+    name = "'" + str(path).replace("\n", "\\n") + "'"
     if file.is_dir():
         raise InputError(f"{name} is a folder, not a {kind}")
     if not file.exists():
