@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 class Immutable(Pictured):
     """An immutable value: equal and hashed by the arguments that make it, which caches look up."""
 
-    __slots__ = ("__dict__", "__hash__", "_hash", "made_of")
+    __slots__ = ("__dict__", "_hash", "made_of")
 
     made_of: tuple[object, ...]
     _hash: int
 
     def _settle(self, names: Sequence[str], *values: object) -> None:
-        number = hash(values)  # whose own method answers in half of the time that a function here would take
-        facts = (*values, values, number, number.__int__)
-        for name, value in zip((*names, "made_of", "_hash", "__hash__"), facts):
+        for name, value in zip((*names, "made_of", "_hash"), (*values, values, hash(values))):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -49,6 +47,9 @@ class Immutable(Pictured):
         if type(self) is not type(other):  # asks no name of this file: none is left when Python ends
             return NotImplemented
         return self._hash == other._hash and self.made_of == other.made_of
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 #: Reductions that a partial value may wait for.
