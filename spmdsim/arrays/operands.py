@@ -13,8 +13,7 @@ from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, promoted
-from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.provenance import NUMBER
+from spmdsim.worlds.provenance import NUMBER, combine_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -125,7 +124,7 @@ def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, 
         ) from None
     number.flags.writeable = False
     # -1 and -2 have one hash, each nan has another.
-    origin = hash((value, value + 1)) & ORIGINS if value == value else 0
+    origin = combine_numbers(value, value + 1) if value == value else 0
     return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), origin
 
 

@@ -15,7 +15,8 @@ from spmdsim.core.tensor import Meta, pieces
 from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
 from spmdsim.layout.element_type import accumulator, is_float
 from spmdsim.nn.module import Parameter
-from spmdsim.worlds.base import ORIGINS, World
+from spmdsim.worlds.base import World
+from spmdsim.worlds.provenance import combine_numbers
 
 #: From a parameter to the layout of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]
@@ -77,7 +78,7 @@ class SavedState:
             arrays = self.state.get(id(parameter), ())
             for k in range(self.slots):
                 shards = arrays[k] if k < len(arrays) else _zeros(world, meta)
-                origin = hash((value.origin, k + 1)) & ORIGINS if world.compares else 0
+                origin = combine_numbers(value.origin, k + 1) if world.compares else 0
                 tensors[f"{name}.{self._slot_name(k)}"] = Tensor(world, meta, [*shards], origin=origin)
             tensors[f"{name}.step"] = _number(world, np.int64(self.counts.get(id(parameter), 0)))
         for name in self.saved_numbers if tensors else ():
@@ -148,7 +149,7 @@ def _number(world: World, number: np.generic) -> Tensor:
     """Return a number as a tensor of shape () that every rank of the world has."""
     meta = Meta.of(Mesh((world.size,), ("world",))(), (), number.dtype)
     shards = [np.asarray(number)] * len(world.ranks) if world.has_data else world.empties(meta)
-    return Tensor(world, meta, shards, origin=hash(number) & ORIGINS if world.compares else 0)
+    return Tensor(world, meta, shards, origin=combine_numbers(number) if world.compares else 0)
 
 
 def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) -> None:

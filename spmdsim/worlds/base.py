@@ -20,7 +20,6 @@ from spmdsim.layout.element_type import accumulator
 from spmdsim.worlds.current import entered, leave
 from spmdsim.worlds.machine_planner import MachinePlanner
 from spmdsim.worlds.programs import STEP_COLLECTIVES, Moved, Posted, Stages, StepProgram, forget
-from spmdsim.worlds.provenance import ORIGINS as ORIGINS
 from spmdsim.worlds.provenance import Provenance
 from spmdsim.worlds.trace import recorder, source_lines
 from spmdsim.worlds.trace.events import CollectiveEvent, group_size, received_counts, sent_counts

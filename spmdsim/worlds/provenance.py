@@ -124,7 +124,7 @@ class Provenance:
         if params and op.varying:  # the recipe's number does not depend on them
             number += number_of(*[params.get(name) for name in op.varying])
         numbers = (*map(_origin, operands),)
-        origin: int = hash((number, *numbers)) & ORIGINS
+        origin = combine_numbers(number, *numbers)
         self.note(origin, recipe.title, numbers, params if op.shows_parameters else None)
         return origin
 
@@ -132,14 +132,14 @@ class Provenance:
         """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
         number = recipe.number + k + result + 1
         numbers = (*map(_origin, gradients),)
-        origin: int = hash((number, *numbers)) & ORIGINS
+        origin = combine_numbers(number, *numbers)
         self.note(origin, recipe.title + BACKWARD, (*numbers, result))
         return origin
 
     def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
         """Return the number of a sum of gradients."""
         operands = (*map(_origin, tensors),)
-        origin = hash(operands) & ORIGINS
+        origin = combine_numbers(*operands)
         self.note(origin, "a sum of gradients", operands)
         return origin
 
@@ -160,7 +160,7 @@ class Provenance:
         """Return the number of a tensor that all ranks make now: a hash of its kind and of how many it has."""
         number = _number_of_kind(kind)
         counted = self._counts[number % KINDS] = self._counts[number % KINDS] + 1
-        origin: int = hash((number, counted)) & ORIGINS
+        origin = combine_numbers(number, counted)
         self.note(origin, TENSOR, parameters=(kind, counted))
         return origin
 
@@ -198,6 +198,15 @@ def number_of(*facts: Any) -> int:
     return crc32(repr(alike(facts)).encode())
 
 
+def combine_numbers(*numbers: Any) -> int:
+    """Return one provenance number for several numbers in this order, equal in all processes.
+
+    >>> combine_numbers(1, 2) == combine_numbers(1, 2) != combine_numbers(2, 1)
+    True
+    """
+    return hash(numbers) & ORIGINS
+
+
 def computed_origin(
     world: Any,
     name: str,
@@ -217,7 +226,7 @@ def computed_origin(
     if world.provenance is None:
         return 0
     facts = (number_of(name),) if facts is None else facts
-    origin: int = hash((*facts, *operands)) & ORIGINS
+    origin = combine_numbers(*facts, *operands)
     world.provenance.note(origin, name, operands, parameters)
     return origin
 
