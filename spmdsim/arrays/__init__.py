@@ -1,4 +1,4 @@
-"""What a global tensor does beyond core: made from anything, checked, saved, filled with random numbers.
+"""Create, check, save, index and compute global tensors.
 
 Its operators accept operands that are no tensors, and strategies as users write them.
 """

@@ -144,7 +144,7 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
 
 
 def _on_first(world: World, action: Callable[[], None], words: str) -> None:
-    """What the process of rank 0 does to files; where it cannot, all ranks raise an error that begins with these words."""
+    """Run an action on files in the process of rank 0. If it fails, all ranks raise an error that begins with ``words``."""
     problem = None
     try:
         if 0 in world.ranks:

@@ -270,7 +270,7 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where a stored member's bytes begin: its local header has its own name and extra lengths."""
+    """Return where the bytes of a stored member begin, by its local header, whose name and extra field have lengths of their own."""
     with path.open("rb") as stream:
         stream.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", stream.read(4))

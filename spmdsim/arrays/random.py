@@ -201,7 +201,7 @@ def _source(
     dtype: Any,
     seed: int,
 ) -> tuple[Described, dict[str, Any]]:
-    """What tensors are made of: a function of an index, and how large and of which type the whole is."""
+    """Return a function of an index that draws a block, and the shape and type of the whole tensor. InputError for other types."""
     kind, size = np.dtype(dtype), tuple(shape)
     if kind.kind not in "fV":
         raise InputError(f"random tensors are of floating types, not {kind}")

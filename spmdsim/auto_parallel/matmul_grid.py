@@ -164,7 +164,8 @@ def words_text(words: float) -> str:
     >>> words_text(1.0), words_text(0.5)
     ('1 word', '0.5 words')
     """
-    return f"{number_text(words)} word{'s' * (number_text(words) != '1')}"
+    number = number_text(words)
+    return f"{number} word{'s' * (number != '1')}"
 
 
 def _fits(grid: tuple[int, int, int], sizes: tuple[int, int, int]) -> bool:

@@ -30,7 +30,7 @@ FURTHER = {
     "virtual_div": " (MindSpore divides gradients by it if this is the loss)",
     "micro_shards": " (virtual ranks of each device)",
 }
-"""What MindSpore derives besides layouts, and what it means."""
+"""Facts that MindSpore derives besides layouts, and their meaning."""
 
 MOST_JSON_RANKS = 5_000_000
 """Rank numbers in one JSON document (replica lists grow with the square of the mesh)."""

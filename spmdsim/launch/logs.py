@@ -1,4 +1,4 @@
-"""What ranks print: a log per rank, or one file in which the prints of all ranks do not mix."""
+"""Keep what ranks print: a log per rank, or one file in which the prints of all ranks do not mix."""
 
 from __future__ import annotations
 

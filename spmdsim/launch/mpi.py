@@ -1,4 +1,4 @@
-"""Which MPI this Python uses: its launcher, its settings, and whether library and launcher belong together.
+"""Find the MPI that this Python uses: its launcher, its settings, and whether library and launcher belong together.
 
 A launcher of another MPI starts N jobs of one rank each, silently. So a launcher is taken only if it says it is
 of the vendor that mpi4py was built for: first the one beside the running Python (MPI from wheels), then PATH.

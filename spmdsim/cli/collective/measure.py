@@ -1,4 +1,4 @@
-"""What the measuring commands share: ranks, patterns whose sums are exact, the library's own calls, timing."""
+"""Measure calls for the commands that time collectives: ranks, patterns whose sums are exact, the library's own calls, timing."""
 
 from __future__ import annotations
 
