@@ -38,7 +38,12 @@ from spmdsim.shutdown.phase_watch import (
     run_beside,
     wait_for_end,
 )
-from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, read_status, set_process_option
+from spmdsim.shutdown.processes import (
+    SIGNAL_WITH_PARENT,
+    can_watch_processes,
+    read_status,
+    set_process_option,
+)
 from spmdsim.shutdown.stop import exit_now, find_active_world, note_exit_code, stop
 
 if TYPE_CHECKING:
@@ -58,6 +63,8 @@ JOIN_SECONDS = 4.0
 
 def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int:
     """Run a program as a rank, or in the process of the user's command; return the exit code of this process.
+
+    In a job of ``spmdsim launch`` this forks: the child returns, the process that called becomes its supervisor and exits.
 
     Args:
         program: gets what the launcher says of this rank, None outside of a job; returns an exit code, or None for 0.
@@ -126,7 +133,7 @@ def start_supervisor(job: Launched | None) -> None:
         # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     folder = exit_notes.job_folder()
-    if job is None or folder is None or LAUNCHER in read_job_facts() or not hasattr(os, "pidfd_open"):
+    if job is None or folder is None or LAUNCHER in read_job_facts() or not can_watch_processes():
         return
     give_job_facts(os.environ, launcher=str(os.getppid()))
     sys.stdout.flush()

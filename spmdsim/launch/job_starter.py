@@ -339,6 +339,10 @@ def run_launcher(
             sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
         return 128 + number
     finally:
+        if process.poll() is None:  # another Ctrl-C came while the job was ended
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         stop.set()
         remove_session(process.pid)
         if echo is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import shutil
@@ -117,7 +118,7 @@ def open_own_log(folder: str | None, rank: int) -> Iterator[None]:
 def prepare_logs(log_dir: Path) -> None:
     """Make the folder, and remove the logs of an earlier run."""
     make_folder(log_dir)
-    for old in log_dir.glob("worker_*.log"):
+    for old in log_dir.glob("worker_[0-9]*.log"):
         if not old.is_dir():
             old.unlink()
 
@@ -138,8 +139,8 @@ def find_log(log_dir: Path, rank: int) -> Path:
 
 
 def echo_file(path: Path, stop: threading.Event) -> None:
-    """Echo a growing file to stdout until ``stop``, and then to its end."""
-    position = 0
+    """Echo a growing file to stdout until ``stop``, and then to its end; nothing more once nobody reads stdout."""
+    position, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
     while True:
         last = stop.is_set()
         if path.is_file():
@@ -147,8 +148,11 @@ def echo_file(path: Path, stop: threading.Event) -> None:
                 file.seek(position)
                 text = file.read()
             position += len(text)
-            sys.stdout.write(text.decode(errors="replace"))
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(decoder.decode(text, final=last))
+                sys.stdout.flush()
+            except BrokenPipeError:
+                return
         if last:
             return
         time.sleep(0.05)

@@ -98,9 +98,12 @@ class Launcher:
 
 @lru_cache(maxsize=1)
 def find_library() -> Library:
-    """Ask mpi4py which library it loads."""
+    """Ask mpi4py which library it loads. Raise WorldError if it finds none, or gives no answer for a minute."""
     command = [sys.executable, "-c", PROBE]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        raise WorldError(describe_missing("loading it takes more than a minute")) from None
     lines = result.stdout.splitlines()
     if result.returncode or len(lines) < 3:
         raise WorldError(describe_missing(result.stderr))

@@ -85,7 +85,7 @@ def start_beside(work: Callable[[], None]) -> tuple[int, int]:
 
 @contextmanager
 def run_beside(work: Callable[[], None]) -> Iterator[None]:
-    """Run a function in a child process while this process is in the block."""
+    """Run ``work`` in a child process during the block. It has to end soon after :func:`wait_for_end` returns True."""
     write_end, child = start_beside(work)
     try:
         yield
@@ -124,7 +124,10 @@ def read_marks(seconds: float) -> bytes | None:
 
 
 def end_watched_process(text: str, code: int) -> None:
-    """Print why, and end the watched process and its job. For the child."""
+    """Print ``text`` and ask the launcher to end the job; kill the watched process if it has not ended after a second.
+
+    The child calls this, about its parent.
+    """
     os.write(2, f"{text}\n".encode())
     note_failure(code)
     note_end()
@@ -173,7 +176,10 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
 
 
 def find_waiting_ranks(job: Launched) -> list[int]:
-    """Return the other ranks that wait in MPI's start for this one; none if this process does not see all ranks."""
+    """Return the other ranks that seem to wait in MPI's start: they have loaded ``mpi4py.MPI`` and poll for events.
+
+    Return none if this process does not see all ranks.
+    """
     here = {} if job.local_size < job.size else _list_rank_processes()
     return [rank for rank in sorted(here) if rank != job.rank and any(map(_is_starting_mpi, here[rank]))]
 

@@ -55,13 +55,13 @@ def list_children(process: int) -> list[int]:
 
 
 def list_mapped_files(process: int) -> list[str] | None:
-    """Return the paths of the files in the memory of a process, or None if the system does not tell them."""
+    """Return the paths of the files that a process has mapped, or None if the system does not tell them."""
     try:
         lines = (PROC / str(process) / "maps").read_bytes().decode(errors="replace").splitlines()
     except OSError:
         return None
     fields = [line.split(maxsplit=5) for line in lines]
-    return [line[5].removesuffix(" (deleted)") for line in fields if len(line) == 6]
+    return [line[5].removesuffix(" (deleted)") for line in fields if len(line) == 6 and line[5][0] == "/"]
 
 
 def set_process_option(option: int, value: int) -> None:
@@ -72,7 +72,7 @@ def set_process_option(option: int, value: int) -> None:
 
 @contextmanager
 def make_unreadable() -> Iterator[None]:
-    """Let no process of the same user look into this one, or change it, inside of the block."""
+    """Forbid other processes of this user to read or change this one, inside of the block."""
     before = 1
     with suppress(Exception):
         before = max(ctypes.CDLL(None).prctl(_IS_READABLE, 0, 0, 0, 0), 0)
@@ -81,3 +81,14 @@ def make_unreadable() -> Iterator[None]:
         yield
     finally:
         set_process_option(READABLE, before)
+
+
+def can_watch_processes() -> bool:
+    """Return True if this system tells when a process ends. Old kernels and some containers refuse it at run time."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True

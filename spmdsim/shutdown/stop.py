@@ -136,7 +136,7 @@ def _find_users_line(error: BaseException) -> str:
     """Return a comma and the user's line that raised an exception; the innermost line if none is the user's."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
-    foreign = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)), "<frozen")
+    foreign = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)) + os.sep, "<frozen")
     own = [place for place in places if not place[0].startswith(foreign) and "-packages" not in place[0]]
     return "".join(f", at {os.path.basename(file)}:{line}" for file, line in (own or places)[-1:])
 

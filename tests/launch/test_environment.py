@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from spmdsim.errors import WorldError
 from spmdsim.launch import mpi, start
+from spmdsim.launch.logs import echo_file
 from spmdsim.launch.mpi import check_size, choose_mpi_settings, count_blas_threads, prepare
 from spmdsim.launcher import Launched, detect
+from spmdsim.shutdown.processes import can_watch_processes
 
 
 @pytest.mark.parametrize(
@@ -130,3 +134,34 @@ def test_ranks_without_mpi4py_say_what_to_install():
     )
     assert result.returncode != 0
     assert re.search(r"started 2 ranks, but mpi4py cannot be loaded .* pip install mpi4py", result.stderr)
+
+
+def test_a_growing_log_is_echoed_whole(tmp_path, monkeypatch):
+    """A character may be cut between two reads, and the reader of stdout may leave."""
+    log, stop, stream = tmp_path / "worker_0.log", threading.Event(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    whole = "café".encode()
+    log.write_bytes(whole[:-1])
+    echo = threading.Thread(target=echo_file, args=(log, stop))
+    echo.start()
+    while not stream.getvalue():
+        stop.wait(0.01)
+    with log.open("ab") as file:
+        file.write(whole[-1:])
+    stop.set()
+    echo.join()
+    assert stream.getvalue() == "café"
+
+    def leave(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(stream, "write", leave)
+    echo_file(log, stop)
+
+
+def test_systems_that_refuse_to_watch_processes(monkeypatch):
+    def refuse(_: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    assert not can_watch_processes()
