@@ -86,7 +86,7 @@ def _unreadable(path: object, fails: str, kind: str, why: str) -> InputError:
 
 
 def require_file(path: str | Path, kind: str = "file") -> None:
-    """Raise InputError unless the path is an ordinary file: it is a folder or a device, or nothing is there.
+    """Raise InputError if the path is missing, a folder, or no ordinary file, such as a device.
 
     >>> require_file("/", "script")
     Traceback (most recent call last):

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, SupportsIndex
+from typing import IO, Any
 
 import numpy as np
 
@@ -36,12 +36,12 @@ class FileArray:
     read: Callable[[Index], np.ndarray]
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """Read the elements at slices and whole numbers, at most one per dim; IndexError past the end."""
+        """Read a block at slices and whole numbers, ``...`` only last. InputError for other indices, IndexError past the end."""
         parts = index if isinstance(index, tuple) else (index,)
         if parts and parts[-1] is Ellipsis:
             parts = parts[:-1]
         if len(parts) > len(self.shape) or not all(
-            isinstance(part, (slice, SupportsIndex)) for part in parts
+            isinstance(part, (slice, int, np.integer)) and not isinstance(part, bool) for part in parts
         ):
             raise InputError(
                 f"an array in a file is read at up to {many(len(self.shape), 'slice')} or whole numbers, not at {index!r}; "
@@ -55,7 +55,7 @@ class FileArray:
                 picks.append(slice(None, None, -1 if span.step < 0 else 1))
                 span = (span[::-1] if span.step < 0 else span) if span else range(0)
             else:
-                span = range(size)[part : part + 1 or None]
+                span = range(size)[int(part) : int(part) + 1 or None]
                 picks.append(0)
             spans.append(slice(span.start, span.stop, span.step))
         return self.read(tuple(spans))[tuple(picks)]

@@ -145,7 +145,7 @@ class GridProduct(Pictured):
         ]
         for name, words in self.others.items():
             none = f"no grid of {many(self.ranks, 'rank')} fits the matrices"
-            lines.append(f"{name}: {none if words is None else words_text(words)}")
+            lines.append(f"{name}: {none if words is None else format_words(words)}")
         return "\n".join(lines)
 
 
@@ -158,10 +158,10 @@ def number_text(words: float) -> str:
     return f"{words:,.0f}" if words >= 100 else f"{words:.3g}"
 
 
-def words_text(words: float) -> str:
-    """Return a number of words with its unit.
+def format_words(words: float) -> str:
+    """Format a number of words with its unit.
 
-    >>> words_text(1.0), words_text(0.5)
+    >>> format_words(1.0), format_words(0.5)
     ('1 word', '0.5 words')
     """
     number = number_text(words)

@@ -356,7 +356,7 @@ def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> 
 
 
 def _matmul(args: argparse.Namespace) -> int:
-    from spmdsim.auto_parallel.matmul_grid import best_grid, number_text, words_text
+    from spmdsim.auto_parallel.matmul_grid import best_grid, format_words, number_text
 
     try:
         m, k, n = (int(size) for size in args.matmul.split(","))
@@ -371,7 +371,7 @@ def _matmul(args: argparse.Namespace) -> int:
         say(str(product))
         if ran:
             say(
-                f"run in {ran['world']}: a rank receives {words_text(ran['words'])} at most, predicted "
+                f"run in {ran['world']}: a rank receives {format_words(ran['words'])} at most, predicted "
                 f"{number_text(product.words)}; largest error {ran['error']:.1e}"
             )
     sys.stdout.flush()

@@ -263,7 +263,7 @@ def test_files_are_indexed_as_arrays(kind, index, tmp_path):
 def test_indices_that_files_do_not_take(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((5, 4)))
     array = open_array(tmp_path / "x.npy")
-    for index in (None, [0, 1], (0, 0, 0)):
+    for index in (None, [0, 1], (0, 0, 0), True, np.array([1, 2])):
         with pytest.raises(
             InputError, match=r"is read at up to 2 slices or whole numbers, not at .*array\[:\] is all of it"
         ):

@@ -120,10 +120,10 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
 
 
 def _substitute(tensor: Tensor) -> Tensor:
-    """Return the tensor that a recorded function gets for an argument: another one with the same values.
+    """Return a tensor on the same arrays that stands for an argument while the function is recorded.
 
-    So the function's own tensors that share arrays with an argument are not taken for it. A leaf stays itself, because its
-    gradient is stored in it.
+    So the function's own tensors that share arrays with an argument are not taken for it. An argument that requires a
+    gradient stands for itself, because its gradient is stored in it.
     """
     if tensor.requires_grad:
         return tensor

@@ -237,7 +237,7 @@ class CallRecorder(recorder.Trace):
 
 
 def own_views(arrays: Sequence[Any]) -> list[Any]:
-    """Return views of arrays that no other tensor has; ranks that share an array share its view."""
+    """Return a new view of each array, an object that no tensor has yet; equal entries get the same view."""
     views = {id(array): array.view() for array in arrays}
     return [views[id(array)] for array in arrays]
 

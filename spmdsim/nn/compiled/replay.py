@@ -229,7 +229,7 @@ def _aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
 
 
 def rebuild(like: Sequence[Any], parts: Iterable[Any]) -> Any:
-    """Return a list or tuple of the kind of another one, with these parts.
+    """Build a list, tuple or named tuple of the type of ``like`` from ``parts``.
 
     >>> rebuild((1, 2), [3, 4])
     (3, 4)
