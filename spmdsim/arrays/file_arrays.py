@@ -45,7 +45,7 @@ class FileArray:
         ):
             raise InputError(
                 f"an array in a file is read at up to {many(len(self.shape), 'slice')} or whole numbers, not at {index!r}; "
-                "array[:] is all of it in memory"
+                "array[...] is all of it in memory"
             )
         picks: list[int | slice] = []
         spans: list[slice] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import namedtuple
+from collections import Counter, namedtuple
+from decimal import Decimal
 from types import MethodType
 
 import numpy as np
@@ -800,3 +801,23 @@ def test_ranks_whose_arguments_share_arrays_on_some_only_agree(world):
     for one, other in [(x, x), (x, y), (y, x), (x, x), (y, y)]:
         total = both(one, other.to(partial)).full()
         assert (total == one.full() + other.full()).all()
+
+
+@pytest.mark.ranks(2)
+def test_values_that_are_equal_but_not_the_same_and_containers_of_other_classes(world):
+    x = Tensor.from_global(np.ones(2), Mesh((2,), ("x",))("x"), world)
+    start = spmdsim.compile(lambda x, r: x * r.start)
+    assert [start(x, r).full()[0] for r in (range(1, 1), range(5, 5))] == [1, 5]
+    digits = spmdsim.compile(lambda x, d: x * len(str(d)))
+    assert [digits(x, Decimal(d)).full()[0] for d in ("1.0", "1.00")] == [3, 4]
+    rate = spmdsim.compile(lambda c, x: x * c["rate"])
+    with pytest.raises(UsageTypeError, match="but got a Counter; make"):
+        rate(Counter(rate=3), x)
+
+
+def test_results_keep_the_class_of_a_dialects_tensors():
+    import spmdsim.dialects.paddle as paddle
+
+    doubled = spmdsim.compile(lambda x: x * 2)
+    x = paddle.to_tensor(np.ones(3, np.float32))
+    assert {type(doubled(x)) for _ in range(3)} == {type(x * 2)}

@@ -7,8 +7,10 @@ Ranks compare and traces show the collectives of a replay like those of the func
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy, deepcopy
+from copy import deepcopy
+from dataclasses import is_dataclass
 from functools import partial, update_wrapper
+from numbers import Number
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -18,7 +20,7 @@ from spmdsim.arrays.watch import watchers
 from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.compiled.call_recorder import CallRecorder
-from spmdsim.nn.compiled.replay import Replay, rebuild
+from spmdsim.nn.compiled.replay import Replay, is_sequence, rebuild
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.guard import guards
 from spmdsim.worlds.trace import recorder
@@ -101,9 +103,9 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
             )
         tensors.append(value)
         return value.meta, value.requires_grad, value.world
-    if isinstance(value, (list, tuple)):
+    if is_sequence(value):
         return type(value), *[_key(part, tensors, name) for part in value]
-    if isinstance(value, dict):
+    if type(value) is dict:
         return dict, *[(_key(key, [], name), _key(part, tensors, name)) for key, part in value.items()]
     if isinstance(value, frozenset):
         return frozenset, frozenset(_key(part, [], name) for part in value)
@@ -116,7 +118,9 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
             f"{name} is compiled, and takes tensors and values that can be hashed, but got a {type(value).__name__}; "
             "make a tensor of it with Tensor.from_global"
         ) from None
-    return type(value), value
+    # Values of these types are equal although a function can tell them apart, as range(1, 1) and range(5, 5).
+    told_apart = repr(value) if isinstance(value, (range, Number)) or is_dataclass(value) else ""
+    return type(value), value, told_apart
 
 
 def _substitute(tensor: Tensor) -> Tensor:
@@ -134,12 +138,10 @@ def _substitute(tensor: Tensor) -> Tensor:
 
 def _substituted(value: Any, substitutes: dict[int, Tensor]) -> Any:
     """Return an argument with other tensors in its tuples, lists and dicts."""
-    if isinstance(value, (list, tuple)):
+    if is_sequence(value):
         return rebuild(value, [_substituted(part, substitutes) for part in value])
-    if isinstance(value, dict):
-        same = copy(value)
-        same.update({key: _substituted(part, substitutes) for key, part in value.items()})
-        return same
+    if type(value) is dict:
+        return {key: _substituted(part, substitutes) for key, part in value.items()}
     return substitutes[id(value)] if isinstance(value, Tensor) else value
 
 
@@ -147,9 +149,9 @@ def _detached(result: Any) -> Any:
     """Return a result with tensors of its own, as a replay does: without history, each in its place another one."""
     if isinstance(result, Tensor):
         return type(result)(result.world, result.meta, result.held, name=result.name, origin=result.origin)
-    if isinstance(result, dict):
+    if type(result) is dict:
         return {key: _detached(part) for key, part in result.items()}
-    return rebuild(result, map(_detached, result)) if isinstance(result, (list, tuple)) else result
+    return rebuild(result, map(_detached, result)) if is_sequence(result) else result
 
 
 @explained

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spmdsim.arrays import Tensor
 from spmdsim.core.recipe import Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import local_gradients
@@ -153,7 +152,9 @@ class Assignment(Entry):
         old, held = self.parameter.tensor, state.values[self.number]
         assert old is not None
         provenance = state.provenance((3, self.place))
-        self.parameter.tensor = Tensor(state.world, self.meta, held, old.requires_grad, old.name, provenance)
+        self.parameter.tensor = type(old)(
+            state.world, self.meta, held, old.requires_grad, old.name, provenance
+        )
         state.assigned.add(id(self.parameter))
         state.updated.pop(id(self.parameter), None)
         for number in self.released:

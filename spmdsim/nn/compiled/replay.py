@@ -49,7 +49,7 @@ class Replay(Pictured):
         gradients_before: place of each leaf, number of its earlier gradient's value if that is read, and that gradient's
             meta if there is one.
         gradients: place of a leaf that has another gradient afterwards, the gradient's meta (None: it has none) and number.
-        results: number and meta of each tensor in the function's result.
+        results: number, meta and class of each tensor in the function's result.
     """
 
     def __init__(self, recorded: CallRecorder, result: Any) -> None:
@@ -63,9 +63,9 @@ class Replay(Pictured):
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
         self.numbers = [number for number, _, _ in recorded.before]
         self.gradients = self._changed_gradients(recorded)
-        self.results: list[tuple[int, Meta]] = []
+        self.results: list[tuple[int, Meta, type[Tensor]]] = []
         self._form = self._result_form(recorded, result)
-        outputs = {number for number, meta in self.results}
+        outputs = {number for number, _, _ in self.results}
         outputs |= {number for _, meta, number in self.gradients if meta is not None}
         self._release_values(outputs)
         read = outputs.union(*[call.inputs for call in self.calls])
@@ -104,12 +104,12 @@ class Replay(Pictured):
                     "its .detach()"
                 )
             place = len(self.results)
-            self.results.append((recorded.number(result.held, "its result"), result.meta))
+            self.results.append((recorded.number(result.held, "its result"), result.meta, type(result)))
             return lambda tensors: tensors[place]
-        if isinstance(result, (list, tuple)):
+        if is_sequence(result):
             forms = [self._result_form(recorded, element) for element in result]
             return lambda tensors: rebuild(result, [form(tensors) for form in forms])
-        if isinstance(result, dict):
+        if type(result) is dict:
             named = {key: self._result_form(recorded, element) for key, element in result.items()}
             return lambda tensors: {key: form(tensors) for key, form in named.items()}
         if not isinstance(result, CONSTANTS):
@@ -183,10 +183,11 @@ class Replay(Pictured):
         # Number by places, because which values share an array may differ between ranks.
         for k, meta, number in self.gradients:
             origin = state.provenance((1, k))
-            leaves[k].grad = None if meta is None else Tensor(world, meta, values[number], origin=origin)
+            leaf = leaves[k]
+            leaf.grad = None if meta is None else type(leaf)(world, meta, values[number], origin=origin)
         results = [
-            Tensor(world, meta, values[number], origin=state.provenance((2, k)))
-            for k, (number, meta) in enumerate(self.results)
+            kind(world, meta, values[number], origin=state.provenance((2, k)))
+            for k, (number, meta, kind) in enumerate(self.results)
         ]
         return self._form(results)
 
@@ -226,6 +227,11 @@ def _aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
     places: dict[int, int] = {}
     first = tuple([places.setdefault(id(tensor), k) for k, tensor in enumerate(tensors)])
     return first if len(places) < len(first) else ()
+
+
+def is_sequence(value: object) -> bool:
+    """Return True for a list, a tuple or a named tuple; other classes that derive from them may be built otherwise."""
+    return type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
 def rebuild(like: Sequence[Any], parts: Iterable[Any]) -> Any:
