@@ -25,13 +25,7 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     },
     "assumptions": {"alpa": ("cost_models", "alpa_settings")},
     "search": {"double_recursion": ("mindspore.double_recursion", "double_recursion")},
-    "boxing": {"oneflow": ("oneflow.sbp_boxing", "")},
-    "signatures": {"oneflow": ("oneflow.signatures", "")},
-    "signature table": {"oneflow": ("oneflow.signature_table", "")},
-    "choice of signatures": {"oneflow": ("oneflow.signatures", "")},
-    "agreement of ranks": {"oneflow": ("oneflow.rank_agreement", "")},
-    "sharding rules": {"mindspore": ("mindspore.sharding", ""), "paddle": ("paddle_rules", "")},
-    "region mappings": {"megatron": ("megatron", "")},
+    "sharding rules": {"mindspore": ("mindspore.sharding", "")},
 }
 IMITATIONS = {kind: Registry(f"imitated {kind}", table) for kind, table in _TABLES.items()}
 

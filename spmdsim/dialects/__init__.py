@@ -10,10 +10,4 @@ from spmdsim.dialects.missing import ModuleWords, declare_modules
 
 DIALECTS = ("mindspore", "oneflow", "paddle", "torch", "jax")
 
-__getattr__ = declare_modules(
-    __name__,
-    {
-        "": ModuleWords(submodules=" ".join(DIALECTS)),
-        "tensor_parallel": ModuleWords(imitated=("region mappings", "megatron")),
-    },
-)
+__getattr__ = declare_modules(__name__, {"": ModuleWords(submodules=" ".join(DIALECTS))})

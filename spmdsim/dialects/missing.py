@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.errors import nearest as resembling
-from spmdsim.imitated import imitation
 
 PREFIX = "spmdsim.dialects."
 
@@ -168,19 +167,17 @@ class ModuleWords:
         nearest: several names that are not supported -> what to use instead.
         tables: dictionaries with further names, such as ``functions.FOURIER``, or functions that return a maker per name.
         submodules: modules inside that have files.
-        imitated: the entry of :mod:`spmdsim.imitated` that has all other names.
         hidden: do not list the module in ``dir()``.
     """
 
     def __init__(
         self, homes: Mapping[str, str] | None = None, nearest: Mapping[str, str] | None = None, tables: str = "",
-        submodules: str = "", imitated: tuple[str, str] | None = None, hidden: bool = False,
+        submodules: str = "", hidden: bool = False,
     ) -> None:  # fmt: skip
         named = [(word.partition("="), home) for word, home in expand_words(homes or {}).items()]
         self.homes = {theirs: (home, ours or theirs) for (theirs, _, ours), home in named}
         self.nearest = expand_words(nearest or {})
-        self.tables, self.submodules, self.imitated = tables.split(), submodules.split(), imitated
-        self.hidden = hidden or imitated is not None
+        self.tables, self.submodules, self.hidden = tables.split(), submodules.split(), hidden
 
     def makers(self, dialect: str) -> dict[str, Callable[[], Any]]:
         """Return a function per name of the tables that makes or returns its value."""
@@ -237,11 +234,7 @@ def add_words(module: str) -> Callable[[str], Any]:
         makers = {} if name.startswith("_") else words.makers(dialect)
         if name in makers:
             return makers[name]()
-        imitated = imitation(*words.imitated) if words.imitated else None
-        if imitated is not None and hasattr(imitated, name):
-            return getattr(imitated, name)
-        others = [other for other in dir(imitated) if other[0] != "_"]
-        raise not_covered(module, name, [] if name.startswith("_") else names() + others, words.nearest)
+        raise not_covered(module, name, [] if name.startswith("_") else names(), words.nearest)
 
     def __getattr__(name: str) -> Any:
         value = find(name)

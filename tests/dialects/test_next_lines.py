@@ -163,10 +163,6 @@ def test_words_beside_the_documents(world):
                 wrong()
         with pytest.raises(TypeError, match=r"tensors are values; nearest: flow\.where"):
             row[0] = 1.0
-        with pytest.raises(
-            AttributeError, match=r"oneflow\.boxing\.nccl is not covered.*nearest: the settings of MPI"
-        ):
-            _ = flow.boxing.nccl
         with pytest.raises(AttributeError, match="a tensor has no attribute '_local_value'"):
             flow.tensor(X)._local_value()
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from layout_cases import cases
 
 import spmdsim.dialects.oneflow as flow
 import spmdsim.dialects.oneflow.nn as nn
@@ -40,6 +41,19 @@ def test_what_is_made_global_is_the_same_on_every_placement(world):
         for a, b in zip(drawn(world, [0, 1], sbp), one):
             np.testing.assert_array_equal(a, b)
     assert one[0].std() > 0.5 and 0 <= one[1].min() < one[1].max() < 1 and one[4][0, 0] == 2.5
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", cases("operators_oneflow_paddle", "matmul_2d_sbp"))
+def test_each_axis_of_a_product_has_its_own_sbp(world, case):
+    """The published table of OneFlow's product on two axes: the result's sbp follows axis by axis, nothing moves."""
+    with use_world(world):
+        placement = flow.placement("cpu", [[0, 1], [2, 3]])
+        x, w = (flow.tensor(a, placement, case[f"{name}_sbp"]) for name, a in (("x", X), ("w", W)))
+        with record() as trace:
+            y = flow.matmul(x, w)
+        assert y.sbp == flow.sbp.as_tuple(case["y_sbp"]) and trace.counts() == {}
+        np.testing.assert_allclose(y.numpy(), X @ W, atol=1e-5)
 
 
 @pytest.mark.ranks(2)

@@ -12,7 +12,7 @@ from spmdsim.dialects.missing import ModuleWords, declare_modules
 #: Public name -> the file that has it.
 _HOMES = {
     "Layout MindSporeLayout check_even from_cuts from_tensor_map from_placements": "layout",
-    "check_cuts optimizer_shard without_ones without_tuples infer_layout shard": "sharding",
+    "check_cuts optimizer_shard without_ones without_tuples infer_layout shard": ".imitations.mindspore.sharding",
     "AutoParallel": "auto_parallel",
     "Parameter ParameterTuple Tensor from_numpy initializer no_init_parameters set_seed tensor": "parameter",
     "Model grad value_and_grad": "training",
@@ -150,7 +150,6 @@ __getattr__ = declare_modules(__name__, {
         "set_algo_parameters reset_algo_parameters get_algo_parameters": "set_auto_parallel_context",
     }),
     "parallel.auto_parallel": ModuleWords({"AutoParallel numbers": "auto_parallel"}),
-    "sharding": ModuleWords(imitated=("sharding rules", "mindspore")),
     "runtime": ModuleWords({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
         "memory_stats memory_reserved memory_summary": "memory_allocated",
         "empty_cache set_cpu_affinity launch_blocking synchronize Stream Event": "set_memory",

@@ -96,17 +96,12 @@ _NO_SETTINGS = {
 }
 
 __getattr__ = declare_modules(__name__, {
-    "": ModuleWords(_HOMES, _NEAREST, "operators.FUNCTIONS", submodules="boxing"),
-    "agreement": ModuleWords(imitated=("agreement of ranks", "oneflow")),
-    "boxing": ModuleWords(nearest={"nccl": "the settings of MPI"}, imitated=("boxing", "oneflow")),
-    "choice": ModuleWords(imitated=("choice of signatures", "oneflow")),
-    "distributed": ModuleWords(_RANKS, _NO_COLLECTIVES, ),
+    "": ModuleWords(_HOMES, _NEAREST, "operators.FUNCTIONS"),
+    "distributed": ModuleWords(_RANKS, _NO_COLLECTIVES),
     "env": ModuleWords(_RANKS, _NO_SETTINGS),
     "linalg": ModuleWords(nearest={"matrix_norm": "norm"}, tables="operators.LINALG"),
     "nn": ModuleWords({"Module ModuleList Parameter Sequential": "modules"}, _NO_LAYERS, "modules.LAYERS"),
     "nn.functional": ModuleWords(nearest=_NO_FUNCTIONS, tables="operators.NETWORK_FUNCTIONS"),
-    "op_table": ModuleWords(imitated=("signature table", "oneflow")),
     "optim": ModuleWords({"SGD Adam AdamW": "optim"}, {"lr_scheduler": _RATE, "Adagrad LAMB RMSprop LBFGS Optimizer": "Adam or SGD"}),
     "sbp": ModuleWords({"OneFlowError Sbp as_tuple broadcast from_placement parse parse_one partial_sum split text": "sbp"}, {"partial sum P partial_max": "partial_sum", "replicate B": "broadcast"}),
-    "signatures": ModuleWords(imitated=("signatures", "oneflow")),
 })  # fmt: skip

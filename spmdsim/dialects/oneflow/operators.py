@@ -19,8 +19,9 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
 from spmdsim.dialects.missing import suggest_arguments
+from spmdsim.dialects.oneflow.rank_agreement import same_code
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
-from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_one_placement
 from spmdsim.dialects.session import tracking
 from spmdsim.dialects.table import Row, by_part, flat
 from spmdsim.worlds import LockStep
@@ -39,7 +40,7 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
         if local is not None or not where:
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
         check_one_placement(*where)
-        with agreement.same_code():
+        with same_code():
             named = by_part(options, _value) if options else {}
             result = function(*[by_part(x, _value) for x in operands], **named)
             result = in_default_type(result, [_value(x) for x in parts])

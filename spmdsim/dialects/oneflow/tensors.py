@@ -27,14 +27,19 @@ from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.placements import device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
+from spmdsim.dialects.oneflow.rank_agreement import (
+    check_placement,
+    check_same,
+    facts_of,
+    same_code,
+    transition,
+)
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.session import current_world, tracking
 from spmdsim.dialects.table import in_place
 from spmdsim.errors import UsageTypeError
-from spmdsim.imitated import imitation
 
 _NEAREST = expand_words(OF_TENSORS)
-agreement = imitation("agreement of ranks", "oneflow")
 
 
 class Size(tuple[int, ...]):
@@ -209,8 +214,8 @@ class LocalTensor(TensorSymbols):
 def check_agreed(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
     """Refuse a placement on ranks that the job does not have, and ranks that were given different ones, sbp or data."""
     placements.check_kind(placement)
-    agreement.check_placement(placement, world)
-    agreement.check_same(world, [agreement.facts_of(placement, sbp, data)] * len(world.ranks))
+    check_placement(placement, world)
+    check_same(world, [facts_of(placement, sbp, data)] * len(world.ranks))
 
 
 def check_one_placement(*placements: Placement | None, about: str = "") -> None:
@@ -295,7 +300,7 @@ class GlobalTensor(TensorSymbols):
             raise OneFlowError("element 0 of tensors does not require grad and does not have a grad_fn")
         if gradient is None and self.value.size != 1:
             raise OneFlowError("Grad can be implicitly created only for scalar outputs")
-        with agreement.same_code():
+        with same_code():
             self.value.backward(None if gradient is None else gradient.value)
 
     def to_global(
@@ -318,7 +323,7 @@ class GlobalTensor(TensorSymbols):
         if layout == value.layout and where == self.placement and grad_sbp is None and not copy:
             return self
         placements.check_sizes(where, entries, value.shape)
-        with agreement.transition(self, (where, entries)), agreement.same_code():
+        with transition(self, (where, entries)), same_code():
             moved = value.to(layout)
         if grad_sbp is not None and moved.requires_grad:
             before, moved = moved, CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
@@ -337,7 +342,7 @@ class GlobalTensor(TensorSymbols):
 
     def numpy(self) -> np.ndarray:
         """The whole tensor, on every process."""
-        with agreement.same_code():
+        with same_code():
             return self.value.full()
 
     full = numpy

@@ -146,7 +146,6 @@ __getattr__ = declare_modules(__name__, {
         {"lr": "set_lr before each step", "Lamb": "AdamW", "RMSProp Adagrad Adadelta Adamax": "Adam"},
     ),
     "regularizer": ModuleWords({"L1Decay L2Decay": "optimizer"}, {"WeightDecayRegularizer": "L2Decay"}),
-    "spmd": ModuleWords(imitated=("sharding rules", "paddle")),
     "static": ModuleWords(_PROGRAMS, _NO_PROGRAMS),
 })  # fmt: skip
 import_module(f"{__name__}.functions")  # which gives tensors their symbols and methods

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import spmdsim.dialects.oneflow as flow
-from spmdsim.dialects.oneflow.agreement import check_same, facts_of, same_code, transition
+from spmdsim.dialects.oneflow.rank_agreement import check_same, facts_of, same_code, transition
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import PlanError, WorldError
