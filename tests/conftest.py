@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from zlib import crc32
 
@@ -116,8 +117,9 @@ def pytest_configure(config):
         )
 
 
+@cache
 def is_quick(path: Path) -> bool:
-    """Return True if a file of tests is in QUICK."""
+    """Return True if a file of tests is in QUICK. Cached, since thousands of tests ask about a few hundred files."""
     return any(path == TESTS / name or TESTS / name in path.parents for name in QUICK)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import random
 import subprocess
 import sys
@@ -10,20 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spmdsim"
-
-#: Methods that change lists, sets and dicts.
-CHANGING = {
-    *("add", "append", "appendleft", "clear", "discard", "extend", "insert"),
-    *("pop", "popitem", "remove", "setdefault", "update"),
-}
-#: The only statements that change an imported module or a value of it at import.
-ALLOWED = {
-    # A list of Python's own, through which names that dialects do not have are explained.
-    "dialects/missing.py: sys.meta_path.append(_WordFinder)",
-    # Paddle's functions are methods of its tensors, too. The package imports both files before any of its names can be used.
-    "dialects/paddle/functions.py: setattr(Tensor, _name, _method)",
-    "dialects/paddle/functions.py: setattr(Variable, _name, _method)",
-}
 
 #: Imports modules in a given order, then prints results that imports changed before: reductions and element types of products and
 #: pending sums, and the bytes of halos, direct reductions, exchanges by element numbers and scans.
@@ -97,67 +82,3 @@ def test_results_do_not_depend_on_the_order_of_imports():
         assert kind in printed[0], kind
     for order, text in zip(orders, printed[1:]):
         assert text == printed[0], order[:5]
-
-
-def test_no_module_changes_another_one_at_import():
-    changes = {
-        f"{path.relative_to(PACKAGE).as_posix()}: {statement}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for statement in changes_at_import(ast.parse(path.read_text()))
-    }
-    assert changes == ALLOWED
-
-
-def changes_at_import(tree: ast.Module) -> list[str]:
-    """Return the statements that change an imported module or a value of it when the file is imported."""
-    imported: set[str] = set()
-    changes = []
-    for node in executed_nodes(tree):
-        if isinstance(node, ast.Import):
-            imported |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported |= {alias.asname or alias.name for alias in node.names}
-        elif any(root_name(target) in imported for target in changed_values(node)):
-            changes.append(ast.unparse(node))
-    return changes
-
-
-def executed_nodes(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes that run at import, in order: not those of functions, or of a script's ``__main__``."""
-    nodes = []
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and "__main__" in ast.unparse(child.test):
-            continue
-        nodes += [child, *executed_nodes(child)]
-    return nodes
-
-
-def changed_values(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions whose value a node changes; a plain name that is assigned is not changed."""
-    if isinstance(node, ast.Assign | ast.Delete):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target] if node.value else []
-    elif isinstance(node, ast.AugAssign):
-        return [node.target]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return node.args[:1] if node.func.id in ("setattr", "delattr") else []
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return [node.func.value] if node.func.attr in CHANGING else []
-    else:
-        return []
-    return [
-        part
-        for target in targets
-        for part in ast.walk(target)
-        if isinstance(part, ast.Attribute | ast.Subscript)
-    ]
-
-
-def root_name(node: ast.expr) -> str | None:
-    """Return the name at the start of attributes and subscripts, such as ``a`` of ``a.b[c].d``."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
