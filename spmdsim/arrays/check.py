@@ -40,7 +40,7 @@ from spmdsim.arrays.rounding import (
 )
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.layout.element_type import is_half
-from spmdsim.layout.pieces import Pieces, misplaced
+from spmdsim.layout.pieces import Pieces, describe_misplaced
 from spmdsim.wrong_calls import explained
 
 #: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.
@@ -201,7 +201,7 @@ def _survey(
     """A shard beside its reference, or what is wrong with where it lies."""
     bounds = pieces.bounds(rank)
     sizes = tuple(stop - start for start, stop in bounds)
-    problem = misplaced(tensor.layout, tensor.meta.shape, [rank], pieces)
+    problem = describe_misplaced(tensor.layout, tensor.meta.shape, [rank], pieces)
     if problem is None and shard.shape != sizes and (shard.size or math.prod(sizes)):
         problem = (
             f"rank {rank} holds a piece of shape {shard.shape}, but by the layout's definition it is {sizes}"

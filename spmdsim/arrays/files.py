@@ -29,7 +29,7 @@ from spmdsim.arrays.file_arrays import (
     streamed,
 )
 from spmdsim.errors import InputError, many, nearest
-from spmdsim.layout.element_type import named, safetensors_dtype
+from spmdsim.layout.element_type import resolve_nameless, safetensors_dtype
 from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable, require_file
 
 MOST_COMPARED = 1 << 30
@@ -221,7 +221,7 @@ def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, 
     dtype = np.dtype(header["descr"])
     if dtype.hasobject:
         raise InputError(f"{str(path)!r} holds Python objects, which are never unpickled; save numbers")
-    dtype = named(dtype, wanted, f"{str(path)!r} holds")
+    dtype = resolve_nameless(dtype, wanted, f"{str(path)!r} holds")
     if type(header["shape"]) is not tuple:
         raise InputError(f"{str(path)!r} is damaged: its header says shape {one_line(header['shape'], 60)}")
     return header["shape"], dtype, header["fortran_order"]

@@ -15,7 +15,7 @@ from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
 from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
-from spmdsim.layout.element_type import as_array, is_nameless, named, number_type, why_no_number
+from spmdsim.layout.element_type import as_array, is_nameless, number_type, resolve_nameless, why_no_number
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.planner import Plan
 from spmdsim.sides import in_words, number_of, sides
@@ -83,7 +83,7 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
-    own = named(np.dtype(array.dtype), dtype, "the array has")
+    own = resolve_nameless(np.dtype(array.dtype), dtype, "the array has")
     kind = number_type(own if dtype is None or own != array.dtype else dtype, "the array has")
 
     def take(index: tuple[slice, ...]) -> np.ndarray:

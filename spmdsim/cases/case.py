@@ -16,7 +16,7 @@ from spmdsim.arrays.rounding import Verdict
 from spmdsim.cases.injection import Injection, Runner, find
 from spmdsim.cases.inputs import ExactInputs, Inputs, exact_block, parse_dtype
 from spmdsim.core import Layout, Mesh
-from spmdsim.layout.pieces import misplaced
+from spmdsim.layout.pieces import describe_misplaced
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.base import World
@@ -191,7 +191,7 @@ def _on_whole_numbers(case: Case, runner: Runner) -> Verdict:
 
 def _lost(operand: Tensor) -> Verdict | None:
     """Return the verdict on an operand whose shards are misplaced, or None if they are not."""
-    problem = misplaced(operand.layout, operand.shape, range(operand.world.size))
+    problem = describe_misplaced(operand.layout, operand.shape, range(operand.world.size))
     return (
         None if problem is None else Verdict("WRONG", math.inf, 0.0, f"an operand is not covered: {problem}")
     )

@@ -13,7 +13,7 @@ from spmdsim.errors import InputError, many
 from spmdsim.figures.grid_figures import layout_figure, layout_words
 from spmdsim.figures.layout_picture import box_text
 from spmdsim.layout.addends import PartialReduction, ownership_words, partial_reduction
-from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
+from spmdsim.layout.explain import Derivation, RankShard, rank_shard, ranks_text
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
-        "ranks": [_rank_json(placed(layout, shape, rank), shape is not None, reduction) for rank in wanted],
+        "ranks": [
+            _rank_json(rank_shard(layout, shape, rank), shape is not None, reduction) for rank in wanted
+        ],
         **(virtual if written["interleaved_parallel"] else {}),
         **({} if reduction is None else {"pending": reduction.to_dict()}),
     }
@@ -70,7 +72,7 @@ def _devices(layout: Layout) -> int:
     return layout.mesh.size // micro_shards(layout.mesh)
 
 
-def _rank_json(row: Placed, sized: bool, reduction: PartialReduction | None) -> dict[str, Any]:
+def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) -> dict[str, Any]:
     return {
         "rank": row.rank,
         "coords": list(row.coords),
@@ -240,7 +242,7 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
     single = len(shaped) == 1
     rows: list[list[object]] = []
     for rank in ranks:
-        places = [placed(layout, shape, rank) for _, layout, shape in shaped]
+        places = [rank_shard(layout, shape, rank) for _, layout, shape in shaped]
         row: list[object] = [rank, f"({', '.join(map(str, places[0].coords))})"]
         for one in places:
             row += [box_text(one.bounds), one.local_shape]

@@ -185,6 +185,6 @@ def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, 
     if len(holders) > 6:
         text = ranks_text(holders)
     else:
-        text = ",".join(map(str, holders)) if reduction is None else reduction.holder_words(rank)
+        text = ",".join(map(str, holders)) if reduction is None else reduction.owner_words(rank)
     name = f"#{shard}" if reduction is None else f"#{shard} = {reduction.result_words}"
     return (name, f"{'rank' if len(holders) == 1 else 'ranks'} {text}"), shard

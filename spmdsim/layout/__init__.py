@@ -1,1 +1,1 @@
-"""Layouts cut, explained and compared (pure): ``.shard`` cuts, a derivation in steps, pieces, two meshes refined to one."""
+"""Parse, explain and compare layouts; describe layouts with windows; verify shards element by element."""

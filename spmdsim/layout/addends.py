@@ -1,7 +1,7 @@
-"""Pending reductions in words: the addend, or other contribution, of a shard that each rank owns.
+"""Describe pending reductions in words: the contribution, such as an addend, that each rank owns to a shard.
 
-Two ranks of one shard own copies of it where the layout repeats, and different contributions to it where a reduction is
-pending. Contributions are counted from 1, along the pending axes in mesh order.
+Ranks of one shard own copies of it along replicated axes, and different contributions to it along partial axes.
+Contributions are counted from 1, along the partial axes in mesh order.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ from spmdsim.errors import many
 
 @dataclass(frozen=True)
 class PartialReduction:
-    """The reduction that a layout waits for.
-
-    Attributes:
-        layout: the layout, with a pending axis longer than 1.
+    """The pending reduction of a layout that has a partial axis longer than 1.
 
     >>> from spmdsim.core import Mesh
     >>> pending = PartialReduction(Mesh((2, 2, 2), ("a", "b", "c"))("a", partial="b"))
-    >>> pending.label(2), pending.result_words, pending.holder_words(0)
+    >>> pending.label(2), pending.result_words, pending.owner_words(0)
     ('+2 of 2', 'sum of 2', '(0,1)+(2,3)')
     """
 
@@ -34,7 +31,7 @@ class PartialReduction:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The pending axes longer than 1, in mesh order."""
+        """The partial axes longer than 1, in mesh order."""
         return tuple(axis for axis in self.layout.partial_axes if self.layout.mesh.axis_size(axis) > 1)
 
     @property
@@ -44,7 +41,7 @@ class PartialReduction:
 
     @property
     def noun(self) -> str:
-        """One contribution in a word."""
+        """The word for one contribution: ``addend`` or ``contribution``."""
         return "addend" if self.op == "sum" else "contribution"
 
     @property
@@ -54,12 +51,12 @@ class PartialReduction:
 
     @property
     def result_words(self) -> str:
-        """The shard as the result of the reduction, such as ``sum of 4``."""
+        """The words for the result of the reduction, such as ``sum of 4``."""
         return f"{self.op} of {self.count}"
 
     @property
     def sentence(self) -> str:
-        """Legend of the labels, which says that contributions are no copies."""
+        """Legend of the labels, which says that contributions are not copies."""
         first, last = f"{self.sign}1", f"{self.sign}{self.count}"
         signs = f"{first}, {last}" if self.count == 2 else f"{first} .. {last}"
         return (
@@ -80,26 +77,26 @@ class PartialReduction:
         return number + 1
 
     def label(self, rank: int) -> str:
-        """Return the contribution of a rank in few letters, such as ``+1 of 4``."""
+        """Return the short label of the contribution of a rank, such as ``+1 of 4``."""
         return f"{self.sign}{self.number(rank)} of {self.count}"
 
     def long_label(self, rank: int) -> str:
-        """Return the contribution of a rank in words, such as ``addend 1 of 4``."""
+        """Return the words for the contribution of a rank, such as ``addend 1 of 4``."""
         of = "" if self.op == "sum" else f" to the {self.op}"
         return f"{self.noun} {self.number(rank)} of {self.count}{of}"
 
-    def holder_words(self, rank: int) -> str:
-        """Return the ranks of each contribution to the shard of ``rank``; copies of one contribution are in brackets."""
+    def owner_words(self, rank: int) -> str:
+        """Return the owners of each contribution to the shard of ``rank``; owners of copies are in brackets."""
         groups: dict[int, list[str]] = {}
         mesh = self.layout.mesh
-        for one in mesh.group(rank, *self.axes, *self.layout.replicated_axes):
-            groups.setdefault(self.number(one), []).append(str(one))
+        for member in mesh.group(rank, *self.axes, *self.layout.replicated_axes):
+            groups.setdefault(self.number(member), []).append(str(member))
         texts = [",".join(ranks) if len(ranks) == 1 else f"({','.join(ranks)})" for ranks in groups.values()]
         return ("+" if self.op == "sum" else ",").join(texts)
 
 
 def partial_reduction(layout: Layout) -> PartialReduction | None:
-    """Return the reduction that a layout waits for, or None if ranks of one shard own copies.
+    """Return the pending reduction of a layout, or None if it has none.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((4, 1), ("a", "b"))
@@ -113,7 +110,7 @@ def partial_reduction(layout: Layout) -> PartialReduction | None:
 
 
 def ownership_words(layout: Layout) -> str:
-    """Return one sentence about the number of shards, and whether ranks of one shard own copies or contributions.
+    """Return one sentence on how many shards a layout has, and if ranks of one shard own copies or addends.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("dp", "tp"))

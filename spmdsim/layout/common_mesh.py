@@ -1,10 +1,12 @@
-"""Two device matrices that cut alike, refined to one, and the layouts on them.
+"""Find a mesh on which layouts of two meshes can both be written.
 
 Two meshes over the same ranks in the same order cut the row-major positions at their prefix products: ``(8,)``
-at 8, ``(2, 4)`` at 2 and 8. Where each product divides the next, the merged products are the axes of a mesh that
-both meshes are merges of, and a layout on either can be written on it (MindSpore's unified device arrangement).
-``(2, 3)`` and ``(3, 2)`` have no such mesh. An axis cut in two makes a nested split out of a flat one, which is the same
-split only where the balanced cuts coincide for the given size, so :func:`refine` looks at the shape too.
+at 8, ``(2, 4)`` at 2 and 8. If each product divides the next, the merged products are the axes of a common mesh: each
+axis of either mesh is the product of some of its axes. A layout on either mesh can be written on it (MindSpore's
+unified device arrangement). ``(2, 3)`` and ``(3, 2)`` have no common mesh.
+
+If an axis is cut in two, a flat split becomes a nested one. Both have the same blocks only for some sizes of the
+dimension, so :func:`refine` checks the shape too.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from typing import NamedTuple
 
 from spmdsim.core.layout import Layout, Mesh, nested_blocks
 
-#: Per axis of a mesh the axes of the common mesh it is the merge of, major first.
+#: Maps each axis of a mesh to the axes of the common mesh whose product it is, major first.
 Factors = dict[str, tuple[str, ...]]
 
 
 class CommonMesh(NamedTuple):
-    """A mesh that two meshes are merges of, and how."""
+    """A common mesh of two meshes, and the factors of the axes of each."""
 
     mesh: Mesh
     first: Factors
@@ -32,9 +34,9 @@ class CommonMesh(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
-    """The coarsest mesh that both meshes are merges of, or None. Axes of size 1 are dropped.
+    """Return the coarsest mesh on which layouts of both meshes can be written, or None. Axes of size 1 are dropped.
 
-    An axis keeps its name where it is an axis of ``a`` or ``b``; the parts of an axis ``x`` are named ``x.0``, ``x.1``.
+    An axis that ``a`` or ``b`` also has keeps its name; the factors of an axis ``x`` are named ``x.0``, ``x.1``.
 
     >>> both = common_mesh(Mesh((8,), ("x",)), Mesh((2, 4), ("a", "b")))
     >>> print(both.mesh, both.first)
@@ -47,65 +49,73 @@ def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     cuts = sorted({1, *accumulate(a.shape, mul), *accumulate(b.shape, mul)})
     if any(high % low for low, high in pairwise(cuts)):
         return None
-    sides = [_steps_of_axes(mesh, cuts) for mesh in (a, b)]
+    factor_tables = [_factors_of_axes(mesh, cuts) for mesh in (a, b)]
     names: dict[int, str] = {}
-    for steps in sides:
-        for axis, some in steps.items():
-            if len(some) == 1 and some[0] not in names and axis not in names.values():
-                names[some[0]] = axis
-    for axis, some in sides[0].items():
-        for part, step in enumerate(some):
-            if step not in names:
-                name = f"{axis}.{part}"
+    for table in factor_tables:
+        for axis, factors in table.items():
+            if len(factors) == 1 and factors[0] not in names and axis not in names.values():
+                names[factors[0]] = axis
+    for axis, factors in factor_tables[0].items():
+        for i, factor in enumerate(factors):
+            if factor not in names:
+                name = f"{axis}.{i}"
                 while name in names.values():
                     name += "'"
-                names[step] = name
+                names[factor] = name
     sizes = [high // low for low, high in pairwise(cuts)]
-    mesh = Mesh(sizes, [names[step] for step in range(len(sizes))], a.ranks)
-    first, second = ({axis: tuple(names[k] for k in some) for axis, some in one.items()} for one in sides)
+    mesh = Mesh(sizes, [names[factor] for factor in range(len(sizes))], a.ranks)
+    first, second = (
+        {axis: tuple(names[k] for k in factors) for axis, factors in table.items()} for table in factor_tables
+    )
     return CommonMesh(mesh, first, second)
 
 
-def _steps_of_axes(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
-    """Per axis the steps, from cut to cut, that it is made of."""
+def _factors_of_axes(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
+    """Map each axis to the indices of its factors; factor ``k`` is ``cuts[k + 1] / cuts[k]``."""
     ends = pairwise([1, *accumulate(mesh.shape, mul)])
     return {axis: range(cuts.index(low), cuts.index(high)) for axis, (low, high) in zip(mesh.axes, ends)}
 
 
 def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] | None:
-    """Two layouts of a tensor of this shape, written on one mesh; None where that is not possible.
+    """Write two layouts of a tensor of this shape on one mesh; return None if that is not possible.
 
     >>> x = Mesh((8,), ("x",))("x")
     >>> y = Mesh((2, 4), ("a", "b"))("b")
     >>> [str(layout) for layout in refine(x, y, (16,))]
     ['[(a,b)] over a=2 b=4', '[b] over a=2 b=4']
-    >>> refine(x, y, (10,)) is None  # 8 parts of 10 are cut elsewhere than 2 times 4 parts
+    >>> refine(x, y, (10,)) is None  # 8 blocks of 10 have other bounds than 2 times 4 blocks
     True
     """
     both = common_mesh(a.mesh, b.mesh)
     if both is None:
         return None
-    pairs = [(a, _rewritten(a, both.mesh, both.first)), (b, _rewritten(b, both.mesh, both.second))]
-    if not all(same_cuts(*cut) for one, finer in pairs for cut in zip(shape, sizes_of(one), sizes_of(finer))):
-        return None
+    pairs = [(a, _rewrite(a, both.mesh, both.first)), (b, _rewrite(b, both.mesh, both.second))]
+    for layout, refined in pairs:
+        if not all(same_cuts(*dim) for dim in zip(shape, split_sizes(layout), split_sizes(refined))):
+            return None
     return pairs[0][1], pairs[1][1]
 
 
-def _rewritten(layout: Layout, mesh: Mesh, factors: Factors) -> Layout:
-    """The layout with every axis replaced by the axes of ``mesh`` it is the merge of."""
-    dims = [[part for axis in entry for part in factors[axis]] for entry in layout.dims]
-    return Layout(mesh, dims, [(part, op) for axis, op in layout.partial for part in factors[axis]])
+def _rewrite(layout: Layout, mesh: Mesh, factors: Factors) -> Layout:
+    """Return the layout on ``mesh``, with each axis replaced by its factors."""
+    dims = [[factor for axis in entry for factor in factors[axis]] for entry in layout.dims]
+    return Layout(mesh, dims, [(factor, op) for axis, op in layout.partial for factor in factors[axis]])
 
 
-def sizes_of(layout: Layout) -> list[tuple[int, ...]]:
-    """Per dim the sizes of the axes that split it."""
+def split_sizes(layout: Layout) -> list[tuple[int, ...]]:
+    """Return, for each dimension, the sizes of the axes that split it."""
     size_of = layout.mesh.size_of
     return [tuple([size_of[axis] for axis in entry]) for entry in layout.dims]
 
 
 @lru_cache(maxsize=4096)
 def same_cuts(size: int, parts: tuple[int, ...], finer: tuple[int, ...]) -> bool:
-    """Whether two nested splits of a dim cut it in the same blocks.
+    """Return True if two nested splits of a dimension have the same blocks.
+
+    Args:
+        size: number of elements.
+        parts: block counts of the first split, major first.
+        finer: block counts of the second split, whose product is a multiple of the first product.
 
     >>> same_cuts(7, (4,), (2, 2)), same_cuts(6, (4,), (2, 2))
     (True, False)

@@ -1,7 +1,7 @@
-"""Element types by their names, those that tensors support, and their names in files.
+"""Convert and name element types: NumPy's, bfloat16, and those of ``.npy`` and safetensors files.
 
-What types mean for rules, promotions and reductions is in :mod:`spmdsim.core.element_types`; its functions keep their names here
-for one release.
+:mod:`spmdsim.core.element_types` defines how rules, promotions and reductions treat types. Its functions keep their
+names here for one release.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spmdsim.core.element_types import typed_rule as typed_rule
 from spmdsim.core.element_types import widened as widened
 from spmdsim.errors import InputError, RuleError, unknown
 
-#: What is offered where a name is wrong.
+#: Names that the error of an unknown name lists.
 COMMON = (
     *("bool", "int8", "int32", "int64", "bfloat16", "float16"),
     *("float32", "float64", "complex64", "complex128"),
@@ -31,10 +31,10 @@ COMMON = (
 
 
 def element_type(dtype: Any) -> np.dtype:
-    """What numpy takes for an element type, or the name of one.
+    """Convert a type or its name to a numpy dtype; names of ``ml_dtypes`` are accepted, too.
 
     Raises:
-        InputError: no type is called so.
+        InputError: If no type has this name.
 
     >>> element_type("float32"), element_type("bfloat16").itemsize
     (dtype('float32'), 2)
@@ -43,20 +43,23 @@ def element_type(dtype: Any) -> np.dtype:
         resolved: np.dtype = np.dtype(dtype)
         return resolved
     except (TypeError, ValueError, SyntaxError):  # numpy reads a text with a comma as Python does
-        kept = _of_package("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
-    if kept is None:
+        extension = (
+            _extension_type("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
+        )
+    if extension is None:
         raise unknown(f"no element type is called {dtype!r}", str(dtype), COMMON, listed="some are")
-    kind: np.dtype = np.dtype(kept)
+    kind: np.dtype = np.dtype(extension)
     return kind
 
 
-def _of_package(name: str) -> Any:
+def _extension_type(name: str) -> Any:
+    """Return the class of a type of ``ml_dtypes``, or None if the type or the package is missing."""
     try:
         import ml_dtypes
     except ImportError:
         return None
     kind = getattr(ml_dtypes, name, None)
-    # Its limits of types are classes, too, and numpy makes objects of them.
+    # ``ml_dtypes`` also has classes that are no types, such as ``finfo``; numpy would read them as "object".
     return kind if isinstance(kind, type) and issubclass(kind, np.generic) else None
 
 
@@ -68,12 +71,12 @@ _SAFETENSORS["BOOL"] = "?"
 
 
 def bfloat16() -> np.dtype:
-    """The element type of 8 exponent and 7 fraction bits."""
+    """Return the 16-bit type with 8 exponent bits and 7 fraction bits."""
     return element_type("bfloat16")
 
 
 def why_no_number(dtype: np.dtype) -> str | None:
-    """What to say of elements that no tensor holds; None for numbers and truth values.
+    """Return why tensors cannot have elements of this type; None for numbers and truth values.
 
     >>> why_no_number(np.dtype("f4")), why_no_number(np.dtype(bool))
     (None, None)
@@ -84,9 +87,14 @@ def why_no_number(dtype: np.dtype) -> str | None:
 
 
 def number_type(dtype: Any, what: str) -> np.dtype:
-    """An element type of tensors, or its name, in this machine's byte order: MPI and other ranks cannot tell another one.
+    """Convert a type or its name to a type of tensors, in this machine's byte order, which MPI requires.
 
-    An InputError that begins with ``what``, such as "the array has", if it is neither numbers nor truth values.
+    Args:
+        dtype: the type or its name.
+        what: first words of the error, such as "the array has".
+
+    Raises:
+        InputError: If its elements are neither numbers nor truth values.
     """
     kind = element_type(dtype)
     problem = why_no_number(kind)
@@ -95,24 +103,24 @@ def number_type(dtype: Any, what: str) -> np.dtype:
     return kind if kind.isnative else kind.newbyteorder("=")
 
 
-def fractional(dtype: np.dtype) -> np.dtype:
-    """The type of functions that make fractions of whole numbers: as numpy has it for ``exp``.
+def fraction_type(dtype: np.dtype) -> np.dtype:
+    """Return the result type of functions such as ``exp``: floats unchanged, a float type for integers.
 
-    >>> [fractional(np.dtype(name)).name for name in ("i1", "u2", "i4", "?", "f4")]
+    >>> [fraction_type(np.dtype(name)).name for name in ("i1", "u2", "i4", "?", "f4")]
     ['float16', 'float32', 'float64', 'float16', 'float32']
     """
     return dtype if dtype.kind in "fcV" else np.exp(np.ones(1, dtype)).dtype
 
 
-def ordered(dtype: np.dtype, what: str) -> np.dtype:
-    """The type, unless its numbers have no order: a RuleError for complex ones."""
+def check_ordered(dtype: np.dtype, what: str) -> np.dtype:
+    """Return ``dtype``; raise RuleError if it is complex. ``what`` names the function in the error."""
     if dtype.kind == "c":
         raise RuleError(f"{what} is not defined for {dtype}: complex numbers have no order")
     return dtype
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Nested lists as an array; InputError for rows of different lengths."""
+    """Convert nested lists to an array; raise InputError if lists of one level differ in length."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -124,7 +132,7 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def is_nameless(dtype: np.dtype) -> bool:
-    """Whether elements are two bytes of nobody knows what: ``numpy.save`` writes bfloat16 as ``|V2``.
+    """Return True if elements are two bytes without a type; ``numpy.save`` writes bfloat16 as ``|V2``.
 
     >>> is_nameless(np.dtype("V2")), is_nameless(bfloat16()), is_nameless(np.dtype("f2"))
     (True, False, False)
@@ -132,32 +140,42 @@ def is_nameless(dtype: np.dtype) -> bool:
     return dtype.type is np.void and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
 
 
-def named(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
-    """The element type as it is, but bfloat16 for two nameless bytes if that, a type or its name, is what is wanted.
+def resolve_nameless(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
+    """Return bfloat16 if ``dtype`` is nameless (see `is_nameless`) and ``wanted`` is bfloat16, else ``dtype``.
 
-    An InputError that begins with ``what``, such as "'x.npy' holds", if nobody asked for bfloat16.
+    Args:
+        dtype: the type in the file.
+        wanted: the type, or its name, that the caller asked for; None if it asked for none.
+        what: first words of the error, such as "'x.npy' holds".
+
+    Raises:
+        InputError: If ``dtype`` is nameless and ``wanted`` is not bfloat16.
     """
     if not is_nameless(dtype):
         return dtype
     if wanted is not None and element_type(wanted) == bfloat16():
         return bfloat16()
     raise InputError(
-        f"{what} elements of two bytes without a type, as numpy saves bfloat16; if they are that, say so: "
-        "dtype='bfloat16', on the command line --dtype bfloat16"
+        f"{what} elements of two bytes without a type, as numpy saves bfloat16; if they are bfloat16, "
+        "use dtype='bfloat16', on the command line --dtype bfloat16"
     )
 
 
 def safetensors_dtype(name: str, path: Any) -> np.dtype:
-    """The element type that a safetensors file calls ``name``."""
+    """Return the element type that a safetensors file calls ``name``.
+
+    Raises:
+        InputError: If the name is unknown; the message names ``path``.
+    """
     if name == "BF16":
         return bfloat16()
     if name not in _SAFETENSORS:
-        raise InputError(f"{str(path)!r} has elements of type {name}, which is not known")
+        raise InputError(f"{str(path)!r} has elements of type {name}, which is not supported")
     return np.dtype(_SAFETENSORS[name])
 
 
 def safetensors_name(dtype: np.dtype) -> str:
-    """What a safetensors file calls an element type; InputError if it has no name for it."""
+    """Return the name of an element type in safetensors files; raise InputError if it has none."""
     if dtype.name == "bfloat16":
         return "BF16"
     for name, code in _SAFETENSORS.items():

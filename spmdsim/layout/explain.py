@@ -1,16 +1,15 @@
-"""How a layout is derived, as a value: number the device matrix, adjust by the tensor map, compute.
+"""Derive the shard numbers of a layout in three steps, as MindSpore teaches it, and show them as tables.
 
-MindSpore's way of teaching layouts, in three steps:
+1. *number*: every rank has a coordinate on the device matrix, the last axis fastest. Each column counts in the base
+of its
+   axis.
+2. *adjust*: put the columns in the order of the tensor map and drop the columns that it does not use. Ranks that
+   differ only in dropped columns become replicas.
+3. *compute*: the stride of a column is the product of the sizes of the columns to its right. A rank's shard number
+   is the sum of its digits times their strides.
 
-1. *number* — every rank gets a coordinate on the device matrix, the last axis fastest: each column counts in
-   the base of its axis;
-2. *adjust* — the columns are put in the order of the tensor map; columns it does not use are dropped, and the
-   ranks that differ only there become replicas;
-3. *compute* — the stride of a column is the product of the axes to its right, and a rank's shard number is
-   the sum of its digits times their strides.
-
-``.shard`` cuts need no second step: their tensor map is always in the order of the device matrix.
-Only the explanation lives here; every number of it comes from :class:`Layout` and :class:`Mesh`.
+``.shard`` cuts need no second step: their tensor map always has the order of the device matrix.
+All numbers come from :class:`Layout` and :class:`Mesh`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,19 @@ from spmdsim.tables import Table
 
 @dataclass(frozen=True)
 class Stride:
-    """How much one step along ``axis`` adds to the shard number; ``right``: the axes to its right, with their sizes."""
+    """The number that one step along ``axis`` adds to the shard number.
+
+    Attributes:
+        axis: the axis.
+        right: the axes to its right in the order of the tensor map, each with its size.
+    """
 
     axis: str
     right: tuple[tuple[str, int], ...]
 
     @property
     def value(self) -> int:
-        """The product of the sizes to the right; 1 for the last column."""
+        """Product of the sizes to the right; 1 for the last column."""
         return math.prod(size for _, size in self.right)
 
     def __str__(self) -> str:
@@ -50,7 +54,15 @@ class Stride:
 
 @dataclass(frozen=True)
 class RankDerivation:
-    """One rank's row: its coordinate, the digits that the tensor map uses, and digit times stride, per column."""
+    """One rank's row of the derivation.
+
+    Attributes:
+        rank: the rank.
+        number: its coordinate on the device matrix (step 1).
+        adjusted: the digits that the tensor map uses, in its order (step 2).
+        terms: digit times stride, one for each adjusted digit (step 3).
+        replicas: the ranks that own the same shard, with this one.
+    """
 
     rank: int
     number: tuple[int, ...]
@@ -60,12 +72,12 @@ class RankDerivation:
 
     @property
     def shard_number(self) -> int:
-        """The sum of the terms."""
+        """Sum of the terms."""
         return sum(self.terms)
 
 
 class Derivation:
-    """The derivation of a layout, for some or all of its ranks.
+    """Derivation of the shard numbers of a layout, for some or all of its ranks.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
@@ -82,31 +94,31 @@ class Derivation:
 
     @property
     def adjusted_axes(self) -> tuple[str, ...]:
-        """The columns after step two, in the order of the tensor map."""
+        """Columns after step two, in the order of the tensor map."""
         return self.layout.split_axes
 
     @property
     def dropped_axes(self) -> tuple[str, ...]:
-        """The columns that the tensor map does not use, in mesh order."""
+        """Columns that the tensor map does not use, in mesh order."""
         used = set(self.layout.split_axes)
         return tuple(axis for axis in self.layout.mesh.axes if axis not in used)
 
     @property
     def needs_adjusting(self) -> bool:
-        """Whether step two moves a column; dropping columns alone moves nothing."""
+        """True if step two reorders columns; dropping columns alone does not count."""
         order = [self.layout.mesh.axes.index(axis) for axis in self.adjusted_axes]
         return order != sorted(order)
 
     @cached_property
     def strides(self) -> tuple[Stride, ...]:
-        """One stride per adjusted column."""
+        """One stride for each adjusted column."""
         size = self.layout.mesh.axis_size
         sized = tuple((axis, size(axis)) for axis in self.adjusted_axes)
         return tuple(Stride(axis, sized[i + 1 :]) for i, (axis, _) in enumerate(sized))
 
     @cached_property
     def rows(self) -> tuple[RankDerivation, ...]:
-        """One row per rank."""
+        """One row for each rank."""
         return tuple(self._row(rank) for rank in self.ranks)
 
     def _row(self, rank: int) -> RankDerivation:
@@ -117,10 +129,8 @@ class Derivation:
         terms = tuple(d * stride.value for d, stride in zip(adjusted, self.strides))
         return RankDerivation(rank, number, adjusted, terms, self.layout.replica_ranks(rank))
 
-    # -- as tables ----------------------------------------------------------------------------------
-
     def tables(self) -> tuple[Table, ...]:
-        """The steps as tables; without the second one if no column moves."""
+        """Return one table for each step; step two is missing if no column moves."""
         steps = [self._number_table()]
         if self.needs_adjusting:
             steps.append(self._adjust_table())
@@ -136,9 +146,10 @@ class Derivation:
         columns = ("rank", *self.adjusted_axes)
         rows = tuple((str(row.rank), *map(str, row.adjusted)) for row in self.rows)
         title = "adjust: put the columns in the order of the tensor map"
-        return Table(columns, rows, title, (0,), self._dropped())
+        return Table(columns, rows, title, (0,), self._dropped_note())
 
     def _compute_table(self) -> Table:
+        """Return the table of step three, with the addends of a partial layout."""
         reduction = partial_reduction(self.layout)
         shared = "shard" if reduction is None else reduction.noun
         columns: tuple[str, ...]
@@ -151,15 +162,16 @@ class Derivation:
         if reduction is not None:
             columns = (*columns[:3], reduction.noun, columns[3])
             rows = [(*row[:3], reduction.label(int(row[0])), row[3]) for row in rows]
-        notes = () if self.needs_adjusting else self._dropped()
+        notes = () if self.needs_adjusting else self._dropped_note()
         notes += () if reduction is None else (reduction.sentence,)
         return Table(columns, rows, "compute the shard numbers", (0, 2), (*notes, *map(str, self.strides)))
 
     def _sum_text(self, row: RankDerivation) -> str:
-        parts = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))
-        return " + ".join(parts) or "nothing is split"
+        products = (f"{digit}*{stride.value}" for digit, stride in zip(row.adjusted, self.strides))
+        return " + ".join(products) or "nothing is split"
 
-    def _dropped(self) -> tuple[str, ...]:
+    def _dropped_note(self) -> tuple[str, ...]:
+        """Return a tuple of one sentence about the dropped columns, or an empty tuple."""
         if not self.dropped_axes:
             return ()
         axes = ", ".join(self.dropped_axes)
@@ -167,8 +179,8 @@ class Derivation:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """What one rank holds of a tensor: which distinct piece, where (nowhere without a shape), and who else has it."""
+class RankShard:
+    """The shard that one rank owns: its number, its bounds (empty without a shape) and the ranks that own it too."""
 
     rank: int
     coords: tuple[int, ...]
@@ -178,19 +190,19 @@ class Placed:
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """Shape of the piece."""
+        """Shape of the shard."""
         return tuple(stop - start for start, stop in self.bounds)
 
 
-def placed(layout: Layout, shape: Sequence[int] | None, rank: int) -> Placed:
-    """Everything about one rank; ``shape`` may be None when only the shard number matters."""
+def rank_shard(layout: Layout, shape: Sequence[int] | None, rank: int) -> RankShard:
+    """Return the shard of one rank; without a ``shape`` it has a number, but no bounds."""
     bounds = () if shape is None else layout.bounds(shape, rank)
     number, replicas = layout.shard_index(rank), layout.replica_ranks(rank)
-    return Placed(rank, layout.mesh.coords(rank), number, bounds, replicas)
+    return RankShard(rank, layout.mesh.coords(rank), number, bounds, replicas)
 
 
 def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
-    """Ranks in few words: ``0, 2, 4``, ``0..7``, ``0, 2, .. (of 64)``.
+    """Return ranks as a short text: a range, a list, or an excerpt of more than ``most`` ranks.
 
     >>> ranks_text(range(16)), ranks_text((0, 4)), ranks_text(range(0, 64, 2))
     ('0..15', '0, 4', '0, 2, 4, .., 62 (32 ranks)')

@@ -1,8 +1,8 @@
-"""Which elements a rank holds, derived from the elements: what pieces cut by :meth:`Layout.bounds` are judged by.
+"""Compute which elements a rank owns, element by element, to verify :meth:`Layout.bounds`.
 
-:meth:`Layout.bounds` goes from a rank's coordinates to a start and a stop. Here every element says for itself at
-which coordinate of each axis it lives, by the definition alone: along an axis of ``p`` ranks, ``n`` elements go to
-blocks of ``n // p`` or one more, the longer ones first, so element ``e`` goes to block
+:meth:`Layout.bounds` goes from a rank's coordinates to a start and a stop. This module computes for every element the
+coordinates of its owner, from the definition alone. Along an axis of ``p`` ranks, ``n`` elements form blocks of ``n
+// p`` or ``n // p + 1`` elements, the longer ones first. So element ``e`` belongs to block
 ``max(e // (n // p + 1), (e - n % p) // (n // p))``. The two share no code.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Pieces:
-    """The elements of a tensor of one shape, asked where they live.
+    """The elements of a tensor of one shape, and the coordinates of the ranks that own them.
 
     >>> from spmdsim.core import Mesh
     >>> Pieces(Mesh((3,), ("x",))("x", None), (7, 2)).bounds(rank=1)
@@ -29,37 +29,46 @@ class Pieces:
         self.mesh, self.shape = layout.mesh, tuple(shape)
         sizes = dict(zip(self.mesh.axes, self.mesh.shape))
         self._dims = [
-            (entry, _ranges(homes(size, [(axis, sizes[axis]) for axis in entry]), size))
+            (entry, _owned_ranges(owner_coordinates(size, [(axis, sizes[axis]) for axis in entry]), size))
             for size, entry in zip(self.shape, layout.dims)
         ]
 
     def bounds(self, rank: int) -> tuple[tuple[int, int], ...]:
-        """``(start, stop)`` per dim of the elements that live on ``rank``; ``(0, 0)`` where there are none."""
+        """Return ``(start, stop)`` of the elements that ``rank`` owns in each dimension; ``(0, 0)`` if it owns none."""
         ranks = range(self.mesh.size) if self.mesh.ranks is None else self.mesh.ranks
-        place = np.unravel_index(ranks.index(rank), self.mesh.shape)
-        coordinates = dict(zip(self.mesh.axes, map(int, place)))
+        position = np.unravel_index(ranks.index(rank), self.mesh.shape)
+        coordinates = dict(zip(self.mesh.axes, map(int, position)))
         return tuple(
             ranges.get(tuple(coordinates[axis] for axis in entry), (0, 0)) for entry, ranges in self._dims
         )
 
 
-def _ranges(home: dict[str, np.ndarray], size: int) -> dict[tuple[int, ...], tuple[int, int]]:
-    """Per place, the first and the last of the elements of a dim that live there."""
-    if not home:
+def _owned_ranges(owners: dict[str, np.ndarray], size: int) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Return ``(start, stop)`` of the elements of a dimension for each tuple of owner coordinates.
+
+    Args:
+        owners: the result of `owner_coordinates` for the dimension.
+        size: number of its elements.
+    """
+    if not owners:
         return {(): (0, size)}
-    places, first, count = np.unique(
-        np.stack(list(home.values())), axis=1, return_index=True, return_counts=True
+    positions, starts, counts = np.unique(
+        np.stack(list(owners.values())), axis=1, return_index=True, return_counts=True
     )
     return {
-        tuple(place): (start, start + many)
-        for place, start, many in zip(places.T.tolist(), first.tolist(), count.tolist())
+        tuple(position): (start, start + count)
+        for position, start, count in zip(positions.T.tolist(), starts.tolist(), counts.tolist())
     }
 
 
-def homes(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
-    """Per axis, major first, the coordinate at which each of ``size`` elements of a dim lives.
+def owner_coordinates(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
+    """Return, for each axis, the coordinate of the owner of each of ``size`` elements of a dimension.
 
-    >>> {axis: at.tolist() for axis, at in homes(7, [("a", 2), ("b", 2)]).items()}
+    Args:
+        size: number of elements.
+        axes: ``(name, size)`` of the axes that split the dimension, major first.
+
+    >>> {axis: at.tolist() for axis, at in owner_coordinates(7, [("a", 2), ("b", 2)]).items()}
     {'a': [0, 0, 0, 0, 1, 1, 1], 'b': [0, 0, 1, 1, 0, 0, 1]}
     """
     offset: np.ndarray = np.arange(size)
@@ -74,24 +83,29 @@ def homes(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
     return coordinates
 
 
-def misplaced(
+def describe_misplaced(
     layout: Layout, shape: Sequence[int], ranks: Sequence[int], pieces: Pieces | None = None
 ) -> str | None:
-    """What is wrong with the pieces of some ranks; None if they hold exactly what the layout's definition says.
+    """Return a sentence about the first shard whose bounds contradict the layout's definition, or None.
+
+    Args:
+        layout: the layout whose ``bounds`` are verified.
+        shape: shape of the tensor.
+        ranks: the ranks to verify; ranks outside of the mesh are skipped.
+        pieces: the expected owners, if the caller has them.
 
     >>> from spmdsim.core import Mesh
-    >>> misplaced(Mesh((3,), ("x",))("x"), (7,), range(4)) is None
+    >>> describe_misplaced(Mesh((3,), ("x",))("x"), (7,), range(4)) is None
     True
     """
     pieces = pieces or Pieces(layout, shape)
     for rank in ranks:
         if rank not in layout.mesh:
             continue
-        held, wanted = layout.bounds(shape, rank), pieces.bounds(rank)
-        for dim, (is_at, belongs) in enumerate(zip(held, wanted)):
-            if is_at != belongs and (is_at[0] < is_at[1] or belongs[0] < belongs[1]):
+        for dim, (actual, expected) in enumerate(zip(layout.bounds(shape, rank), pieces.bounds(rank))):
+            if actual != expected and (actual[0] < actual[1] or expected[0] < expected[1]):
                 return (
-                    f"rank {rank} holds {is_at[0]}:{is_at[1]} of dim {dim} of {tuple(shape)}, but by the definition "
-                    f"of {layout} it is {belongs[0]}:{belongs[1]}"
+                    f"rank {rank} owns {actual[0]}:{actual[1]} of dim {dim} of {tuple(shape)}, but by the definition "
+                    f"of {layout} it is {expected[0]}:{expected[1]}"
                 )
     return None

@@ -1,7 +1,9 @@
-"""Layouts whose pieces are shifted, cut or overlap: what a slice, a stencil or a convolution reads of a split dim.
+"""Describe the elements that a slice, a stencil or a convolution reads of a split dimension.
 
-A result's dim is split in balanced blocks as any other. Its operand is wanted in the elements that the positions of each
-block read: a :class:`Window` says which. So a slice is a layout with a shift, and a halo one with pieces that overlap.
+A dimension of the result is split in balanced blocks, like any other. A :class:`Window` says which elements of the
+operand the positions of a block read. A slice is a window with a shift; a halo is a window wider than its stride.
+:class:`Windowed` is the layout whose shards are the elements that the windows read, so its shards can be shifted and
+can overlap.
 """
 
 from __future__ import annotations
@@ -16,21 +18,25 @@ from spmdsim.errors import many
 
 @dataclass(frozen=True)
 class Window:
-    """What the positions of a result's dim read of a dim: ``i`` the elements from ``i * stride + first`` on.
+    """The elements of a dimension that the positions of a result read.
+
+    Position ``i`` reads ``width`` elements, from ``i * stride + first`` on.
 
     Attributes:
         size: number of positions.
-        first: the first element that position 0 reads; elements that are not there (before 0, beyond the last) are read by
-            nobody.
-        width: how many elements each position reads.
-        stride: from one position's first element to the next one's; negative where a dim of the same elements is turned
-            round.
-        wrap: elements before 0 are the last ones, and those beyond the last the first ones.
-        spread: so many positions apart elements are read, one each: position ``i`` reads ``(i + first) / spread`` where
-            that is whole, and nothing elsewhere; ``width`` and ``stride`` are 1 then.
-        padded: whether what is not there gets values beside what is read: room is left for them then.
-        mirror: "reflect" or "symmetric", as numpy.pad has them, if elements that are not there are filled with mirrored
-            ones: a piece then reads these, too, though they may lie further in than its own windows. Empty if not.
+        first: first element that position 0 reads. Elements outside of the dimension (before 0, beyond the last) are
+            not read.
+        width: number of elements that each position reads.
+        stride: distance between the first elements of two consecutive positions; negative if the elements are read in
+            reverse.
+        wrap: True if elements before 0 are the last ones, and those beyond the last the first ones.
+        spread: if above 1, only every ``spread``-th position reads an element. Position ``i`` reads element
+            ``(i + first) / spread`` if that is an integer, else none. ``width`` and ``stride`` are then 1.
+        padded: True if the caller fills in values for elements outside of the dimension, so that a buffer needs space
+            for them.
+        mirror: "reflect" or "symmetric", as in numpy.pad, if elements outside of the dimension are filled with
+            mirrored ones. A shard then has these elements, too, although they can lie further inside than its
+            windows. Empty if not.
     """
 
     size: int
@@ -48,17 +54,19 @@ class Window:
 
     @property
     def step(self) -> int:
-        """From one element that is read to the next: where positions read one element each, those between are not."""
+        """Distance between two elements that are read: the stride if ``width`` is 1, else 1."""
         return self.stride if self.width == 1 else 1
 
     def reads(self, start: int, stop: int, n: int) -> range:
-        """The elements that positions ``start .. stop-1`` read of a dim of size ``n``; unrolled where they wrap.
+        """Return the elements that positions ``start .. stop-1`` read of a dimension of size ``n``.
+
+        If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
 
         >>> Window(6, -1, 3).reads(0, 3, 6), Window(4, 2).reads(0, 2, 6), Window(6, -1, wrap=True).reads(0, 3, 6)
         (range(0, 4), range(2, 4), range(-1, 2))
         >>> Window(7, -1, spread=2).reads(0, 4, 3)  # positions 1 and 3
         range(0, 2)
-        >>> Window(5, 0, 3, mirror="reflect").reads(4, 5, 5)  # what is beyond 4 mirrors 3 and 2
+        >>> Window(5, 0, 3, mirror="reflect").reads(4, 5, 5)  # elements 5 and 6 mirror elements 3 and 2
         range(2, 5)
         """
         if start >= stop:
@@ -71,21 +79,25 @@ class Window:
         low, high, step = start * self.stride + self.first, (stop - 1) * self.stride + self.first, self.step
         high += self.width
         if self.mirror:
-            low, high = self._mirrored(low, high, n)
+            low, high = self._extend_by_mirror(low, high, n)
         if not self.wrap:
             low += -(-max(-low, 0) // step) * step
             high = min(high, n)
         return range(low, max(low, high), step) if low < high else range(0)
 
-    def _mirrored(self, low: int, high: int, n: int) -> tuple[int, int]:
-        """Extend the elements ``low .. high-1`` by the mirror images of those that are not in ``0 .. n-1``."""
-        edge = int(self.mirror == "reflect")  # the outermost element is the mirror, and is not repeated
+    def _extend_by_mirror(self, low: int, high: int, n: int) -> tuple[int, int]:
+        """Return ``(low, high)`` extended by the mirror images of the elements outside of ``0 .. n-1``."""
+        edge = int(
+            self.mirror == "reflect"
+        )  # "reflect" mirrors at the outermost element and does not repeat it
         first = min(low, 2 * n - high - edge) if high > n else low
         last = max(high, edge - low) if low < 0 else high
         return first, last
 
     def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
-        """How many elements before the first and beyond the last of ``n`` positions ``start .. stop-1`` reach.
+        """Return how many elements positions ``start .. stop-1`` reach outside of a dimension of size ``n``.
+
+        The first count is before element 0, the second after the last element.
 
         >>> Window(6, -1, 3).beyond(0, 3, 6), Window(6, -1, 3).beyond(3, 6, 6)
         ((1, 0), (0, 1))
@@ -98,14 +110,17 @@ class Window:
         return before, high - low - before - read
 
     def readers(self, start: int, stop: int) -> tuple[int, int]:
-        """The positions, first and last plus one, that read an element of ``start .. stop-1``."""
-        if self.stride < 0:  # the same of the elements counted from the other end
+        """Return ``(first, last + 1)`` of the positions that read an element of ``start .. stop-1``.
+
+        >>> Window(6, -1, 3).readers(2, 3)
+        (1, 4)
+        """
+        if self.stride < 0:  # count the elements from the other end
             start, stop = 1 - stop, 1 - start
-            turned = Window(self.size, -self.first, 1, -self.stride)
-            return turned.readers(start, stop)
-        if (
-            self.mirror
-        ):  # mirrored elements are no further from a position than the farther of its window's ends
+            reverse = Window(self.size, -self.first, 1, -self.stride)
+            return reverse.readers(start, stop)
+        if self.mirror:
+            # A mirrored element is not further from its position than the farther end of the window.
             reach = max(-self.first, self.first + self.width - 1)
             return Window(self.size, -reach, 2 * reach + 1).readers(start, stop)
         start, stop = start * self.spread, (stop - 1) * self.spread + 1
@@ -115,19 +130,19 @@ class Window:
 
 
 def _end_blocks(size: int, parts: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return where the first and the last of ``parts`` balanced blocks of ``size`` positions start and stop."""
+    """Return ``(start, stop)`` of the first and of the last of ``parts`` balanced blocks."""
     return (0, largest_block(size, parts)), (size - size // parts, size)
 
 
 class Windowed(Layout):
-    """A layout of which windows say what pieces hold of some dims.
+    """A layout whose shards are the elements that windows read of some dimensions.
 
-    As the target of a redistribution its pieces are copies of what the windows read. As its source, such as a
-    gradient, they are contributions: elements that several pieces have are added up, those that none has are zero.
+    As the target of a redistribution its shards are copies of these elements. As its source, such as a gradient, they
+    are contributions: an element that several shards have is summed, an element that no shard has is zero.
 
     Args:
-        base: the axes that split the windows' positions, and what is pending.
-        windows: per dim its window, or None.
+        base: a layout of the windows' positions; its pending reductions are those of the result.
+        windows: one window, or None, for each dimension.
 
     >>> from spmdsim.core import Mesh
     >>> halo = Windowed(Mesh((2,), ("x",))("x"), [Window(6, -1, 3)])
@@ -153,11 +168,11 @@ class Windowed(Layout):
         return f"{self.base}, {', '.join(windows)}"
 
     def short(self) -> str:
-        """The base's, and which dims have windows."""
+        """Return the short text of the base and the numbers of the dimensions with windows."""
         return f"{self.base.short()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
 
     def reads(self, shape: Sequence[int], rank: int) -> tuple[range, ...]:
-        """Per dim the elements that ``rank`` has."""
+        """Return, for each dimension, the elements that ``rank`` owns."""
         counts = [n if window is None else window.size for n, window in zip(shape, self.windows)]
         return tuple(
             range(start, stop) if window is None else window.reads(start, stop, n)
@@ -165,12 +180,12 @@ class Windowed(Layout):
         )
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
-        """Per dim where the piece begins, and that plus its length."""
-        first = (min(part.start, part[-1]) if part else 0 for part in self.reads(shape, rank))
-        return tuple((low, low + len(part)) for low, part in zip(first, self.reads(shape, rank)))
+        """Return, for each dimension, ``(low, low + count)`` of the elements that ``rank`` owns."""
+        first = (min(elements.start, elements[-1]) if elements else 0 for elements in self.reads(shape, rank))
+        return tuple((low, low + len(elements)) for low, elements in zip(first, self.reads(shape, rank)))
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the largest piece, in each dim."""
+        """Return, for each dimension, the largest size of a shard."""
         return tuple(
             largest_block(n, parts)
             if window is None
@@ -185,16 +200,19 @@ class Windowed(Layout):
         )
 
     def with_partial(self, partial: Any = ()) -> Layout:
-        """The same pieces with other pending axes."""
+        """Return the layout with the same shards and other partial axes."""
         return Windowed(self.base.with_partial(partial), self.windows)
 
     @property
     def reduced(self) -> Layout:
-        """The same pieces with nothing pending."""
+        """The layout with the same shards and no pending reduction."""
         return Windowed(self.base.reduced, self.windows)
 
     def dual(self) -> Layout:
-        """Where gradients of all windows are together: in blocks, since no window need have every element."""
+        """Return the layout for the sum of all windows' gradients.
+
+        These are the blocks of the base, because a window need not have every element.
+        """
         return self.base.dual()
 
     @property

@@ -1,4 +1,4 @@
-"""This package's own notation of meshes and layouts, and the integers, names and nested tuples in all notations.
+"""Parse meshes and layouts in this package's own notation, and the integers, names and nested tuples of all notations.
 
 ====================  ==================================  ========================
 a mesh                ``dp=2,tp=4``, ``2x4``              ranks after ``@``
@@ -19,20 +19,26 @@ from spmdsim.core.layout import Layout, Mesh
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.reading import literal, one_line
 
-#: How an entry says that its dim is not split.
+#: Entries of dimensions that are not split.
 NOT_SPLIT = ("None", "none", "-", "_", "*", "")
 _PARTIAL = re.compile(r"[;|,]?\s*partial\s*[=:]?\s*(?P<axes>\w+(?::\w+)?(?:\s*,\s*\w+(?::\w+)?)*)\s*$")
 _PARTIAL_ENTRY = re.compile(r"^(?P<op>\w+) pending over (?P<axis>\w+)$")
-#: Reads what is not in this package's notation: the text without its mesh, that mesh, the number of dims.
+#: Parser of other notations: takes the text without its mesh, the mesh and the number of dimensions (None: unknown).
 OtherNotation = Callable[[str, Mesh, "int | None"], Layout]
 
 
 def flatten(
     value: Any, what: str, error: type[LayoutError] = LayoutError
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and row-major elements of nested lists, tuples, a range or an array of integers.
+    """Return the shape and the row-major elements of nested lists, tuples, a range or an array of integers.
 
-    ``what`` they are is said in messages; ``error`` is raised for ragged or empty ones.
+    Args:
+        value: the nested integers.
+        what: noun for error messages, such as "ranks".
+        error: class of the error for ragged or empty lists.
+
+    Raises:
+        UsageTypeError: If an element is not an integer.
 
     >>> flatten([[2, 0], [1, 3]], "ranks")
     ((2, 2), (2, 0, 1, 3))
@@ -40,23 +46,23 @@ def flatten(
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise UsageTypeError(f"{what} should be an array of integers, but got {value!r}")
+        raise UsageTypeError(f"{what} must be an array of integers, got {value!r}")
     items = list(value)
     if not items:
-        raise error(f"{what} should hold at least one integer, but is empty")
+        raise error(f"{what} must have at least one integer, got an empty list")
     if not any(isinstance(item, Sequence | range) and not isinstance(item, str) for item in items):
         for item in items:
             if isinstance(item, bool) or not hasattr(item, "__index__"):
-                raise UsageTypeError(f"{what} should be an array of integers, but got {item!r} in {items}")
+                raise UsageTypeError(f"{what} must be an array of integers, got {item!r} in {items}")
         return (len(items),), tuple(item.__index__() for item in items)
-    parts = [flatten(item, what, error) if isinstance(item, Iterable) else ((), ()) for item in items]
-    if len({shape for shape, _ in parts}) > 1:
-        raise error(f"the rows of {what} must have one shape, but got {items}")
-    return (len(items), *parts[0][0]), tuple(rank for _, order in parts for rank in order)
+    rows = [flatten(item, what, error) if isinstance(item, Iterable) else ((), ()) for item in items]
+    if len({shape for shape, _ in rows}) > 1:
+        raise error(f"the rows of {what} must have one shape, got {items}")
+    return (len(items), *rows[0][0]), tuple(rank for _, order in rows for rank in order)
 
 
 def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
-    """Row-major elements as nested lists (inverse of :func:`flatten`).
+    """Return row-major elements as nested lists of this shape (inverse of :func:`flatten`).
 
     >>> nest([2, 0, 1, 3], (2, 2))
     [[2, 0], [1, 3]]
@@ -68,7 +74,7 @@ def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
 
 
 def split_entries(text: str) -> list[str]:
-    """The entries between commas that are in no bracket.
+    """Split a text at the commas that are outside of brackets; raise InputError if brackets do not match.
 
     >>> split_entries("mp,(sp,dp), None")
     ['mp', '(sp,dp)', 'None']
@@ -77,68 +83,70 @@ def split_entries(text: str) -> list[str]:
     for i, char in enumerate(text):
         depth += (char in "([{") - (char in ")]}")
         if depth < 0:
-            raise InputError(f"a bracket closes that was not opened in {text!r}")
+            raise InputError(f"brackets must match, got a closing one without an opening one in {text!r}")
         if char == "," and depth == 0:
             entries.append(text[start:i].strip())
             start = i + 1
     if depth:
-        raise InputError(f"a bracket is not closed in {text!r}")
+        raise InputError(f"brackets must match, got an open one without a closing one in {text!r}")
     last = text[start:].strip()
     return [*entries, last] if last or not entries else entries
 
 
 def parse_ints(text: str, what: str) -> tuple[int, ...]:
-    """Integers: ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``.
+    """Parse integers such as ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``; ``what`` names them in the error.
 
     >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
     ((2, 4), (32, 784), ())
     """
-    body = unbracketed(text).removesuffix(",")
+    body = strip_brackets(text).removesuffix(",")
     words = re.split(r"\s*,\s*|\s*(?<=\d)\s*[x×]\s*(?=\d)|\s+", body.strip()) if body.strip() else []
     try:
         return tuple(int(word) for word in words)
     except ValueError:
-        raise InputError(f"{what} should be integers such as 2,4, but got {text!r}") from None
+        raise InputError(f"{what} must be integers such as 2,4, got {text!r}") from None
 
 
-def unbracketed(text: str) -> str:
-    """What stands in one pair of brackets, or the text itself if it has none.
-
-    >>> unbracketed("(2, 4)"), unbracketed("2,4")
-    ('2, 4', '2,4')
+def strip_brackets(text: str) -> str:
+    """Return the text without its outer pair of brackets, if it has one.
 
     Raises:
-        InputError: there are other brackets.
+        InputError: If other brackets remain.
+
+    >>> strip_brackets("(2, 4)"), strip_brackets("2,4")
+    ('2, 4', '2,4')
     """
     body = text.strip()
     if len(body) > 1 and body[0] + body[-1] in ("()", "[]", "{}"):
         body = body[1:-1].strip()
     if set(body) & set("()[]{}"):
-        raise InputError(f"one pair of brackets at most may stand around numbers or names, but got {text!r}")
+        raise InputError(
+            f"numbers and names must have at most one pair of brackets around them, got {text!r}"
+        )
     return body
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names between commas, with or without quotes and brackets.
+    """Parse names between commas, with or without quotes and brackets.
 
     >>> parse_names("('dp', 'mp')")
     ('dp', 'mp')
     """
-    return tuple(name.strip().strip("'\"") for name in unbracketed(text).split(",") if name.strip())
+    return tuple(name.strip().strip("'\"") for name in strip_brackets(text).split(",") if name.strip())
 
 
 def parse_nested(text: str, what: str) -> Any:
-    """Nested integers, such as cuts ``((2,4),(4,1))`` or ranks ``[[0,1],[2,3]]``."""
+    """Parse nested integers such as cuts ``((2,4),(4,1))``; ``what`` names them in the error."""
     try:
         return literal(text)
     except ValueError:
         raise InputError(
-            f"{what} should be nested integers such as ((2,4),(4,1)), but got {one_line(text)!r}"
+            f"{what} must be nested integers such as ((2,4),(4,1)), got {one_line(text)!r}"
         ) from None
 
 
 def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
-    """Several tuples of integers: shapes ``(32,784),(784,512)`` or cuts ``((2,4),(4,1))``.
+    """Parse tuples of integers, such as shapes or cuts; ``what`` names them in the error.
 
     >>> parse_tuples("(32,784),(784,512)", "shapes"), parse_tuples("((2,4),(4,1))", "cuts")
     (((32, 784), (784, 512)), ((2, 4), (4, 1)))
@@ -153,12 +161,12 @@ def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
     value = [(item,) if type(item) is int else item for item in value]
     for item in value:
         if not isinstance(item, list | tuple) or not all(type(n) is int for n in item):
-            raise InputError(f"{what} should be tuples of integers such as ((2,4),(4,1)), but got {text!r}")
+            raise InputError(f"{what} must be tuples of integers such as ((2,4),(4,1)), got {text!r}")
     return tuple(tuple(item) for item in value)
 
 
 def parse_order(text: str) -> list[int]:
-    """The ranks in mesh order: ``3,1,0,2`` or nested lists.
+    """Parse the ranks in mesh order: ``3,1,0,2`` or nested lists.
 
     >>> parse_order("[[3,1],[0,2]]")
     [3, 1, 0, 2]
@@ -169,51 +177,59 @@ def parse_order(text: str) -> list[int]:
 
 
 def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
-    """A mesh: ``dp=2,tp=4`` (commas, spaces or x between), ``2x4`` with axes d0, d1, or ranks ``[[0,1],[2,3]]``.
+    """Parse a mesh: ``dp=2,tp=4``, ``2x4`` (axes d0, d1), or ranks ``[[0,1],[2,3]]``.
 
-    A rank order may follow ``@`` or ``on ranks``.
+    Sizes are separated by commas, spaces or x. A rank order can follow after ``@`` or ``on ranks``.
 
     >>> parse_mesh("dp=2 tp=4"), parse_mesh("2x4").axes, parse_mesh("[[0,1],[3,2]]").ranks
     (Mesh((2, 4), ('dp', 'tp')), ('d0', 'd1'), (0, 1, 3, 2))
     """
-    where, _, order = re.sub(r"\s+on ranks\s+", "@", text.strip()).partition("@")
+    sizes_text, _, order = re.sub(r"\s+on ranks\s+", "@", text.strip()).partition("@")
     if order:
         ranks = order
     if isinstance(ranks, str):
         ranks = parse_order(ranks)
-    if where.startswith("[["):
-        shape, order_ = flatten(parse_nested(where, "the ranks of a mesh"), "the ranks of a mesh")
-        return Mesh(shape, numbered(len(shape)), order_ if ranks is None else ranks)
-    if "=" not in where and re.search(r"\b([A-Za-z_]{2,}|[A-Za-z_]\d)", where):
-        meant = re.sub(r"([A-Za-z_]+)(\d+)", r"\1=\2", where)
-        hint = f"; did you mean {meant}?" if meant != where else ""
+    if sizes_text.startswith("[["):
+        shape, nested_ranks = flatten(parse_nested(sizes_text, "the ranks of a mesh"), "the ranks of a mesh")
+        return Mesh(shape, axis_names(len(shape)), nested_ranks if ranks is None else ranks)
+    if "=" not in sizes_text and re.search(r"\b([A-Za-z_]{2,}|[A-Za-z_]\d)", sizes_text):
+        suggestion = re.sub(r"([A-Za-z_]+)(\d+)", r"\1=\2", sizes_text)
+        hint = f"; did you mean {suggestion}?" if suggestion != sizes_text else ""
         raise InputError(f"a mesh is written like dp=2,tp=4, but got {text!r}{hint}")
-    if "=" not in where:
-        shape = parse_ints(where, "a mesh")
-        return Mesh(shape, numbered(len(shape)), ranks)
+    if "=" not in sizes_text:
+        shape = parse_ints(sizes_text, "a mesh")
+        return Mesh(shape, axis_names(len(shape)), ranks)
     axes, sizes = [], []
-    for part in filter(None, re.split(r"[\s,]+", unbracketed(where))):
-        name, equals, size = part.partition("=")
+    for word in filter(None, re.split(r"[\s,]+", strip_brackets(sizes_text))):
+        name, equals, size = word.partition("=")
         if not equals or not size:
             raise InputError(f"a mesh is written like dp=2,tp=4, but {name!r} in {text!r} lacks a size")
         if not size.isdigit():
-            raise InputError(f"a mesh is written like dp=2,tp=4, but got {part!r} in {text!r}")
+            raise InputError(f"a mesh is written like dp=2,tp=4, but got {word!r} in {text!r}")
         axes.append(name)
         sizes.append(int(size))
     return Mesh(sizes, axes, ranks)
 
 
-def numbered(count: int) -> tuple[str, ...]:
-    """Names of axes that have none: ``d0``, ``d1``, ..."""
+def axis_names(count: int) -> tuple[str, ...]:
+    """Return names for ``count`` axes without names: ``d0``, ``d1``, ..."""
     return tuple(f"d{i}" for i in range(count))
 
 
 def parse_layout(
     text: str, mesh: Mesh | None = None, ndim: int | None = None, others: OtherNotation | None = None
 ) -> Layout:
-    """A layout in this package's notation: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``, perhaps ``DIMS partial tp:max``.
+    """Parse a layout: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``, each with an optional end ``partial tp:max``.
 
-    The number of dims tells ``(a,b)`` for one dim from two entries; ``others`` reads dims in other notations.
+    Args:
+        text: the layout.
+        mesh: its mesh, if the text does not name one.
+        ndim: number of dimensions; it distinguishes ``(a,b)`` for one dimension from two entries.
+        others: parser of other notations.
+
+    Raises:
+        InputError: If no mesh is known, or brackets do not match.
+        LayoutError: If entries name no axes of the mesh and ``others`` is None.
 
     >>> parse_layout("dp=2,tp=4: (tp,dp),None").short()
     'S(0)[1]S(0)[0]'
@@ -231,13 +247,14 @@ def parse_layout(
             partial[axis] = op or "sum"
     layout = _own_dims(parse_entries(body, ndim), mesh)
     if layout is None and others is None:
-        raise LayoutError(f"{body!r} names no axes of the mesh {mesh}, one entry per dim")
+        raise LayoutError(f"a layout must have one entry per dim with axes of the mesh {mesh}, got {body!r}")
     if layout is None:
         layout = others(body, mesh, ndim)  # type: ignore[misc]
     return Layout(mesh, layout.dims, {**dict(layout.partial), **partial})
 
 
 def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
+    """Return the text of the dimensions and the mesh that ``text`` names, else ``mesh``."""
     over = re.match(r"(?P<dims>.*\S)\s+over\s+(?P<mesh>\w+=\d.*|one rank)$", text)
     if over and not _PARTIAL_ENTRY.match(over["dims"]):
         return over["dims"], parse_mesh(over["mesh"].replace("one rank", "1"))
@@ -245,7 +262,7 @@ def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
     if colon and not _PARTIAL.search(colon["mesh"] + ":" + colon["dims"].split(",")[0]):
         return colon["dims"], parse_mesh(colon["mesh"])
     if unsized := re.match(r"([\w=,x×\s@()]*\w=[\w=,x×\s@()]*):", text):
-        parse_mesh(unsized[1])
+        parse_mesh(unsized[1])  # raises the error of a mesh without sizes
     if mesh is None:
         raise InputError(
             f"layout {text!r} names no mesh; write it like 'dp=2,tp=4: dp,None', or give the mesh"
@@ -254,7 +271,7 @@ def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
 
 
 def _own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
-    """The layout if every entry names axes of the mesh, or says that its dim is not split."""
+    """Return the layout if every entry names axes of the mesh, or says that its dim is not split; else None."""
     words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
     if words and all(isinstance(word, int) for word in words):
         return None
@@ -267,35 +284,39 @@ def _own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
 
 
 def parse_entries(text: str, ndim: int | None) -> list[Any]:
-    """One entry per dim: a name, an integer, or a tuple of them."""
-    inner = text.strip()
-    entries = split_entries(inner)
-    if _wrapped(inner):
-        within = split_entries(inner[1:-1])
+    """Parse one entry per dimension: a name, an integer, or a tuple of them.
+
+    Outer brackets are dropped if they are square, if they have brackets inside, or if ``ndim`` entries are inside.
+    """
+    body = text.strip()
+    entries = split_entries(body)
+    if _is_wrapped(body):
+        inner_entries = split_entries(body[1:-1])
         if (
-            inner[0] == "["
-            or any(_wrapped(e) for e in within)
-            or (ndim not in (None, 1) and len(within) == ndim)
+            body[0] == "["
+            or any(_is_wrapped(e) for e in inner_entries)
+            or (ndim not in (None, 1) and len(inner_entries) == ndim)
         ):
-            entries = within
+            entries = inner_entries
     if entries == [""]:
         return []
-    return [tuple(map(_word, split_entries(e[1:-1]))) if _wrapped(e) else _word(e) for e in entries]
+    return [tuple(map(_word, split_entries(e[1:-1]))) if _is_wrapped(e) else _word(e) for e in entries]
 
 
 def dim_entry(entry: Any) -> Any:
-    """An entry with the one word for a dim that is not split."""
+    """Return an entry with every word for an unsplit dimension replaced by "None"."""
     if isinstance(entry, tuple):
         return tuple(map(dim_entry, entry))
     return "None" if entry in NOT_SPLIT or entry == -1 else str(entry)
 
 
-def _wrapped(text: str) -> bool:
-    """Whether one pair of brackets is about all of a text."""
+def _is_wrapped(text: str) -> bool:
+    """Return True if one pair of brackets encloses the whole text."""
     depths = list(accumulate((char in "([") - (char in ")]") for char in text))
     return text[:1] in ("(", "[") and text[-1:] in (")", "]") and min(depths[:-1], default=1) > 0
 
 
 def _word(text: str) -> str | int:
+    """Return an entry without blanks and quotes, as an integer if it is one."""
     word = text.strip().strip("'\"")
     return int(word) if re.fullmatch(r"-?\d+", word) else word

@@ -28,9 +28,9 @@ NOWHERE = "cannot write '/no/such/folder/x': No such file or directory"
 #: What is asked for, and a part of what is said of it.
 WRONG = [
     ((*PLAN, "--rank", "99"), "rank 99 is in neither mesh"),
-    ((*PLAN[:-1], "(4,4"), "one pair of brackets at most may stand around numbers or names, but got '(4,4'"),
-    ((*PLAN[:-1], "4,,4"), "a shape should be integers such as 2,4, but got '4,,4'"),
-    ((*LAYOUT[:2], "dp=2,tp=2)", *LAYOUT[3:]), "one pair of brackets at most"),
+    ((*PLAN[:-1], "(4,4"), "numbers and names must have at most one pair of brackets around them, got '(4,4'"),
+    ((*PLAN[:-1], "4,,4"), "a shape must be integers such as 2,4, got '4,,4'"),
+    ((*LAYOUT[:2], "dp=2,tp=2)", *LAYOUT[3:]), "at most one pair of brackets"),
     ((*PLAN, "--rank", "-1", "--json"), "rank -1 is in neither mesh"),
     ((*LAYOUT, "--rank", "99", "--svg", "PICTURE"), "99"),
     ((*OPERATOR, "--rank", "99", "--svg", "PICTURE"), "99"),
@@ -64,8 +64,8 @@ WRONG = [
     (("search", "x" * 300, "-n", "2"), "is no file: File name too long"),
     ((*TRAIN, "--data", "x" * 300), "is no file: File name too long"),
     ((*OPERATOR, "-n", "-1"), "-n: must be a whole number from 1 on"),
-    ((*OPERATOR[:3], "--shard", "1e3", *OPERATOR[5:]), "--shard should be tuples of integers"),
-    ((*OPERATOR[:5], "--shapes", "None"), "--shapes should be tuples of integers"),
+    ((*OPERATOR[:3], "--shard", "1e3", *OPERATOR[5:]), "--shard must be tuples of integers"),
+    ((*OPERATOR[:5], "--shapes", "None"), "--shapes must be tuples of integers"),
     ((*SHOW, "-b", "much"), "'much' is no size"),
     ((*SHOW, "-b", "much", "--only", "counts"), "'much' is no size"),
     ((*SHOW, "-b", "1001", "--itemsize", "4", "--ascii"), "1,001 bytes are no whole number of 4-byte elements"),

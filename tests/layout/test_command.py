@@ -289,7 +289,7 @@ MISTAKES = [
         ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--rank", "9"],
         "rank 9 is not in the mesh",
     ),
-    (["--device-matrix", "2,x", "--alias", "a,b", "--tensor-map", "a,b"], "should be integers"),
+    (["--device-matrix", "2,x", "--alias", "a,b", "--tensor-map", "a,b"], "must be integers"),
     (["--placement", "[[0,1],[2,3]]"], "--placement needs --sbp"),
     (["--placement", "[[0,1],[2,3]]", "--sbp", "B,B"], "--shape must be given"),
     (["--placement", "[[0,1],[2,3]]", "--sbp", "S(0)", "--shape", "4,8"], "needs 2 entries"),

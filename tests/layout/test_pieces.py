@@ -12,7 +12,7 @@ import spmdsim.core.layout as layout_module
 from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.cli.main import main
 from spmdsim.core import Layout
-from spmdsim.layout.pieces import Pieces, homes, misplaced
+from spmdsim.layout.pieces import Pieces, describe_misplaced, owner_coordinates
 
 MESHES = [
     Mesh((3,), ("x",)),
@@ -32,7 +32,7 @@ def dealt(size: int, parts: int) -> list[int]:
 @pytest.mark.parametrize("parts", [(1,), (2,), (5,), (3, 2), (2, 4, 3)])
 def test_every_element_is_dealt_to_one_place(parts):
     for size in range(30):
-        tables = homes(size, [(f"a{k}", p) for k, p in enumerate(parts)])
+        tables = owner_coordinates(size, [(f"a{k}", p) for k, p in enumerate(parts)])
         blocks = [list(range(size))]
         for level, count in enumerate(parts):
             deeper = []
@@ -49,7 +49,7 @@ def test_pieces_are_where_layouts_cut_them(mesh):
     for entry, size in itertools.product(entries, (0, 1, 2, 5, 8, 13)):
         rest = tuple(a for a in mesh.axes if a not in entry)
         layout, shape = mesh(entry, rest), (size, 7)
-        assert misplaced(layout, shape, range(mesh.size)) is None
+        assert describe_misplaced(layout, shape, range(mesh.size)) is None
         for rank in range(mesh.size):
             held, wanted = layout.bounds(shape, rank), Pieces(layout, shape).bounds(rank)
             assert all(h == w or (h[0] == h[1] and w[0] == w[1]) for h, w in zip(held, wanted))
@@ -99,8 +99,8 @@ def test_a_rank_that_holds_nothing_of_its_rows_is_wrong(monkeypatch):
     monkeypatch.setattr(
         Layout, "bounds", lambda *arguments: ((0, 0),) if arguments[2] == 1 else bounds(*arguments)
     )
-    told = misplaced(Mesh((2,), ("x",))("x"), (4,), range(2))
-    assert told.startswith("rank 1 holds 0:0 of dim 0 of (4,), but by the definition")
+    message = describe_misplaced(Mesh((2,), ("x",))("x"), (4,), range(2))
+    assert message.startswith("rank 1 owns 0:0 of dim 0 of (4,), but by the definition")
 
 
 def test_another_split_of_blocks_is_wrong(monkeypatch):
@@ -113,7 +113,7 @@ def test_another_split_of_blocks_is_wrong(monkeypatch):
     monkeypatch.setattr(layout_module, "split_block", other)
     mesh, value = Mesh((4,), ("tp",)), np.arange(10.0)
     verdict = check(Tensor.from_global(value, mesh("tp"), LockStep(4)), value)
-    assert "rank 0 holds 0:2 of dim 0 of (10,), but by the definition of [tp] over tp=4 it is 0:3" in str(
+    assert "rank 0 owns 0:2 of dim 0 of (10,), but by the definition of [tp] over tp=4 it is 0:3" in str(
         verdict
     )
 
@@ -138,5 +138,5 @@ def test_run_finds_lost_rows(mutation, monkeypatch, capsys):
     monkeypatch.setattr(Layout, "bounds", mutation(Layout.bounds))
     for strategy in ("m:tp", "k:tp", "k:tp >m"):
         assert main([*arguments, strategy]) != 0
-        told = capsys.readouterr()
-        assert "cover" in told.out or told.err, told.out
+        message = capsys.readouterr()
+        assert "cover" in message.out or message.err, message.out

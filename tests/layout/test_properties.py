@@ -467,7 +467,7 @@ def test_what_is_written_wrongly_is_refused():
         (lambda: strategy_from_cuts(bound, ((2, 3),), 6), RuleError, "has size 1 and cannot be cut into 2"),
         (lambda: element_type(3.5), InputError, "no element type is called 3.5"),
         (lambda: element_type("__version__"), InputError, "no element type is called '__version__'"),
-        (lambda: split_entries("a),(b"), InputError, "a bracket closes that was not opened"),
+        (lambda: split_entries("a),(b"), InputError, "brackets must match"),
         (lambda: flag("keepdims", bool), UsageTypeError, "keepdims is True or False"),
         (lambda: flag("keepdims", 2), UsageTypeError, "keepdims is True or False"),
     ):

@@ -16,7 +16,7 @@ from spmdsim.arrays.ops.declare import binary, in_fractions, unary, unbroadcast
 from spmdsim.arrays.ops.dim_reductions import as_type, wide
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import ordered, promoted
+from spmdsim.layout.element_type import check_ordered, promoted
 
 
 def isclose(
@@ -84,7 +84,7 @@ def fmod(x1: Operand, x2: Operand) -> Tensor:
     """Compute the remainder with the sign of the dividend."""
     one, other = operands("np.fmod", (x1, x2))
     for operand in (one, other):
-        ordered(operand.dtype, "np.fmod")
+        check_ordered(operand.dtype, "np.fmod")
     rest = ops.remainder(ops.absolute(one), ops.absolute(other))
     return (
         ops.copysign(rest, one)
@@ -107,7 +107,7 @@ def fmin(x1: Operand, x2: Operand) -> Tensor:
 
 def fabs(x: Tensor) -> Tensor:
     """Absolute values; of integers as fractions."""
-    ordered(x.dtype, "np.fabs")
+    check_ordered(x.dtype, "np.fabs")
     return ops.absolute(fraction_of(x))
 
 
@@ -167,7 +167,7 @@ _frexp_op = Op(
 
 def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers of at least one half and less than one, and the powers of two that elements are of them."""
-    ordered(x.dtype, "np.frexp")
+    check_ordered(x.dtype, "np.frexp")
     mantissa, exponent = _frexp_op.results(x)
     return mantissa, exponent
 
@@ -185,7 +185,7 @@ def ldexp(x1: Operand, x2: Operand) -> Tensor:
     """Elements times powers of two, exactly: what :func:`frexp` took apart."""
     exponents = np.asarray(x2) if isinstance(x2, int) else x2  # else a number has the other operand's type
     a, b = operands("np.ldexp", (x1, exponents))
-    ordered(a.dtype, "np.ldexp")
+    check_ordered(a.dtype, "np.ldexp")
     if b.dtype.kind not in "biu":
         raise RuleError(f"np.ldexp takes whole numbers for exponents, but got {b.dtype}")
     return _ldexp_op(a, b)

@@ -21,7 +21,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.random import uniform_block
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import InputError, OutOfRange, many
-from spmdsim.layout.element_type import fractional, ordered, promoted
+from spmdsim.layout.element_type import check_ordered, fraction_type, promoted
 
 __all__ = [
     "bias_add", "dropout", "elu", "erf", "gelu", "prelu", "relu", "relu6", "sigmoid", "silu", "softplus",
@@ -103,7 +103,7 @@ def _series(dtype: np.dtype) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    kind = x.dtype if x.dtype.kind in "fV" else fractional(x.dtype)
+    kind = x.dtype if x.dtype.kind in "fV" else fraction_type(x.dtype)
     rows = _series(np.result_type(kind, np.float32))
     size = np.minimum(np.abs(x).astype(rows.dtype, copy=False), _END)  # nan stays nan
     near = np.nan_to_num(np.rint(size * _DENSITY)).astype(np.intp)
@@ -176,7 +176,7 @@ def _form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = 
     """A form of GELU, given fractions where it is given whole numbers; its slope; its result type."""
 
     def local(x: Array) -> Any:
-        return function(x.astype(fractional(x.dtype), copy=False))
+        return function(x.astype(fraction_type(x.dtype), copy=False))
 
     return local, slope, derived("gelu", local, real)
 
@@ -293,7 +293,7 @@ _prelu_op = Op(
     _channel_rule,
     lambda x, slope, dim: np.where(x > 0, x, x * _along(slope, x.ndim, dim)),
     _prelu_vjp,
-    dtype=lambda x, slope, dim: ordered(promoted(x, slope), "prelu"),
+    dtype=lambda x, slope, dim: check_ordered(promoted(x, slope), "prelu"),
 )
 
 
@@ -361,5 +361,5 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
     """
     if not 0 <= rate < 1:
         raise InputError(f"dropout drops a share of at least 0 and less than 1, not {rate}")
-    x = x if x.dtype.kind in "fcV" else cast(x, fractional(x.dtype))
+    x = x if x.dtype.kind in "fcV" else cast(x, fraction_type(x.dtype))
     return x if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))

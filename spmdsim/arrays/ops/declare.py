@@ -17,7 +17,7 @@ from spmdsim.arrays.ops.operators import OperatorFunction, P, operator
 from spmdsim.core import Rule
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import fractional, number_type, ordered, promoted
+from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promoted
 from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["cast"]
@@ -97,10 +97,10 @@ def alike(name: str, *values: Operand) -> list[Tensor]:
 
 def in_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
     """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet."""
-    dtypes = [ordered(tensor.dtype, name) for tensor in tensors]
+    dtypes = [check_ordered(tensor.dtype, name) for tensor in tensors]
     if all(dtype.kind in "fV" for dtype in dtypes):
         return alike(name, *tensors)
-    common = fractional(promoted(*dtypes))
+    common = fraction_type(promoted(*dtypes))
     return alike(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
 
 
@@ -135,7 +135,7 @@ def derived(name: str, function: Callable[..., Any], real: bool = False) -> Call
     @lru_cache(maxsize=512)
     def dtype(*dtypes: np.dtype) -> np.dtype:
         for one in dtypes if real else ():
-            ordered(one, name)
+            check_ordered(one, name)
         try:
             with np.errstate(all="ignore"):
                 return np.asarray(function(*[np.ones(1, one) for one in dtypes])).dtype
@@ -235,7 +235,7 @@ def unary(
         return (_scaled(dy, conj(slope(operands[0], result))),)
 
     slope, seen = _slope(derivative or (lambda x: x))
-    local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
+    local = (lambda x: function(x.astype(fraction_type(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = derived(name, local, real)
     gradient = times if derivative else vjp

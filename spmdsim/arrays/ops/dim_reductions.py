@@ -20,7 +20,7 @@ from spmdsim.core.elements import identity
 from spmdsim.core.notation.layouts import integers
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import accumulator, number_type, ordered
+from spmdsim.layout.element_type import accumulator, check_ordered, number_type
 from spmdsim.worlds.pool import empty
 
 __all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "sum"]
@@ -127,8 +127,8 @@ _sum_op = Op(
     _sum_vjp,
     dtype=lambda d, **_: _sum_type(d),
 )
-_max_op = _by_numpy("max", lambda d, **_: ordered(d, "max"), finish=True)
-_min_op = _by_numpy("min", lambda d, **_: ordered(d, "min"), finish=True)
+_max_op = _by_numpy("max", lambda d, **_: check_ordered(d, "max"), finish=True)
+_min_op = _by_numpy("min", lambda d, **_: check_ordered(d, "min"), finish=True)
 _prod_op = _by_numpy("prod", lambda d, **_: np.prod(np.ones(1, d)).dtype)
 _all_op, _any_op = _by_numpy("all", boolean), _by_numpy("any", boolean)
 

@@ -25,7 +25,7 @@ from spmdsim.arrays.ops.declare import (
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout.element_type import ordered, promoted
+from spmdsim.layout.element_type import check_ordered, promoted
 
 __all__ = [
     "absolute", "add", "add_n", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
@@ -362,7 +362,7 @@ _clip_op = Op(
     lambda *shapes, limits: Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ..."),
     lambda *arrays, limits: np.asarray(np.clip(*_bounded(arrays, limits))),
     _clip_vjp,
-    dtype=lambda *dtypes, limits: ordered(promoted(*dtypes), "clip"),
+    dtype=lambda *dtypes, limits: check_ordered(promoted(*dtypes), "clip"),
 )
 
 

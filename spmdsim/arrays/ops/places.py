@@ -22,7 +22,7 @@ from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
-from spmdsim.layout.element_type import accumulator, ordered
+from spmdsim.layout.element_type import accumulator, check_ordered
 
 __all__ = ["argmax", "argmin", "searchsorted", "topk"]
 
@@ -82,7 +82,7 @@ def _extreme_op_of(name: str, op: str) -> Op:
         name,
         _extreme_rule,
         lambda context, x, dim: _extreme_forward(op, context, x, dim),
-        dtype=lambda x, dim: np.dtype(np.int64) if ordered(x, name) else x,
+        dtype=lambda x, dim: np.dtype(np.int64) if check_ordered(x, name) else x,
         steps=lambda bound, strategy, inputs, dim: _extreme_steps(op, bound, strategy, inputs, dim),
         contextual=True,
     )
