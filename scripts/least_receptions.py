@@ -1,6 +1,6 @@
 """The fewest receptions by search and by linear programme, and the fewest elements sent: what redistributions are checked against.
 
-Nothing here is shared with :mod:`spmdsim.redistribution.lower_bound`. Elements are looked at one by one: who holds which
+Nothing here is shared with :mod:`spmdsim.redistribution.bound.lower_bound`. Elements are looked at one by one: who holds which
 contribution, who wants the result. :func:`every_schedule` tries all ways to send and add for one element, and
 :func:`optimum` distributes the elements over those ways so that the busiest rank receives as little as possible.
 """

@@ -46,9 +46,9 @@ from scripts.least_receptions import corners, every_schedule, kinds, least_sent,
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import Plan, plan
+from spmdsim.redistribution.bound.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
-from spmdsim.redistribution.price import largest_shard
+from spmdsim.redistribution.step_counts import largest_shard
 from spmdsim.worlds.lockstep_world import LockStep
 from spmdsim.worlds.trace import record
 

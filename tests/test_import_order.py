@@ -36,7 +36,7 @@ for array in np.eye(4) > 0, np.eye(4, dtype=half):
 
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.group_steps import scan_step
+from spmdsim.redistribution.steps.group_steps import scan_step
 
 pair = Mesh((2, 2), ("a", "b"))
 for src, dst, shape, after in (

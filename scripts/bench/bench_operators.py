@@ -21,7 +21,7 @@ from paired import QUICK, Neighbours, estimate, paired, row
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
 from spmdsim.core.step import Step
-from spmdsim.redistribution.exchange.grid import all_bounds
+from spmdsim.redistribution.grid import all_bounds
 from spmdsim.worlds import ShapeArray, ShapeOnly
 
 NUMPY = """

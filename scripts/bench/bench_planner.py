@@ -26,8 +26,10 @@ from paired import QUICK, Estimate, Neighbours, quantile, row
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import common_mesh
-from spmdsim.redistribution import lower_bound, plan, plan_candidates, planner, price
-from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_counts, flat, grid
+from spmdsim.redistribution import grid, plan, price
+from spmdsim.redistribution.bound import lower_bound
+from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_counts, flat
+from spmdsim.redistribution.plans import plan_candidates, planner
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
 

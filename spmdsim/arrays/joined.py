@@ -17,7 +17,7 @@ from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
-from spmdsim.redistribution.group_steps import Parts, PartsStep, parts_step
+from spmdsim.redistribution.steps.group_steps import Parts, PartsStep, parts_step
 from spmdsim.worlds.provenance import computed_origin
 from spmdsim.worlds.trace import recorder
 

@@ -16,8 +16,8 @@ from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
 from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, number_type, resolve_nameless, why_no_number
-from spmdsim.redistribution import planner
-from spmdsim.redistribution.planner import Plan
+from spmdsim.redistribution.plans import planner
+from spmdsim.redistribution.plans.planner import Plan
 from spmdsim.sides import in_words, number_of, sides
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import FastPath

@@ -25,7 +25,7 @@ from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.core.world import AbstractWorld, Params
 from spmdsim.layout.element_type import accumulator
-from spmdsim.redistribution.sparse_lookup import RowStep, row_step
+from spmdsim.redistribution.steps.row_steps import RowStep, row_step
 
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]

@@ -21,7 +21,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 )
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
-from spmdsim.redistribution.price import largest_shard
+from spmdsim.redistribution.step_counts import largest_shard
 
 #: Largest tensor-parallel group that is tried: more is never configured by hand.
 MOST_TENSOR_PARALLEL = 64

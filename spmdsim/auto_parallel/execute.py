@@ -23,7 +23,7 @@ from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.group_steps import PartsStep
+from spmdsim.redistribution.steps.group_steps import PartsStep
 from spmdsim.tables import Table
 from spmdsim.worlds.trace import record
 from spmdsim.worlds.trace.event_table import nbytes_text

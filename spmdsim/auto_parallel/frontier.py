@@ -16,7 +16,7 @@ from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Mesh
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.plan_table import seconds_text
+from spmdsim.redistribution.plans.plan_table import seconds_text
 from spmdsim.tables import Table
 from spmdsim.worlds.trace.event_table import nbytes_text
 

@@ -27,7 +27,7 @@ from spmdsim.core import Mesh, Strategy
 from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, many, unknown
-from spmdsim.redistribution.planner import MOST_ELEMENTS
+from spmdsim.redistribution.plans.planner import MOST_ELEMENTS
 from spmdsim.wrong_calls import explained
 
 #: Names of the searches; the second names are MindSpore's.

@@ -17,7 +17,7 @@ from spmdsim.cases.injection import Injection, Runner, find
 from spmdsim.cases.inputs import ExactInputs, Inputs, exact_block, parse_dtype
 from spmdsim.core import Layout, Mesh
 from spmdsim.layout.pieces import describe_misplaced
-from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.base import World
 from spmdsim.worlds.trace import record

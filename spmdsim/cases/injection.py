@@ -23,8 +23,8 @@ from spmdsim.arrays.rounding import is_rounded
 from spmdsim.cases.inputs import ExactInputs
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import unknown
-from spmdsim.redistribution.group_steps import Parts, PartsStep
-from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.redistribution.steps.group_steps import Parts, PartsStep
+from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.worlds.base import V, World
 from spmdsim.worlds.local_steps import Arrived
 from spmdsim.worlds.trace.events import group_size

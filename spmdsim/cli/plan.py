@@ -13,7 +13,7 @@ from spmdsim.layout.element_type import element_type
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout, Mesh
-    from spmdsim.redistribution.planner import Plan
+    from spmdsim.redistribution.plans.planner import Plan
 
 EXAMPLES = """\
 examples:
@@ -53,8 +53,8 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 def main(args: argparse.Namespace) -> int:
     """Plan and print."""
     from spmdsim.cost.machine_file import load_cost_model
-    from spmdsim.redistribution.plan_table import plan_parts
-    from spmdsim.redistribution.planner import plan
+    from spmdsim.redistribution.plans.plan_table import plan_parts
+    from spmdsim.redistribution.plans.planner import plan
 
     if args.device_matrix:
         only_with(args, "--mesh --dst-mesh", "layouts of other notations, not with --device-matrix")

@@ -17,7 +17,7 @@ from spmdsim.errors import many
 from spmdsim.figures.canvas import Canvas, ink_of, width_of
 from spmdsim.figures.figures import Figure, Part, fact_rows
 from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
-from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.redistribution.plans.plan_table import bytes_text
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

@@ -146,7 +146,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.layout.Layout": "grid_figures.layout_figure",
     "spmdsim.core.tensor.PlainTensor": "grid_figures.tensor_figure",
     "spmdsim.core.step.Step": "plan_figures.step_figure",
-    "spmdsim.redistribution.planner.Plan": "plan_figures.plan_figure",
+    "spmdsim.redistribution.plans.planner.Plan": "plan_figures.plan_figure",
     "spmdsim.redistribution.implementations.trial.TunedSteps": "fact_figures.tuned_figure",
     "spmdsim.core.operator.Op": "fact_figures.operator_figure",
     "spmdsim.arrays.ops.operators.OperatorFunction": "fact_figures.operator_figure",

@@ -37,7 +37,7 @@ from spmdsim.figures.shard_picture import (
     tensor_pieces,
 )
 from spmdsim.layout.addends import ownership_words, partial_reduction
-from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.redistribution.plans.plan_table import bytes_text
 
 if TYPE_CHECKING:
     from spmdsim.arrays import Tensor

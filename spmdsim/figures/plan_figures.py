@@ -13,7 +13,7 @@ from spmdsim.figures.layout_picture import GridCell, Picture, box_text
 from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
 from spmdsim.redistribution.exchange.direct import receives
-from spmdsim.redistribution.plan_table import (
+from spmdsim.redistribution.plans.plan_table import (
     bytes_text,
     candidates_table,
     plan_parts,
@@ -24,7 +24,7 @@ from spmdsim.worlds.trace.event_table import pairs
 
 if TYPE_CHECKING:
     from spmdsim.core.step import Step
-    from spmdsim.redistribution.planner import Plan
+    from spmdsim.redistribution.plans.planner import Plan
 
 MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
 

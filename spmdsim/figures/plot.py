@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from spmdsim.errors import InputError
 from spmdsim.figures.canvas import Canvas, ink_of, width_of
-from spmdsim.redistribution.plan_table import bytes_text, seconds_text
+from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
 
 Box: TypeAlias = "tuple[float, float, float, float]"
 """Left, upper, right and lower end."""

@@ -22,7 +22,7 @@ from spmdsim.errors import many
 from spmdsim.figures.canvas import Canvas, fill_of, width_of
 from spmdsim.figures.figures import Figure
 from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
-from spmdsim.redistribution.plan_table import seconds_text
+from spmdsim.redistribution.plans.plan_table import seconds_text
 from spmdsim.tables import Table
 from spmdsim.worlds.trace.event_table import nbytes_text
 

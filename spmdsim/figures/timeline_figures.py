@@ -15,7 +15,7 @@ from spmdsim.figures.canvas import Canvas, fill_of, number, width_of
 from spmdsim.figures.figures import Figure
 from spmdsim.figures.plot import Line, Plot, plot_canvas
 from spmdsim.figures.time_axis import TimeAxis
-from spmdsim.redistribution.plan_table import bytes_text, seconds_text
+from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
 from spmdsim.tables import Table
 from spmdsim.worlds.trace.event_table import events_table
 from spmdsim.worlds.trace.events import CollectiveEvent

@@ -18,7 +18,7 @@ from spmdsim.core.tape import added, keep, pull_back, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
-from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies
+from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies
 from spmdsim.worlds.programs import Posted
 from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.recorder import programs

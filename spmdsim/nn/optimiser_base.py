@@ -22,7 +22,7 @@ from spmdsim.nn.gradients import Together, check_shapes
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.saved_state import SavedState, StateLayout
 from spmdsim.pictured import Pictured
-from spmdsim.redistribution.merge import gather_of
+from spmdsim.redistribution.plans.merge import gather_of
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.provenance import computed_origin
 from spmdsim.wrong_calls import explained

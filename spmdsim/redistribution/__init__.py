@@ -1,17 +1,12 @@
-"""From layout to layout (pure): collective steps, the direct exchange, lower bounds, the plan's table.
-
-Steps are here at once; the planner comes when it is first asked for: worlds, which only run steps, do not pay
-for it.
-"""
+"""Plan redistributions from layout to layout, with their lower bounds and prices. Load the planner on first use."""
 
 from typing import TYPE_CHECKING
 
 from spmdsim.lazy_imports import lazy_names
-from spmdsim.redistribution import group_steps as group_steps  # tells core what its own steps move
 
 if TYPE_CHECKING:
-    from spmdsim.redistribution.planner import Plan, plan
+    from spmdsim.redistribution.plans.planner import Plan, plan
 
 __all__ = ["Plan", "plan"]
 
-__getattr__ = lazy_names(__name__, {"planner": "Plan plan"})
+__getattr__ = lazy_names(__name__, {"plans.planner": "Plan plan"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
 from spmdsim.errors import PlanError, many
-from spmdsim.redistribution.planner import Plan
+from spmdsim.redistribution.plans.planner import Plan
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from spmdsim.core import Layout
 from spmdsim.core.layout import largest_block
 from spmdsim.core.step import REDUCING, Step, reduction_elements
-from spmdsim.redistribution.exchange.grid import common_axes
-from spmdsim.redistribution.lower_bound import kept_axes
+from spmdsim.redistribution.bound.lower_bound import kept_axes
+from spmdsim.redistribution.grid import common_axes, next_run
 from spmdsim.redistribution.price import Prices
 
 Dims = tuple[tuple[str, ...], ...]
@@ -185,16 +185,6 @@ def _with(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
 
 def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
     return tuple([axis for axis in axes if axis not in gone])
-
-
-def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
-    """Return the target's next axes of a dimension as far as they are allowed; none if ``entry`` does not begin the target."""
-    if len(target) <= len(entry) or target[: len(entry)] != entry:
-        return ()
-    stop = len(entry)
-    while stop < len(target) and target[stop] in allowed:
-        stop += 1
-    return target[len(entry) : stop]
 
 
 #: The largest number of states that a search visits.

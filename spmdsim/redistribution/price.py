@@ -1,4 +1,4 @@
-"""Prices of a plan's steps: elements that ranks receive and send, and modelled seconds.
+"""Price the steps of a plan: modelled seconds on a machine.
 
 A step takes as long as its busiest rank. In an exchange that is the rank that receives or sends most, so blocks that few
 ranks own and many ranks need are priced by their senders.
@@ -12,23 +12,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from spmdsim.core import Layout, Mesh
-from spmdsim.core.layout import largest_block
-from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, REDUCING, Step, reduction_elements
+from spmdsim.core import Mesh
+from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
-from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.busiest_counts import BusiestCounts, busiest_counts
-from spmdsim.redistribution.exchange.direct import shares
-from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
-from spmdsim.redistribution.exchange.flat import flat_received
-from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
-from spmdsim.redistribution.group_steps import LISTED, PartsStep, ScanStep, sent_nbytes
-from spmdsim.redistribution.halo import HaloStep, all_halo_received
-from spmdsim.redistribution.halo import busiest as busiest_in_halo
+from spmdsim.redistribution.exchange.exchange_counts import busiest_counts
+from spmdsim.redistribution.grid import Ends
+from spmdsim.redistribution.step_counts import ends_of, largest_shard, largest_shard_shape, most_received
+from spmdsim.redistribution.steps.counted_step import CountedStep
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
@@ -108,25 +99,18 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
     if step.collective in LOCAL_STEPS:
         size = 0 if step.collective == "reshape" else largest_shard(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
-    if step.collective == "exchange":
+    if isinstance(step, CountedStep):
+        moved = received if machine is None else step.most_moved  # by bytes alone, sending is free
+        members = (
+            step.src.mesh.axis_size(*step.axes) if step.axes else max(*[mesh.size for mesh in meshes], 2)
+        )
         prices = Prices(machine, *meshes)
-        if step.to_shape is None:
-            return received, price_exchange(ends_of(step), itemsize, prices)
-        members = max(*[mesh.size for mesh in meshes], 2)
-        return received, prices.seconds("exchange", members, received * itemsize, None, _flat_counts(step)[1])
-    if step.collective == "reduce_exchange":
-        moved = received if machine is None else max(received, most_sent(step))
-        members = max([mesh.size for mesh in meshes])
-        return received, model.seconds("exchange", members, moved * itemsize, messages=step_messages(step))
+        return received, prices.seconds(
+            "exchange", members, moved * itemsize, step.axes or None, step.most_messages
+        )
+    if step.collective == "exchange":
+        return received, price_exchange(ends_of(step), itemsize, Prices(machine, *meshes))
     members = step.src.mesh.axis_size(*step.axes)
-    if isinstance(step, HaloStep):
-        moved, messages = busiest_in_halo(step)
-        prices = Prices(machine, step.src.mesh)
-        return received, prices.seconds("exchange", members, moved * itemsize, step.axes, messages)
-    if isinstance(
-        step, (PartsStep, ScanStep)
-    ):  # a scan passes on the values of the ranks before, round by round
-        return received, model.seconds("exchange", members, received * itemsize, messages=step_messages(step))
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
 
 
@@ -134,25 +118,6 @@ def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> 
     """Return the modelled seconds of steps in the middle of a local function. Each item begins with a step and its dtype."""
     model = machine.model if isinstance(machine, Restricted) else machine
     return sum(price_step(step, dtype.itemsize, model)[1] for step, dtype, *_ in steps)
-
-
-def step_messages(step: Step) -> int:
-    """Return the number of messages that the busiest rank receives in a step if every pair of ranks communicates directly."""
-    if step.collective in LOCAL_STEPS:
-        return 0
-    if step.collective == "exchange":
-        if step.to_shape is not None:
-            return _flat_counts(step)[1]
-        ends = ends_of(step)
-        return (shares(ends) or busiest_counts(ends)).most_messages
-    if step.collective == "reduce_exchange":
-        return most_messages(step.src, step.dst, step.shape)
-    members = step.src.mesh.axis_size(*step.axes)
-    if isinstance(step, HaloStep):
-        return busiest_in_halo(step)[1]
-    if isinstance(step, ScanStep):
-        return (members - 1).bit_length()
-    return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
 
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
@@ -199,150 +164,3 @@ def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
     used = {axis for entry in (*src, *dst) for axis in entry}
     axes = tuple([axis for axis in have.axes if axis in used and axis not in fixed])
     return (have.axis_size(*axes) if axes else max(have.size, 2)), axes
-
-
-def _flat_counts(step: Step) -> tuple[int, int]:
-    """Return the elements and messages that the busiest rank receives in an exchange by element numbers."""
-    received, messages = flat_received(step.src, step.dst, step.shape, step.shape_after)
-    return int(received.max(initial=0)), int(messages.max(initial=0))
-
-
-def largest_shard_shape(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
-    """Return the shape of the largest shard of a split. The first block of each dimension is its largest.
-
-    >>> largest_shard_shape(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
-    [2, 3]
-    """
-    size_of = mesh.size_of
-    return [largest_block(n, math.prod([size_of[axis] for axis in entry])) for n, entry in zip(shape, dims)]
-
-
-def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
-    """Return the number of elements of the largest shard."""
-    return math.prod(largest_shard_shape(layout.mesh, layout.dims, shape))
-
-
-def most_received(step: Step) -> int:
-    """Return the number of elements that the busiest rank receives in a step."""
-    src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
-    if collective in LOCAL_STEPS:
-        return 0
-    if collective == "reduce_exchange":
-        return direct_reduction.most_received(src, dst, shape)
-    if isinstance(step, HaloStep):
-        return int(all_halo_received(step).max(initial=0))
-    if isinstance(step, PartsStep):
-        return step.received_elements(src.mesh.rank_at(0))
-    if collective == "exchange":
-        return _flat_counts(step)[0] if step.to_shape is not None else _count_busiest(step).most_received
-    members, shard = src.mesh.axis_size(*step.axes), largest_shard(dst, shape)
-    if isinstance(step, ScanStep):
-        return shard if members > 1 else 0
-    if collective in REDUCING:
-        return int(reduction_elements(collective, members, shard))
-    if src.is_even(shape) and dst.is_even(shape):
-        return shard - shard // members
-    changed = [dim for dim, pair in enumerate(zip(src.dims, dst.dims)) if pair[0] != pair[1]]
-    if collective == "all_gather" and len(changed) == 1 and shard:
-        # The rank with the largest block and the smallest share of it receives most, because blocks are balanced.
-        size = largest_shard_shape(dst.mesh, dst.dims, shape)[changed[0]]
-        return shard // size * (size - size // members)
-    return _count_busiest(step).most_received
-
-
-def ends_of(step: Step) -> Ends:
-    """Return the two splits of a step."""
-    return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
-
-
-def _count_busiest(step: Step) -> BusiestCounts | ExchangeCounts:
-    return busiest_counts(ends_of(step))
-
-
-def busiest_received(steps: Sequence[Step]) -> int:
-    """Return the number of elements that the busiest rank receives over all steps. It may differ from the busiest of a step."""
-    sending = [step for step in steps if step.collective not in LOCAL_STEPS]
-    one_mesh = len({step.dst.mesh for step in sending}) < 2
-    if len(sending) < 2 or (one_mesh and sum(not _is_equal_on_ranks(step) for step in sending) < 2):
-        return sum(most_received(step) for step in sending)
-    return int(all_received(sending).max())
-
-
-def all_received(steps: Sequence[Step]) -> np.ndarray:
-    """Return the number of elements that each rank number receives over all steps."""
-    ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
-    total = np.zeros(1 + max([int(numbers.max(initial=0)) for numbers in ranks], default=0), np.int64)
-    for step in steps:
-        if step.collective == "reduce_exchange":  # ranks of the source mesh receive contributions, too
-            counts = totals(step.src, step.dst, step.shape)[0]
-            total[: len(counts)] += counts
-        else:
-            total[ranks_of(step.dst.mesh).rank] += received_elements(step)
-    return total
-
-
-def _is_equal_on_ranks(step: Step) -> bool:
-    """Return True if every rank receives equally many elements in a step."""
-    if (
-        step.collective in EXCHANGES
-        or isinstance(step, HaloStep)
-        or not (step.src.is_even(step.shape) and step.dst.is_even(step.shape))
-    ):
-        return False
-    members = step.src.mesh.axis_size(*step.axes)
-    return step.collective != "all_reduce" or largest_shard(step.dst, step.shape) % members == 0
-
-
-def most_sent(step: Step) -> int:
-    """Return the number of elements that the busiest rank sends in a step.
-
-    On more than :data:`LISTED` ranks, replicas are assumed to send equal shares.
-    """
-    if step.collective == "reduce_exchange":
-        return max(totals(step.src, step.dst, step.shape)[1])
-    if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
-        return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)
-    if step.collective in LOCAL_STEPS:
-        return 0
-    if isinstance(step, HaloStep):
-        return busiest_in_halo(step)[0]
-    if step.collective == "exchange":
-        return math.ceil(_count_busiest(step).most_sent) if step.to_shape is None else _flat_counts(step)[0]
-    members, shard = step.src.mesh.axis_size(*step.axes), largest_shard(step.src, step.shape)
-    if step.collective == "all_gather":
-        return (members - 1) * shard
-    if step.collective == "reduce_scatter":
-        return (members - 1) * largest_shard(step.dst, step.shape)
-    return most_received(step) if step.collective == "all_reduce" else shard - shard // members
-
-
-def received_elements(step: Step) -> np.ndarray:
-    """Return the number of elements that each position of the target mesh receives, like ``Step.received_elements``.
-
-    For a direct reduction, the array has one entry per rank number.
-    """
-    mesh = step.dst.mesh
-    if step.collective in LOCAL_STEPS:
-        return np.zeros(mesh.size, np.int64)
-    if isinstance(step, HaloStep):
-        return all_halo_received(step)
-    if step.to_shape is not None:
-        return flat_received(step.src, step.dst, step.shape, step.to_shape)[0]
-    if step.collective == "reduce_exchange":
-        return np.array(totals(step.src, step.dst, step.shape)[0])
-    if step.collective not in REDUCING:
-        return exchange_counts(ends_of(step)).received
-    members, shards = step.src.mesh.axis_size(*step.axes), grid(mesh, step.dst.dims, step.shape).volumes
-    numbers = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
-    elements: np.ndarray = reduction_elements(step.collective, members, shards, numbers)
-    return elements
-
-
-def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
-    """Return ``Step.place`` of every position of a mesh."""
-    if mesh.ranks is None:
-        return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
-    groups = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in axes))
-    numbers, members = np.empty(mesh.size, np.int64), mesh.axis_size(*axes)
-    numbers[np.lexsort((np.asarray(mesh.ranks), groups))] = np.arange(mesh.size) % members
-    return numbers

@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim.errors import many
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.plan_table import bytes_text, seconds_text
+from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 

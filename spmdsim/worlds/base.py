@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from spmdsim.core.layout import Mesh
     from spmdsim.cost.machine import CostModel
-    from spmdsim.redistribution.group_steps import Parts, PartsStep
     from spmdsim.redistribution.implementations.trial import TunedSteps
-    from spmdsim.redistribution.sparse_lookup import RowStep
+    from spmdsim.redistribution.steps.group_steps import Parts, PartsStep
+    from spmdsim.redistribution.steps.row_steps import RowStep
     from spmdsim.worlds.local_steps import Arrived, Peers
 
 V = TypeVar("V")

@@ -17,8 +17,8 @@ from spmdsim.core.elements import contiguous, fold, identity
 from spmdsim.core.step import Step, within
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator, check_reduce
-from spmdsim.redistribution.halo import HaloPiece, HaloStep
-from spmdsim.redistribution.sparse_lookup import RowFrame, RowStep, Want, row_frame
+from spmdsim.redistribution.steps.halo import HaloPiece, HaloStep
+from spmdsim.redistribution.steps.row_steps import RowFrame, RowStep, Want, row_frame
 from spmdsim.worlds.pool import SMALLEST, allocator, empty
 from spmdsim.worlds.programs import Run
 

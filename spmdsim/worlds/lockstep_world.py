@@ -19,9 +19,9 @@ from spmdsim.errors import PlanError
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.exchange.flat import flat_receives
-from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
-from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
-from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
+from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
+from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.settings import RANKS
 from spmdsim.worlds.base import V, World
 from spmdsim.worlds.local_steps import (
@@ -340,7 +340,7 @@ class ShapeOnly(World):
     def _moved_rows(
         self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], *_: object
     ) -> Moved:
-        return Moved([count * dtype.itemsize for count in planned], [step.expected_sent(0) * dtype.itemsize])
+        return Moved([count * dtype.itemsize for count in planned], [step.sent_elements(0) * dtype.itemsize])
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> ShapeArray:
         """A shape without data."""

@@ -1,16 +1,31 @@
-"""Exact plans and cheapest strategies, by a model of the machine."""
+"""Plan redistributions exactly and choose strategies of operators, by a model of the machine.
+
+The price of a strategy has three parts: the plans that redistribute the operands, the computation with its collectives, and
+the plan that would reduce a pending result. A lower bound of the price is computed first, so that only strategies that may
+win are planned.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.step import overlap, volume
+from spmdsim.cost.machine import CostModel, Link, Machine
+from spmdsim.cost.roofline import forward_work
+from spmdsim.errors import RuleError
+from spmdsim.layout.element_type import element_type, held_type
+from spmdsim.redistribution.plans.planner import Plan, plan
+from spmdsim.redistribution.price import price_step, steps_seconds
 
 if TYPE_CHECKING:
-    from spmdsim.core import BoundRule, Layout, Strategy
-    from spmdsim.cost.machine import CostModel
-    from spmdsim.redistribution.planner import Plan
+    import numpy as np
+
+#: Two layouts of a tensor, its shape, and its element type.
+Move: TypeAlias = "tuple[Layout, Layout, tuple[int, ...], np.dtype]"
 
 
 class MachinePlanner:
@@ -21,12 +36,134 @@ class MachinePlanner:
 
     def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Plan:
         """Return the exact plan; see :func:`spmdsim.plan`."""
-        from spmdsim.redistribution.planner import plan
-
         return plan(src, dst, shape, dtype, self.machine)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
         """Return the cheapest strategy, by modelled time of the computation and of the plans it needs."""
-        from spmdsim.redistribution.choose import choose
-
         return choose(bound, layouts, dtypes, self.machine)
+
+
+def choose(
+    bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[Any], machine: CostModel | None = None
+) -> Strategy:
+    """Return the strategy with the least modelled time for operands with these layouts.
+
+    Without a machine, the plans with the fewest bytes are used, with the times of a laptop.
+
+    Raises:
+        RuleError: If no strategy fits.
+    """
+    model: Any = machine
+    return _choose(bound, tuple(layouts), tuple(element_type(dtype) for dtype in dtypes), model)
+
+
+@lru_cache(maxsize=4096)
+def _choose(
+    bound: BoundRule, layouts: tuple[Layout, ...], dtypes: tuple[np.dtype, ...], machine: Any
+) -> Strategy:
+    options = []
+    itemsizes = [dtype.itemsize for dtype in dtypes]
+    for number, strategy in enumerate(_candidates(bound, layouts)):
+        moves = _moves(bound, strategy, layouts, dtypes)
+        least = [
+            forward_work(bound, strategy, itemsizes).seconds(machine or Machine.laptop())
+            + steps_seconds(bound.steps(strategy) or (), machine or Machine.laptop()),
+            *(least_seconds(*move, machine) for move in moves),
+        ]
+        options.append((sum(least), number, least, moves, strategy))
+    best: tuple[float, float, Strategy | None] = math.inf, math.inf, None
+    for _, number, seconds, moves, strategy in sorted(options, key=lambda option: option[0]):
+        for place, move in enumerate(moves, 1):
+            if sum(seconds) <= best[0] * 1.000000001:
+                seconds[place] = planned_seconds(*move, machine)
+        # Equal times but for rounding: the first strategy wins.
+        best = min(best, (float(f"{sum(seconds):.9e}"), number, strategy))
+    if best[2] is None:
+        raise RuleError(f"no strategy fits the rule '{bound.rule}' on any of the operands' meshes")
+    return best[2]
+
+
+def _candidates(bound: BoundRule, layouts: Sequence[Layout]) -> list[Strategy]:
+    strategies: list[Strategy] = []
+    for mesh in dict.fromkeys(layout.mesh for layout in layouts):
+        partial = {op for layout in layouts for op in dict(layout.partial).values()}
+        for strategy in bound.strategies(mesh, partial=bool(partial), empty=True):
+            if _partial_already(strategy, layouts):
+                strategies += _orders(strategy, layouts)
+    return strategies
+
+
+def _partial_already(strategy: Strategy, layouts: Sequence[Layout]) -> bool:
+    """Return True if the operands that must be pending for a strategy are pending, with the strategy's reduction."""
+    return all(
+        layouts[i].mesh == strategy.mesh and dict(layouts[i].partial).get(axis) == op
+        for axis, operands, op in strategy.passed
+        for i in operands
+    )
+
+
+def _orders(strategy: Strategy, layouts: Sequence[Layout]) -> list[Strategy]:
+    """Return the strategy with the axes of each factor in mesh order, and in the order that an operand already has."""
+    used = dict.fromkeys(entry for layout in layouts for entry in layout.dims if entry)
+    variants = [strategy]
+    for factor, axes in strategy.splits:
+        first = ([axis for axis in entry if axis in axes] for entry in used)
+        orders = dict.fromkeys((*begun, *(a for a in axes if a not in begun)) for begun in first)
+        for order in orders:
+            if order != axes:
+                variants.append(Strategy.of(strategy.mesh, {**strategy.axes, factor: order}, strategy.passed))
+    return variants
+
+
+def _moves(
+    bound: BoundRule, strategy: Strategy, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]
+) -> list[Move]:
+    """Return the redistributions of a strategy: of its operands, and of results that are left pending."""
+    outputs = [(layout, shape) for layout, shape in zip(bound.output_layouts(strategy), bound.output_shapes)]
+    widest = max(dtypes, key=lambda dtype: dtype.itemsize, default=element_type("float64"))
+    return [
+        *zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes),
+        *((layout, layout.reduced, shape, widest) for layout, shape in outputs if layout.partial),
+    ]
+
+
+def planned_seconds(
+    src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: Any = None
+) -> float:
+    """Return the modelled seconds of the plan between two layouts."""
+    best = plan(src, dst, shape, dtype, machine)
+    if machine is not None:
+        return best.seconds
+    return sum(price_step(step, best.itemsize, Machine.laptop())[1] for step in best.steps)
+
+
+def least_seconds(
+    src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: CostModel | None
+) -> float:
+    """Return a lower bound of :func:`planned_seconds` from the elements that two ranks of the target must receive.
+
+    If values are reduced, a rank owns at most one contribution to each element and receives at least one element for it.
+    Returns 0 for models other than machines, and for measured times.
+    """
+    model = machine or Machine.laptop()
+    if src == dst or not isinstance(model, Machine) or model.measured:
+        return 0.0
+    reduces = any(item not in dst.partial and src.mesh.size_of[item[0]] > 1 for item in src.partial)
+    ends = (dst.mesh.rank_at(0), dst.mesh.rank_at(dst.mesh.size - 1))
+    received = max(_missing(src, dst, shape, rank, reduces) for rank in ends) * held_type(src, dtype).itemsize
+    link = _best_link(model)
+    return link.alpha + received * link.beta if received else 0.0
+
+
+def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduces: bool) -> int:
+    target = dst.bounds(shape, rank)
+    held = None if reduces else overlap(src.bounds(shape, rank), target)
+    return volume(target) - (volume(held) if held else 0)
+
+
+@lru_cache(maxsize=256)
+def _best_link(machine: Machine) -> Link:
+    """Return the least alpha and the least beta of any message."""
+    links: list[Any] = [machine, *machine.pieces, *(link for _, link in machine.axis_links)]
+    links += [machine.intra] if machine.intra else []
+    return Link(min(link.alpha for link in links), min(link.beta for link in links))

@@ -18,7 +18,7 @@ from spmdsim.worlds.trace.events import Asked, received_counts
 if TYPE_CHECKING:
     from spmdsim.core import Layout
     from spmdsim.core.tensor import Meta
-    from spmdsim.redistribution.planner import Plan
+    from spmdsim.redistribution.plans.planner import Plan
     from spmdsim.worlds.base import World
 
 

@@ -22,7 +22,7 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategie
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.cost.machine import Measurement, Piece
-from spmdsim.redistribution import merge
+from spmdsim.redistribution.plans import merge
 
 MESH = Mesh((2, 3), ("a", "b"))
 

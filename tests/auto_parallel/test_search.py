@@ -13,6 +13,7 @@ from every_layout import every_layout
 
 from spmdsim import Tensor, ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.even_moves import even_move
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import StepMemory, peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -33,7 +34,6 @@ from spmdsim.dialects.imitations.cost_models import AlpaModel, DTensorModel, Min
 from spmdsim.dialects.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.errors import InputError, RuleError
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.even_moves import even_move
 
 #: Nodes of two ranks, so that axes of small meshes cross nodes.
 PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)

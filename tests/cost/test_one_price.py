@@ -13,7 +13,7 @@ from spmdsim.cost import Machine
 from spmdsim.cost.machine import Link
 from spmdsim.cost.prediction import predict
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.merge import Merge
+from spmdsim.redistribution.plans.merge import Merge
 from spmdsim.redistribution.price import price_step
 
 MACHINES = (Machine.laptop(), Machine.cluster(), Machine.accelerators(), Machine("slow", 3e-4, 2e-8, 1e-9))

@@ -25,7 +25,7 @@ from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import parse_entries, split_entries
-from spmdsim.redistribution.exchange.grid import all_bounds
+from spmdsim.redistribution.grid import all_bounds
 
 
 @st.composite

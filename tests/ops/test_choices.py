@@ -19,7 +19,7 @@ from spmdsim.cost.machine import Link
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.choose import choose, least_seconds, planned_seconds
+from spmdsim.worlds.machine_planner import choose, least_seconds, planned_seconds
 
 PLACEMENTS = {"R": Replicate(), "P": Partial("sum"), **{f"S{d}": Shard(d) for d in range(3)}}
 

@@ -19,9 +19,9 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.adder_shares import balanced, level_shares
-from spmdsim.redistribution.group_steps import sent_nbytes
-from spmdsim.redistribution.lower_bound import lower_bound
+from spmdsim.redistribution.bound.adder_shares import balanced, level_shares
+from spmdsim.redistribution.bound.lower_bound import lower_bound
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds.lockstep_world import LockStep
 from spmdsim.worlds.trace import record
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from spmdsim.auto_parallel.costs.even_moves import price_move
 from spmdsim.core import Mesh
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.even_moves import price_move
 from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.exchange.grid import Cuts
-from spmdsim.redistribution.group_steps import parts_step, scan_step
-from spmdsim.redistribution.merge import Merge, buckets, shared_copies
-from spmdsim.redistribution.price import (
-    Prices,
-    busiest_received,
-    price_step,
-    step_messages,
-)
-from spmdsim.redistribution.reshape_plans import reshape_bound
+from spmdsim.redistribution.grid import Cuts
+from spmdsim.redistribution.plans.merge import Merge, buckets, shared_copies
+from spmdsim.redistribution.plans.reshape_plans import reshape_bound
+from spmdsim.redistribution.price import Prices, price_step
+from spmdsim.redistribution.step_counts import busiest_received, step_messages
+from spmdsim.redistribution.steps.group_steps import parts_step, scan_step
 
 
 def test_an_exchange_adds_nothing_up() -> None:
@@ -51,7 +47,7 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
     parts = parts_step(mesh("a"), ("a",), (14,), times=2)  # 5, 5 and 4 elements
     assert parts.expected(0) == [(0, 4), (1, 4), (2, 2)]  # 25, 25 and 20 fourteenths, twice
     assert [parts.expected(rank) for rank in (2, 5)] == [[(0, 2), (1, 2), (2, 2)], []]
-    assert [parts.expected_sent(rank) for rank in (0, 2, 5)] == [6, 4, 0]
+    assert [parts.sent_elements(rank) for rank in (0, 2, 5)] == [6, 4, 0]
     assert [parts.nbytes(rank, 4) for rank in (0, 2, 5)] == [24, 16, 0]
     assert [parts.most(rank) for rank in (0, 2, 5)] == [10, 8, 0] and parts.ragged
     assert parts_step(mesh("a"), ("a",), (0,)).expected(1) == [(0, 0), (1, 0), (2, 0)]
@@ -91,7 +87,7 @@ def test_reductions_of_one_dim_are_priced_as_they_are_planned(sizes):
 @pytest.mark.parametrize("parts", [(2, 3), (4,), (3, 2, 2)], ids=str)
 def test_many_cuts_are_found_as_few_are(parts, monkeypatch):
     few = [Cuts(size, parts) for size in range(14)]
-    monkeypatch.setattr("spmdsim.redistribution.exchange.grid.FEW", 0)
+    monkeypatch.setattr("spmdsim.redistribution.grid.FEW", 0)
     for size, one in enumerate(few):
         many = Cuts(size, parts)
         for name in ("start", "stop", "piece", "cell", "edges"):

@@ -19,25 +19,16 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step, overlap
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.exchange import direct
 from spmdsim.redistribution.exchange import exchange_counts as counting
-from spmdsim.redistribution.exchange.busiest_counts import busiest_counts
 from spmdsim.redistribution.exchange.direct import Transfers, receives, sends, shares
-from spmdsim.redistribution.exchange.direct_reduction import most_received, totals
-from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, exchange_counts
-from spmdsim.redistribution.exchange.grid import Ends, ranks_of
-from spmdsim.redistribution.group_steps import sent_nbytes
-from spmdsim.redistribution.lower_bound import lower_bound
-from spmdsim.redistribution.plan_candidates import REDUCED, PlanTask, candidates, endpoints
-from spmdsim.redistribution.price import (
-    Prices,
-    least_exchange,
-    machine_on,
-    most_sent,
-    price_exchange,
-    price_step,
-    step_messages,
-)
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction, totals
+from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, busiest_counts, exchange_counts
+from spmdsim.redistribution.grid import Ends, ranks_of
+from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, candidates, endpoints
+from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange, price_step
+from spmdsim.redistribution.step_counts import most_sent, sent_nbytes, step_messages
 from spmdsim.worlds.lockstep_world import LockStep
 from spmdsim.worlds.trace.event_table import pairs
 
@@ -245,7 +236,8 @@ def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copie
     src, dst = Mesh((ranks,), ("x",))(None, partial="x"), Mesh((copies,), ("s",))(None)
     received, sent = totals(src, dst, (size,))
     assert sum(received) == sum(sent) >= size * (ranks - 1 + copies - 1)
-    assert max(received) == most_received(src, dst, (size,))
+    reduction = DirectReduction("reduce_exchange", (), src, dst, (size,), "sum")
+    assert max(received) == reduction.most_received
     assert max(received) == math.ceil(size * (ranks - 1 + copies - 1) / copies)
 
 

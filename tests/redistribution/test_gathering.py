@@ -15,7 +15,7 @@ from spmdsim.redistribution.guard import (
     forbid_redistribution,
     guards,
 )
-from spmdsim.redistribution.sparse_lookup import distinct
+from spmdsim.redistribution.steps.row_steps import distinct
 
 MESH = Mesh((4,), ("r",))
 

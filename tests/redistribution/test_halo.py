@@ -13,14 +13,14 @@ from spmdsim.auto_parallel.execute import compare_bytes, run
 from spmdsim.auto_parallel.search import search
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution import halo
-from spmdsim.redistribution.halo import (
+from spmdsim.redistribution.plans.planner import plan
+from spmdsim.redistribution.steps import halo
+from spmdsim.redistribution.steps.halo import (
     HALO_EXCHANGE,
     HaloStep,
     all_halo_received,
     steps_to,
 )
-from spmdsim.redistribution.planner import plan
 from spmdsim.worlds.trace import record
 
 ITEM = 8

@@ -15,8 +15,6 @@ from spmdsim.errors import InputError
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
-from spmdsim.redistribution.group_steps import scan_step
-from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.implementations.implementation import implementations_of, step_memory, threshold
 from spmdsim.redistribution.implementations.rank_transfers import (
     blocks,
@@ -38,6 +36,8 @@ from spmdsim.redistribution.implementations.tuning import (
     stored,
     tuning,
 )
+from spmdsim.redistribution.steps.group_steps import scan_step
+from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HaloStep
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
 #: A byte takes 1 ns, half of one more by a type; a call 1,000, a piece 10. Chunks of 32 bytes, 8 and 128 are tried.

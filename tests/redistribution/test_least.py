@@ -8,7 +8,7 @@ import pytest
 
 from spmdsim import Mesh, plan
 from spmdsim.core import Layout, Partial, Replicate, Shard
-from spmdsim.redistribution.lower_bound import lower_bound
+from spmdsim.redistribution.bound.lower_bound import lower_bound
 
 
 def share(indices: list[int], parts: int, place: int) -> list[int]:

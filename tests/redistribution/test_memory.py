@@ -16,11 +16,11 @@ from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
-from spmdsim.redistribution.group_steps import parts_step, scan_step
-from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.implementations import implementation
 from spmdsim.redistribution.implementations.implementation import step_memory
 from spmdsim.redistribution.implementations.tuning import TABLE
+from spmdsim.redistribution.steps.group_steps import parts_step, scan_step
+from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.worlds import LockStep, pool
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))

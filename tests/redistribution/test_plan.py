@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,24 @@ from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.core.step import Step
-from spmdsim.cost.machine import Machine, Restricted
+from spmdsim.cost.machine import Link, Machine, Restricted
 from spmdsim.errors import PlanError
 from spmdsim.layout.common_mesh import common_mesh, refine
-from spmdsim.redistribution import plan, price
+from spmdsim.redistribution import plan, step_counts
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
-from spmdsim.redistribution.group_steps import parts_step, scan_step
-from spmdsim.redistribution.merge import gather_of, merge_of
-from spmdsim.redistribution.plan_table import bytes_text, seconds_text
-from spmdsim.redistribution.price import (
-    Prices,
+from spmdsim.redistribution.plans.merge import gather_of, merge_of
+from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
+from spmdsim.redistribution.price import Prices, price_step, steps_seconds
+from spmdsim.redistribution.step_counts import (
     group_numbers,
     largest_shard,
     most_sent,
-    price_step,
     received_elements,
     step_messages,
-    steps_seconds,
 )
+from spmdsim.redistribution.steps.group_steps import parts_step, scan_step
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
 CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
@@ -516,7 +515,7 @@ def test_what_a_step_moves_and_takes_by_hand(
     assert price_step(step, 4, machine) == (max(received), pytest.approx(seconds, rel=1e-12))
     assert price_step(step, 4, None) == (max(received), pytest.approx(4 * max(received) * 1.2e-10, rel=1e-12))
     assert (most_sent(step), step_messages(step)) == (sent, messages)
-    monkeypatch.setattr(price, "LISTED", 1)  # among many ranks it is what even shares would be
+    monkeypatch.setattr(step_counts, "LISTED", 1)  # among many ranks it is what even shares would be
     assert most_sent(step) == sent
 
 
@@ -526,6 +525,8 @@ def test_scans_parts_and_copies_by_hand() -> None:
     scan = scan_step(FLAT("x", None), ("x",), (2,), "sum")
     assert (price_step(scan, 4, machine), step_messages(scan)) == ((2, 2 * 1000 + 8), 2)
     assert price_step(scan, 4, None)[1] == pytest.approx(8 * 1.2e-10)
+    linked = replace(machine, axis_links=(("x", Link(10.0, 1.0)),))
+    assert price_step(scan, 4, linked) == (2, 2 * 10 + 8)
     parts = parts_step(FLAT("x", None), ("x",), (8, 3), times=2)
     assert (price_step(parts, 4, machine)[1], step_messages(parts)) == (3 * 1000 + 12 * 4, 3)
     assert [Prices(machine, FLAT).copying(nbytes) for nbytes in (0, 100)] == [0, 200]

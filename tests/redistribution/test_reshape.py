@@ -13,8 +13,8 @@ from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
-from spmdsim.redistribution.group_steps import sent_nbytes
-from spmdsim.redistribution.reshape_plans import factor
+from spmdsim.redistribution.plans.reshape_plans import factor
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds.lockstep_world import LockStep
 from spmdsim.worlds.trace import record
 

@@ -11,7 +11,7 @@ from spmdsim import LockStep, Mesh, Tensor, plan
 from spmdsim.core.step import Step
 from spmdsim.errors import PlanError, RuleError, UsageTypeError
 from spmdsim.redistribution.exchange.flat import flat_receives
-from spmdsim.redistribution.group_steps import reduced_block
+from spmdsim.redistribution.step_counts import reduced_block
 
 MESH = Mesh((2,), ("a",))
 

@@ -15,7 +15,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
-from spmdsim.redistribution.group_steps import sent_nbytes
+from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds.trace import record
 
 SHAPES = [(16, 8), (7, 5), (1, 3), (12,), (4, 6, 5), (0, 3), ()]

@@ -10,7 +10,7 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
-from spmdsim.redistribution.sparse_lookup import SPARSE, distinct, row_frame, row_step
+from spmdsim.redistribution.steps.row_steps import SPARSE, distinct, row_frame, row_step
 from spmdsim.worlds import LockStep, ShapeOnly
 from spmdsim.worlds.trace import record
 

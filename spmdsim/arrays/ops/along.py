@@ -18,8 +18,8 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
-from spmdsim.redistribution.group_steps import Parts, parts_step
-from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.redistribution.steps.group_steps import Parts, parts_step
+from spmdsim.redistribution.steps.row_steps import checked_ids
 
 __all__ = ["take_along_axis"]
 

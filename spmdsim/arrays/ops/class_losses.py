@@ -21,7 +21,7 @@ from spmdsim.arrays.ops.normalise import is_whole, row_log_softmax, row_softmax,
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.redistribution.steps.row_steps import checked_ids
 
 __all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy"]
 

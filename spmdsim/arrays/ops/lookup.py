@@ -15,7 +15,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.stepped import OwnedRows
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError, many
-from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.redistribution.steps.row_steps import checked_ids
 from spmdsim.worlds.local_steps import add_rows, place_rows
 from spmdsim.worlds.pool import empty
 

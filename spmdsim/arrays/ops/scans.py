@@ -31,7 +31,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.element_type import accumulator
-from spmdsim.redistribution.group_steps import scan_step
+from spmdsim.redistribution.steps.group_steps import scan_step
 
 __all__ = ["cumulative_prod", "cumulative_sum", "diff"]
 

@@ -15,7 +15,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, merged, reshape, transpose
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
-from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.redistribution.steps.row_steps import checked_ids
 from spmdsim.worlds.local_steps import add_rows
 
 __all__ = ["scatter_add"]

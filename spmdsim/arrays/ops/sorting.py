@@ -31,7 +31,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import Step
 from spmdsim.layout.element_type import is_half
-from spmdsim.redistribution.group_steps import Parts, one_array, parts_step
+from spmdsim.redistribution.steps.group_steps import Parts, one_array, parts_step
 from spmdsim.worlds.pool import empty
 
 __all__ = ["argsort", "sort", "sort_with_indices"]

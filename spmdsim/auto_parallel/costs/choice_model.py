@@ -48,7 +48,8 @@ from spmdsim.auto_parallel.strategy_choice import (
 )
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.price import largest_shard, steps_seconds
+from spmdsim.redistribution.price import steps_seconds
+from spmdsim.redistribution.step_counts import largest_shard
 
 
 class ChoiceModel:

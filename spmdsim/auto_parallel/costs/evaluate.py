@@ -26,7 +26,7 @@ from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.cost.roofline import forward_work, gradient_work
 from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
+from spmdsim.redistribution.plans.merge import Merge, buckets, elements_held, shared_copies
 from spmdsim.redistribution.price import price_step, steps_seconds
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.trace import record

@@ -1,9 +1,9 @@
 """What it costs a program to get from one layout to another, under the assumptions of a search.
 
-The prices are the planner's: where everything divides from :mod:`spmdsim.redistribution.even_moves`, which plans once for all
+The prices are the planner's: where everything divides from :mod:`spmdsim.auto_parallel.costs.even_moves`, which plans once for all
 tensors that are alike, elsewhere from the plan itself. So what a search adds up is what its report says.
 
-Reductions of gradients that may go together (:mod:`spmdsim.redistribution.merge`) pay latency once per message. What
+Reductions of gradients that may go together (:mod:`spmdsim.redistribution.plans.merge`) pay latency once per message. What
 one collective takes as a function of its bytes is, for real machines, the least of a few straight lines, such as the
 latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of message: its
 states are "every gradient on its own" and one per line; each gradient that goes this way adds the line's slope, and the
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from spmdsim.auto_parallel.costs.even_moves import price_move
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.core import Layout
@@ -31,10 +32,10 @@ from spmdsim.cost.closed_forms import message_bytes
 from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.element_type import held_type
 from spmdsim.redistribution import Plan, plan
-from spmdsim.redistribution.even_moves import price_move
-from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of
-from spmdsim.redistribution.plan_candidates import LOCAL, Shape
-from spmdsim.redistribution.price import machine_on, most_received, price_step
+from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, elements_held, merge_of
+from spmdsim.redistribution.plans.plan_candidates import LOCAL, Shape
+from spmdsim.redistribution.price import machine_on, price_step
+from spmdsim.redistribution.step_counts import most_received
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Value

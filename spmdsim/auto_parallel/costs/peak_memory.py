@@ -22,8 +22,8 @@ from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.implementations.implementation import plan_peak
-from spmdsim.redistribution.merge import BUCKET_BYTES, Merge
-from spmdsim.redistribution.price import largest_shard
+from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge
+from spmdsim.redistribution.step_counts import largest_shard
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from spmdsim.core import Layout, Partial, Placement, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.plan_table import bytes_text
-from spmdsim.redistribution.planner import Plan
+from spmdsim.redistribution.plans.plan_table import bytes_text
+from spmdsim.redistribution.plans.planner import Plan
 
 #: Microseconds of a collective, of each hop, and per byte; the last decides between equal numbers of steps.
 _LATENCY, _HOP, _BYTE, _STEP = 6.6, 0.6, 1e6 / 87.7e9, 1e-9

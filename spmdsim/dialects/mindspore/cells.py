@@ -22,7 +22,7 @@ from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import DialectObject, expand_words
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
-from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.redistribution.steps.row_steps import checked_ids
 
 
 class Cell(DialectObject, Module):

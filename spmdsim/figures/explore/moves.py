@@ -25,7 +25,7 @@ from spmdsim.layout.addends import ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import parts
-from spmdsim.redistribution.price import all_received
+from spmdsim.redistribution.step_counts import all_received
 from spmdsim.worlds import LockStep
 
 

@@ -1,1 +1,1 @@
-"""The direct exchange and reduction: who sends which box to whom, and how much all ranks move."""
+"""The direct exchange and the direct reduction: the boxes between ranks, and their counts."""

@@ -28,7 +28,7 @@ from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.layout import nested_blocks
 from spmdsim.core.step import overlap, volume
 from spmdsim.errors import PlanError, many
-from spmdsim.redistribution.exchange.grid import (
+from spmdsim.redistribution.grid import (
     Ends,
     Entries,
     Grid,

@@ -1,7 +1,7 @@
 """The direct reduction: elements are added up where that leaves the busiest rank as little as possible to receive.
 
 The counterpart of the direct exchange for pending sums. A layout in between would give every rank one piece of equal size;
-the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.lower_bound`; here it becomes
+the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.bound.lower_bound`; here it becomes
 boxes, and messages that all ranks derive alike. What does not come out in whole elements is shared: several ranks add up
 a part of an element's contributions each and pass the sum on, so that receptions are dealt out one by one.
 Of several ranks with the same contribution, the one sends that has sent the least so far.
@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Bounds, Layout
-from spmdsim.core.step import Step, volume
-from spmdsim.redistribution.adder_shares import TINY
-from spmdsim.redistribution.exchange.grid import ranks_of
-from spmdsim.redistribution.lower_bound import SumCell, Sums, kept_axes, reduced_axes, sums
+from spmdsim.core.step import volume
+from spmdsim.redistribution.bound.adder_shares import TINY
+from spmdsim.redistribution.bound.lower_bound import SumCell, Sums, kept_axes, reduced_axes, sums
+from spmdsim.redistribution.grid import ranks_of
+from spmdsim.redistribution.steps.counted_step import CountedStep
 
 #: How many elements more of every share are dealt out one by one, until the busiest rank has no more than the least.
 LOOSE = (0, 1, 3)
@@ -29,7 +30,7 @@ LOOSE = (0, 1, 3)
 Hops = list[tuple[int, int]]
 
 
-class DirectReduction(Step):
+class DirectReduction(CountedStep):
     """A reduction in which every element is added up at one rank, or at a few in turn, and sent to the ranks that own it."""
 
     def received_elements(self, rank: int) -> int:
@@ -39,6 +40,28 @@ class DirectReduction(Step):
     def sent_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` sends."""
         return self._count(rank, 1)
+
+    @property
+    def received_by_position(self) -> np.ndarray:
+        """Elements that each rank number receives: ranks of the source mesh receive contributions, too."""
+        return np.array(totals(self.src, self.dst, self.shape)[0])
+
+    @property
+    def most_received(self) -> int:
+        """Elements that the busiest rank receives, which are known before it is known from which ranks."""
+        return _in_whole(_problem(self.src, self.dst, self.shape))[0]
+
+    @property
+    def most_moved(self) -> int:
+        """Elements that the busiest rank receives or sends."""
+        return max(self.most_received, *totals(self.src, self.dst, self.shape)[1])
+
+    @property
+    def most_messages(self) -> int:
+        """Messages that the busiest rank receives, one per peer and round."""
+        rounds_ = enumerate(rounds(parts(self.src, self.dst, self.shape)))
+        messages = {(number, giver, taker) for number, hops in rounds_ for giver, taker, _ in hops}
+        return max(Counter(taker for *_, taker in messages).values(), default=0)
 
     def _count(self, rank: int, side: int) -> int:
         """Return the elements that ``rank`` receives (side 0) or sends (side 1)."""
@@ -98,7 +121,7 @@ def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
     ((0, 2),) [(1, 0)] [(0, 2)]
     ((2, 4),) [(0, 1)] [(1, 3)]
     """
-    problem = sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst))
+    problem = _problem(src, dst, shape)
     sent = dict.fromkeys(problem.ranks, 0)
     begun = []
     for cell, box, receptions in _dealt(problem):
@@ -134,14 +157,6 @@ def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int],
             received[taker] += count
             sent[giver] += count
     return received, sent
-
-
-def most_messages(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
-    """Messages that the rank receives which gets most, one per peer and round."""
-    hops = {
-        (k, giver, taker) for k, some in enumerate(rounds(parts(src, dst, shape))) for giver, taker, _ in some
-    }
-    return max(Counter(taker for _, _, taker in hops).values(), default=0)
 
 
 def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
@@ -231,9 +246,9 @@ class Single(NamedTuple):
         self.receptions.clear()
 
 
-def most_received(src: Layout, dst: Layout, shape: tuple[int, ...]) -> int:
-    """Elements that the busiest rank receives, without saying from whom: the largest of :func:`totals`."""
-    return _in_whole(sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst)))[0]
+def _problem(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
+    """Return the elements of a reduction by the ranks that own and want them."""
+    return sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst))
 
 
 @lru_cache(maxsize=512)

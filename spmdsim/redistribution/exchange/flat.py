@@ -14,11 +14,11 @@ from functools import lru_cache
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.step import Step
-from spmdsim.redistribution.exchange.grid import Grid
+from spmdsim.redistribution.grid import Grid
+from spmdsim.redistribution.steps.counted_step import CountedStep
 
 
-class FlatExchange(Step):
+class FlatExchange(CountedStep):
     """An exchange to another shape, ``to_shape``, by row-major element numbers."""
 
     def received_elements(self, rank: int) -> int:
@@ -30,6 +30,16 @@ class FlatExchange(Step):
         """Return the number of elements that ``rank`` sends to others."""
         transfers = flat_sends(self.src, self.dst, self.shape, self.shape_after, rank)
         return sum(len(positions) for peer, positions in transfers if peer != rank)
+
+    @property
+    def received_by_position(self) -> np.ndarray:
+        """Elements that each position of the target mesh receives."""
+        return flat_received(self.src, self.dst, self.shape, self.shape_after)[0]
+
+    @property
+    def most_messages(self) -> int:
+        """Messages that the busiest rank receives."""
+        return int(flat_received(self.src, self.dst, self.shape, self.shape_after)[1].max(initial=0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,6 @@ from spmdsim.core.layout import Mesh
 from spmdsim.core.step import LOCAL_STEPS, PLACING, REDUCING, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
-from spmdsim.redistribution.group_steps import LISTED, ScanStep, sent_nbytes
-from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
 from spmdsim.redistribution.implementations.rank_transfers import (
     Blocks,
     RankTransfers,
@@ -33,6 +31,9 @@ from spmdsim.redistribution.implementations.rank_transfers import (
     row_count,
 )
 from spmdsim.redistribution.implementations.tuning import NEVER, TABLE, Thresholds, Tuning
+from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
+from spmdsim.redistribution.steps.group_steps import ScanStep
+from spmdsim.redistribution.steps.halo import HaloStep, received, room_around, sent
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32

@@ -19,13 +19,13 @@ from spmdsim.core.elements import contiguous, fold, identity
 from spmdsim.core.step import Index, Step, within
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution import halo
 from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
 from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
-from spmdsim.redistribution.group_steps import Parts, ScanStep, one_array
-from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room
 from spmdsim.redistribution.implementations.implementation import Implementation
 from spmdsim.redistribution.implementations.rank_transfers import flat_offset
+from spmdsim.redistribution.steps import halo
+from spmdsim.redistribution.steps.group_steps import Parts, ScanStep, one_array
+from spmdsim.redistribution.steps.halo import HaloPiece, HaloStep, Room
 from spmdsim.worlds.local_steps import Arrived, add_on, add_up, assembled, cut_out
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError, many
-from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
+from spmdsim.redistribution.steps.row_steps import RowStep, Want, row_frame
 from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import messages

@@ -20,8 +20,6 @@ from spmdsim.core.lockstep import cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
-from spmdsim.redistribution.halo import HaloStep, room_around
 from spmdsim.redistribution.implementations.implementation import (
     Implementation,
     has_implementations,
@@ -31,7 +29,9 @@ from spmdsim.redistribution.implementations.implementation import (
 from spmdsim.redistribution.implementations.rank_transfers import group_transfers
 from spmdsim.redistribution.implementations.trial import TunedSteps, require_reproducible, tune_mode
 from spmdsim.redistribution.implementations.tuning import tuning
-from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
+from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
+from spmdsim.redistribution.steps.halo import HaloStep, room_around
+from spmdsim.redistribution.steps.row_steps import GATHER_ROWS, RowStep
 from spmdsim.settings import DEADLINE, RECORD
 from spmdsim.worlds.agreement.board_agreement import make_agreement, making_world
 from spmdsim.worlds.agreement.call import Call

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
-from spmdsim.redistribution.halo import Room
+from spmdsim.redistribution.steps.halo import Room
 from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.mpi.exchanges import settled
 from spmdsim.worlds.mpi.nonblocking import BeginsEarly

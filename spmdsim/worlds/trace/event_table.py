@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
-from spmdsim.redistribution.group_steps import PartsStep, ScanStep
-from spmdsim.redistribution.halo import HaloStep, received
-from spmdsim.redistribution.plan_table import bytes_text
-from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.redistribution.plans.plan_table import bytes_text
+from spmdsim.redistribution.steps.group_steps import PartsStep, ScanStep
+from spmdsim.redistribution.steps.halo import HaloStep, received
+from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.tables import Table
 from spmdsim.worlds.trace.events import Asked, CollectiveEvent, Event
 

@@ -16,7 +16,8 @@ from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, reduced_block, sent_nbytes
+from spmdsim.redistribution.step_counts import reduced_block, sent_nbytes
+from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN
 
 #: How the way begins of results that ranks share in memory.
 SHARED_MEMORY = "shared memory"

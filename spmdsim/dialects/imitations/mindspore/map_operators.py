@@ -25,8 +25,8 @@ from spmdsim.dialects.imitations.mindspore.map_layouts import (
     unify,
 )
 from spmdsim.errors import PlanError, many
-from spmdsim.redistribution.plan_table import bytes_text
-from spmdsim.redistribution.planner import Plan
+from spmdsim.redistribution.plans.plan_table import bytes_text
+from spmdsim.redistribution.plans.planner import Plan
 
 
 class MapOperator(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, PlanError
+from spmdsim.redistribution.grid import next_run
 
 #: All ranks of a group want equal rows.
 GATHER_ROWS = "gather_rows"
@@ -89,7 +90,7 @@ class RowStep(Step):
             return [(m, self._wanted(m, held[me])) for m in frame.members]
         return [(m, self._wanted(rank, rows)) for m, rows in zip(frame.members, held)]
 
-    def expected_sent(self, rank: int) -> int:
+    def sent_elements(self, rank: int) -> int:
         """Return the elements that ``rank`` expects to send to others: those that the reverse step would receive."""
         other = replace(self, collective=EXCHANGE_ROWS if self.goes_back else RETURN_ROWS)
         return sum(count for peer, count in other.expected(rank) if peer != rank)
@@ -113,8 +114,6 @@ def row_step(
     Raises:
         PlanError: If the table's rows are not split.
     """
-    from spmdsim.redistribution.path_search import next_run
-
     axes = table.dims[0]
     if not axes:
         raise PlanError(f"the rows of a table in {table} are not split, so each rank has all rows it wants")

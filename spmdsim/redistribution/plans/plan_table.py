@@ -11,12 +11,17 @@ from spmdsim.cost.machine import Machine
 from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.implementations.implementation import step_buffer
-from spmdsim.redistribution.plan_candidates import Candidate
-from spmdsim.redistribution.price import largest_shard_shape, most_sent, received_elements, step_messages
+from spmdsim.redistribution.plans.plan_candidates import Candidate
+from spmdsim.redistribution.step_counts import (
+    largest_shard_shape,
+    most_sent,
+    received_elements,
+    step_messages,
+)
 from spmdsim.tables import Table, join_text
 
 if TYPE_CHECKING:
-    from spmdsim.redistribution.planner import Plan
+    from spmdsim.redistribution.plans.planner import Plan
 
 _HEAD = (
     *("step", "collective", "over", "local shape"),

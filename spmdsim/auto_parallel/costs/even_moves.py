@@ -17,8 +17,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout.windowed_layout import Windowed
-from spmdsim.redistribution.plan_candidates import Candidate
-from spmdsim.redistribution.planner import cheapest
+from spmdsim.redistribution.plans.plan_candidates import Candidate
+from spmdsim.redistribution.plans.planner import cheapest
 from spmdsim.redistribution.price import machine_on
 
 Axes = tuple[str, ...]

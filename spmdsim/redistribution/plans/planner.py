@@ -25,14 +25,14 @@ from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type, number_type
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
+from spmdsim.redistribution.bound.lower_bound import ReceptionBound, lower_bound, reduced_axes
 from spmdsim.redistribution.exchange.direct import sent_counts
-from spmdsim.redistribution.group_steps import LISTED, sent_nbytes
-from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.implementations.implementation import plan_peak
-from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound, reduced_axes
-from spmdsim.redistribution.plan_candidates import Candidate, PlanTask, Shape, candidates, endpoints
-from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest_shard, most_sent, price_step
-from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
+from spmdsim.redistribution.plans.plan_candidates import Candidate, PlanTask, Shape, candidates, endpoints
+from spmdsim.redistribution.plans.reshape_plans import reshape_bound, reshape_candidates
+from spmdsim.redistribution.price import BYTES_ONLY, price_step
+from spmdsim.redistribution.step_counts import LISTED, all_received, largest_shard, most_sent, sent_nbytes
+from spmdsim.redistribution.steps.halo import halo_bound, steps_to
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
@@ -207,12 +207,12 @@ class Plan(ShortRepr):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan in plain types, for JSON."""
-        from spmdsim.redistribution.plan_table import plan_dict
+        from spmdsim.redistribution.plans.plan_table import plan_dict
 
         return plan_dict(self)
 
     def __str__(self) -> str:
-        from spmdsim.redistribution.plan_table import plan_table
+        from spmdsim.redistribution.plans.plan_table import plan_table
 
         return plan_table(self)
 

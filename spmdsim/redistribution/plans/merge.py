@@ -18,7 +18,7 @@ from spmdsim.core.step import Step
 from spmdsim.cost.closed_forms import received_per_message
 from spmdsim.cost.machine import CostModel
 from spmdsim.layout.windowed_layout import Windowed
-from spmdsim.redistribution.planner import cheapest
+from spmdsim.redistribution.plans.planner import cheapest
 
 #: The bytes of one rank's shards at which a bucket is full, before a reduction or after a gather.
 BUCKET_BYTES = 25 * 1024 * 1024

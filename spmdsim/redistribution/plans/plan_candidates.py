@@ -18,27 +18,23 @@ from spmdsim.core import Layout
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
 from spmdsim.layout.common_mesh import refine
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.busiest_counts import busiest_counts
-from spmdsim.redistribution.exchange.grid import Ends
-from spmdsim.redistribution.lower_bound import (
+from spmdsim.redistribution.bound.lower_bound import (
     MOST_RANKS,
     kept_axes,
     least_on_average,
     lower_bound,
     reduced_axes,
 )
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
+from spmdsim.redistribution.exchange.exchange_counts import busiest_counts
+from spmdsim.redistribution.grid import Ends
 from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, build_steps, one_step, search
-from spmdsim.redistribution.price import (
-    BYTES_ONLY,
-    Prices,
+from spmdsim.redistribution.price import BYTES_ONLY, Prices, least_exchange, price_exchange, price_step
+from spmdsim.redistribution.step_counts import (
     busiest_received,
     largest_shard,
     largest_shard_shape,
-    least_exchange,
     most_received,
-    price_exchange,
-    price_step,
 )
 
 Shape: TypeAlias = tuple[int, ...]
@@ -227,12 +223,8 @@ class _Finder:
             best <= bound(*ends).busiest for bound in (least_on_average, lower_bound)
         ):  # the faster bound first
             return []
-        if direct_reduction.most_received(*ends) >= best:
-            return []
-        reduction = direct_reduction.DirectReduction(
-            "reduce_exchange", (), src, dst, self.shape, src.reduce_op
-        )
-        return [self._candidate((reduction,), SUMMED)]
+        reduction = DirectReduction("reduce_exchange", (), src, dst, self.shape, src.reduce_op)
+        return [self._candidate((reduction,), SUMMED)] if reduction.most_received < best else []
 
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
         limit = math.prod(self.shape) if unlimited else self.limit

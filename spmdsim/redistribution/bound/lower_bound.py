@@ -33,7 +33,7 @@ it is complete is one node more to be joined (if no rank is in both, ``x`` itsel
 and one of the class of all ranks that are in both can pass what it heard only to a rank of its own class, or to one that
 is then complete without being in both, and neither joins or completes what it should. So for weights of the ranks that add
 up to 1, some rank receives at least ``sum of weight * target``, and for each element ``min(e * least weight inside, (e + 1)
-* least weight)``. :mod:`~spmdsim.redistribution.adder_shares` has the weights that make the most of this, the dual of a linear
+* least weight)``. :mod:`~spmdsim.redistribution.bound.adder_shares` has the weights that make the most of this, the dual of a linear
 programme; any weights make a bound, so it does not depend on how well they were found.
 
 **Sums that are rounded in the end.** Floats of 16 bits are added up in 32, and a reception of a sum that lacks something is
@@ -70,8 +70,8 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.redistribution.adder_shares import balanced, level_shares
-from spmdsim.redistribution.exchange.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
+from spmdsim.redistribution.bound.adder_shares import balanced, level_shares
+from spmdsim.redistribution.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
 
 #: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
 MOST_RANKS, FEW = 16, 32

@@ -313,3 +313,13 @@ def common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:
         if one != other:
             return count
     return min(len(before), len(after))
+
+
+def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
+    """Return the target's next axes of a dimension as far as they are allowed; none if ``entry`` does not begin the target."""
+    if len(target) <= len(entry) or target[: len(entry)] != entry:
+        return ()
+    stop = len(entry)
+    while stop < len(target) and target[stop] in allowed:
+        stop += 1
+    return target[len(entry) : stop]

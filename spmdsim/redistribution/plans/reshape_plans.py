@@ -22,11 +22,11 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.common_mesh import same_cuts
+from spmdsim.redistribution.bound.lower_bound import ReceptionBound, contributions, lower_bound
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_received
-from spmdsim.redistribution.exchange.grid import grid
-from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
+from spmdsim.redistribution.grid import grid
 from spmdsim.redistribution.path_search import build_steps, search
-from spmdsim.redistribution.plan_candidates import (
+from spmdsim.redistribution.plans.plan_candidates import (
     DIRECT,
     REDUCED,
     Candidate,

@@ -3,8 +3,6 @@
 An exclusive scan gives each rank the reduction of the arrays of the ranks before it. `PartsStep` sends parts of any length
 between all ranks of a group. Their lengths depend on data; the receiver knows them when the step runs. Before, there are an
 expectation for evenly spread values, and a bound: no rank receives more than it owns afterwards.
-
-:func:`sent_nbytes` counts the bytes that a rank sends in any step.
 """
 
 from __future__ import annotations
@@ -18,18 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.core.layout import Layout, split_block
-from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
-from spmdsim.redistribution.exchange.direct import sent_counts
-from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
-from spmdsim.redistribution.exchange.flat import FlatExchange
-from spmdsim.redistribution.halo import HaloStep
+from spmdsim.core.layout import Layout
+from spmdsim.redistribution.steps.counted_step import CountedStep
 
 EXCLUSIVE_SCAN = "exclusive_scan"
 
 
 @dataclass(frozen=True)
-class ScanStep(Step):
+class ScanStep(CountedStep):
     """An exclusive scan of arrays along axes. A rank's result is the reduction of the arrays of the ranks before it.
 
     The first dimension of the tensor has one index per member of a group, and ``axes`` split it. Each rank but the first
@@ -60,6 +54,17 @@ class ScanStep(Step):
         """Return the number of elements that ``rank`` sends: its array's, and 0 if it is the last of its group."""
         return self.held(rank) if rank in self.src.mesh and self.neighbours(rank)[1] is not None else 0
 
+    @property
+    def most_received(self) -> int:
+        """Elements of the largest array, and 0 in groups of one rank."""
+        largest = self.held(self.src.mesh.rank_at(0))
+        return largest if self.src.mesh.axis_size(*self.axes) > 1 else 0
+
+    @property
+    def most_messages(self) -> int:
+        """Rounds of the scan, which passes on the values of the ranks before."""
+        return (self.src.mesh.axis_size(*self.axes) - 1).bit_length()
+
 
 def scan_step(
     layout: Layout, axes: tuple[str, ...], rest: Sequence[int], op: str, backward: bool = False
@@ -81,7 +86,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PartsStep(Step):
+class PartsStep(CountedStep):
     """Parts of any length from each member of a group to each member, which form a tensor with layout ``dst``.
 
     There are ``times`` values for each element of that tensor.
@@ -105,7 +110,7 @@ class PartsStep(Step):
             (m, self.times * round(mine * part / total) if total else 0) for m, part in zip(members, held)
         ]
 
-    def expected_sent(self, rank: int) -> int:
+    def sent_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` expects to send to others."""
         group = self.group(rank) if rank in self.src.mesh else ()
         others = (member for member in group if member != rank)
@@ -114,6 +119,16 @@ class PartsStep(Step):
     def received_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` expects to receive from others."""
         return sum(count for peer, count in self.expected(rank) if peer != rank)
+
+    @property
+    def most_received(self) -> int:
+        """Elements that the mesh's first rank expects to receive: its shard is the largest."""
+        return self.received_elements(self.src.mesh.rank_at(0))
+
+    @property
+    def most_messages(self) -> int:
+        """The number of other members of a group, and 0 if nothing is expected."""
+        return self.src.mesh.axis_size(*self.axes) - 1 if self.most_received else 0
 
     def most(self, rank: int) -> int:
         """Return the largest number of elements that ``rank`` can receive."""
@@ -156,40 +171,3 @@ def one_array(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-#: The largest number of ranks whose sent elements are counted one by one. In larger meshes, shares are assumed to be even.
-LISTED = 1024
-
-
-def reduced_block(step: Step, rank: int) -> int:
-    """Return the elements of the block that ``rank`` reduces in an all_reduce."""
-    held = math.prod(step.dst.local_shape(step.shape, rank))
-    number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.place(rank))[1]
-    return number
-
-
-def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
-    """Return the bytes that ``rank`` sends to others. Reductions count like in :meth:`Step.nbytes`, in the other direction."""
-    if isinstance(step, DirectReduction | FlatExchange | HaloStep | ScanStep):
-        return itemsize * step.sent_elements(rank)
-    if step.collective in LOCAL_STEPS or rank not in step.src.mesh:
-        return 0
-    if step.collective == "exchange":
-        return itemsize * sent_counts(step.src, step.dst, step.shape, (rank,))[0]
-    if step.collective == "all_reduce":
-        return step.nbytes(rank, itemsize)
-    box = step.src.bounds(step.shape, rank)
-    held, members = volume(box), step.src.mesh.axis_size(*step.axes)
-    if step.collective == "all_gather":
-        return itemsize * (members - 1) * held
-    own = overlap(box, step.dst.bounds(step.shape, rank))
-    mine = 0 if own is None else volume(own)
-    same = {*step.src.split_axes, *step.axes} == {*step.dst.split_axes}
-    whole = same and step.src.mesh == step.dst.mesh
-    if step.collective != "reduce_scatter" or whole:
-        return itemsize * (held - mine)
-    if step.dst.is_even(step.shape):  # the blocks are only a part of what is held
-        return itemsize * (members - 1) * mine
-    others = (member for member in step.group(rank) if member != rank)
-    return itemsize * sum(math.prod(step.dst.local_shape(step.shape, member)) for member in others)

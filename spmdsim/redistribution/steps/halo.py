@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.step import LOCAL_STEPS, Index, Step
+from spmdsim.core.step import LOCAL_STEPS, Index
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution.exchange.grid import cuts, parts_of, piece_numbers
-from spmdsim.redistribution.lower_bound import ReceptionBound
+from spmdsim.redistribution.bound.lower_bound import ReceptionBound
+from spmdsim.redistribution.grid import cuts, parts_of, piece_numbers
+from spmdsim.redistribution.steps.counted_step import CountedStep
 
 HALO_EXCHANGE, HALO_REDUCE = "halo_exchange", "halo_reduce"
 #: The name of a step that sends nothing: each window reads its rank's own block only.
@@ -41,7 +42,7 @@ class HaloPiece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HaloStep(Step):
+class HaloStep(CountedStep):
     """A step from blocks to windows, or back: then contributions are added up, and elements without any are zero."""
 
     back: bool = field(default=False, kw_only=True)
@@ -53,6 +54,21 @@ class HaloStep(Step):
     def sent_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` sends to others."""
         return 0 if self.collective in LOCAL_STEPS else elements(sent(self, rank), rank)
+
+    @property
+    def received_by_position(self) -> np.ndarray:
+        """Elements that each position of the mesh receives."""
+        return all_halo_received(self)
+
+    @property
+    def most_moved(self) -> int:
+        """Elements that the busiest rank receives or sends."""
+        return busiest(self)[0]
+
+    @property
+    def most_messages(self) -> int:
+        """Number of peers of the busiest rank."""
+        return busiest(self)[1]
 
     @property
     def windowed(self) -> Windowed:

@@ -1,0 +1,201 @@
+"""Count the elements and messages that ranks receive and send in a step.
+
+A step takes as long as its busiest rank, so most functions count for the rank that receives or sends most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.layout import largest_block, split_block
+from spmdsim.core.step import LOCAL_STEPS, REDUCING, Step, overlap, reduction_elements, volume
+from spmdsim.redistribution.exchange.direct import sent_counts, shares
+from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
+from spmdsim.redistribution.exchange.exchange_counts import (
+    BusiestCounts,
+    ExchangeCounts,
+    busiest_counts,
+    exchange_counts,
+)
+from spmdsim.redistribution.grid import Ends, grid, piece_numbers, ranks_of
+from spmdsim.redistribution.steps.counted_step import CountedStep
+
+#: The largest number of ranks whose sent elements are counted one by one. In larger meshes, shares are assumed to be even.
+LISTED = 1024
+
+
+def largest_shard_shape(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
+    """Return the shape of the largest shard of a split. The first block of each dimension is its largest.
+
+    >>> largest_shard_shape(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
+    [2, 3]
+    """
+    size_of = mesh.size_of
+    return [largest_block(n, math.prod([size_of[axis] for axis in entry])) for n, entry in zip(shape, dims)]
+
+
+def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
+    """Return the number of elements of the largest shard."""
+    return math.prod(largest_shard_shape(layout.mesh, layout.dims, shape))
+
+
+def most_received(step: Step) -> int:
+    """Return the number of elements that the busiest rank receives in a step."""
+    src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
+    if collective in LOCAL_STEPS:
+        return 0
+    if isinstance(step, CountedStep):
+        return step.most_received
+    if collective == "exchange":
+        return _count_busiest(step).most_received
+    members, shard = src.mesh.axis_size(*step.axes), largest_shard(dst, shape)
+    if collective in REDUCING:
+        return int(reduction_elements(collective, members, shard))
+    if src.is_even(shape) and dst.is_even(shape):
+        return shard - shard // members
+    changed = [dim for dim, pair in enumerate(zip(src.dims, dst.dims)) if pair[0] != pair[1]]
+    if collective == "all_gather" and len(changed) == 1 and shard:
+        # The rank with the largest block and the smallest share of it receives most, because blocks are balanced.
+        size = largest_shard_shape(dst.mesh, dst.dims, shape)[changed[0]]
+        return shard // size * (size - size // members)
+    return _count_busiest(step).most_received
+
+
+def ends_of(step: Step) -> Ends:
+    """Return the two splits of a step."""
+    return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
+
+
+def _count_busiest(step: Step) -> BusiestCounts | ExchangeCounts:
+    return busiest_counts(ends_of(step))
+
+
+def busiest_received(steps: Sequence[Step]) -> int:
+    """Return the number of elements that the busiest rank receives over all steps. It may differ from the busiest of a step."""
+    sending = [step for step in steps if step.collective not in LOCAL_STEPS]
+    one_mesh = len({step.dst.mesh for step in sending}) < 2
+    if len(sending) < 2 or (one_mesh and sum(not _is_equal_on_ranks(step) for step in sending) < 2):
+        return sum(most_received(step) for step in sending)
+    return int(all_received(sending).max())
+
+
+def all_received(steps: Sequence[Step]) -> np.ndarray:
+    """Return the number of elements that each rank number receives over all steps."""
+    ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
+    total = np.zeros(1 + max([int(numbers.max(initial=0)) for numbers in ranks], default=0), np.int64)
+    for step in steps:
+        if isinstance(step, DirectReduction):
+            counts = received_elements(step)
+            total[: len(counts)] += counts
+        else:
+            total[ranks_of(step.dst.mesh).rank] += received_elements(step)
+    return total
+
+
+def _is_equal_on_ranks(step: Step) -> bool:
+    """Return True if every rank receives equally many elements in a step."""
+    if step.collective == "exchange" or isinstance(step, CountedStep):
+        return False
+    if not (step.src.is_even(step.shape) and step.dst.is_even(step.shape)):
+        return False
+    members = step.src.mesh.axis_size(*step.axes)
+    return step.collective != "all_reduce" or largest_shard(step.dst, step.shape) % members == 0
+
+
+def most_sent(step: Step) -> int:
+    """Return the number of elements that the busiest rank sends in a step.
+
+    On more than :data:`LISTED` ranks, replicas are assumed to send equal shares.
+    """
+    if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
+        return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)
+    if step.collective in LOCAL_STEPS:
+        return 0
+    if isinstance(step, CountedStep):
+        return step.most_moved
+    if step.collective == "exchange":
+        return math.ceil(_count_busiest(step).most_sent)
+    members, shard = step.src.mesh.axis_size(*step.axes), largest_shard(step.src, step.shape)
+    if step.collective == "all_gather":
+        return (members - 1) * shard
+    if step.collective == "reduce_scatter":
+        return (members - 1) * largest_shard(step.dst, step.shape)
+    return most_received(step) if step.collective == "all_reduce" else shard - shard // members
+
+
+def received_elements(step: Step) -> np.ndarray:
+    """Return the number of elements that each position of the target mesh receives, like ``Step.received_elements``.
+
+    For a direct reduction, the array has one entry per rank number.
+    """
+    mesh = step.dst.mesh
+    if step.collective in LOCAL_STEPS:
+        return np.zeros(mesh.size, np.int64)
+    if isinstance(step, CountedStep):
+        return step.received_by_position
+    if step.collective not in REDUCING:
+        return exchange_counts(ends_of(step)).received
+    members, shards = step.src.mesh.axis_size(*step.axes), grid(mesh, step.dst.dims, step.shape).volumes
+    numbers = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
+    elements: np.ndarray = reduction_elements(step.collective, members, shards, numbers)
+    return elements
+
+
+def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
+    """Return ``Step.place`` of every position of a mesh."""
+    if mesh.ranks is None:
+        return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
+    groups = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in axes))
+    numbers, members = np.empty(mesh.size, np.int64), mesh.axis_size(*axes)
+    numbers[np.lexsort((np.asarray(mesh.ranks), groups))] = np.arange(mesh.size) % members
+    return numbers
+
+
+def step_messages(step: Step) -> int:
+    """Return the number of messages that the busiest rank receives in a step if every pair of ranks communicates directly."""
+    if step.collective in LOCAL_STEPS:
+        return 0
+    if isinstance(step, CountedStep):
+        return step.most_messages
+    if step.collective == "exchange":
+        ends = ends_of(step)
+        return (shares(ends) or busiest_counts(ends)).most_messages
+    members = step.src.mesh.axis_size(*step.axes)
+    return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
+
+
+def reduced_block(step: Step, rank: int) -> int:
+    """Return the elements of the block that ``rank`` reduces in an all_reduce."""
+    held = math.prod(step.dst.local_shape(step.shape, rank))
+    number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.place(rank))[1]
+    return number
+
+
+def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
+    """Return the bytes that ``rank`` sends to others. Reductions count like in :meth:`Step.nbytes`, in the other direction."""
+    if isinstance(step, CountedStep):
+        return itemsize * step.sent_elements(rank)
+    if step.collective in LOCAL_STEPS or rank not in step.src.mesh:
+        return 0
+    if step.collective == "exchange":
+        return itemsize * sent_counts(step.src, step.dst, step.shape, (rank,))[0]
+    if step.collective == "all_reduce":
+        return step.nbytes(rank, itemsize)
+    box = step.src.bounds(step.shape, rank)
+    held, members = volume(box), step.src.mesh.axis_size(*step.axes)
+    if step.collective == "all_gather":
+        return itemsize * (members - 1) * held
+    own = overlap(box, step.dst.bounds(step.shape, rank))
+    mine = 0 if own is None else volume(own)
+    same = {*step.src.split_axes, *step.axes} == {*step.dst.split_axes}
+    whole = same and step.src.mesh == step.dst.mesh
+    if step.collective != "reduce_scatter" or whole:
+        return itemsize * (held - mine)
+    if step.dst.is_even(step.shape):  # the blocks are only a part of what is held
+        return itemsize * (members - 1) * mine
+    others = (member for member in step.group(rank) if member != rank)
+    return itemsize * sum(math.prod(step.dst.local_shape(step.shape, member)) for member in others)

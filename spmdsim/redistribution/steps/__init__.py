@@ -1,0 +1,1 @@
+"""The steps of this package inside groups of ranks: scans, parts, rows of tables, halos."""
