@@ -34,11 +34,12 @@ from spmdsim.arrays.checkpoint_folder import (
 from spmdsim.arrays.files import open_array
 from spmdsim.arrays.model_files import is_model, load_model
 from spmdsim.arrays.program_tensor import Tensor
-from spmdsim.arrays.sources import Described, require_equal_source
+from spmdsim.arrays.sources import require_equal_source
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many
 from spmdsim.layout.element_type import safetensors_name
+from spmdsim.worlds.operands import Described
 from spmdsim.worlds.trace.source_lines import source_line
 from spmdsim.wrong_calls import explained
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.arrays.program_tensor import Tensor
-from spmdsim.arrays.sources import Described
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.notation.layouts import integers
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import number_type
 from spmdsim.worlds.current import world as current
+from spmdsim.worlds.operands import Described
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:

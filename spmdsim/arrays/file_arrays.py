@@ -12,9 +12,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from spmdsim.arrays.sources import SMALL_FILE, checksum
+from spmdsim.arrays.sources import SMALL_FILE
 from spmdsim.errors import InputError, many
 from spmdsim.reading import one_line, readable
+from spmdsim.worlds.checksums import checksum
 
 Index = tuple[slice, ...]
 

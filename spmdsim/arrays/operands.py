@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from spmdsim.arrays.sources import Described
-from spmdsim.core import Layout
-from spmdsim.core.tensor import Meta, PlainTensor
-from spmdsim.errors import InputError, NoTensorError, OutOfRange, RuleError, UsageTypeError, many
-from spmdsim.layout.element_type import as_array, promoted
-from spmdsim.worlds.provenance import NUMBER, combine_numbers
+from spmdsim.core.operator import operands_of_one_world
+from spmdsim.errors import OutOfRange, UsageTypeError, many
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -33,14 +28,9 @@ Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
 def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
-    """What an operator is given as tensors, beside those that are; UsageTypeError if none says in which world that is."""
-    like: Any = next((x if isinstance(x, PlainTensor) else x.value for x in values if _placed(x)), None)
-    if like is None:
-        kinds = ", ".join(type(x).__name__ for x in values)
-        raise NoTensorError(
-            f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
-        )
-    return [as_operand(x, like) for x in values]
+    """Return what an operator is given as tensors of one world; NoTensorError if no operand says in which world that is."""
+    tensors: Any = operands_of_one_world(name, values)
+    return [*tensors]
 
 
 def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
@@ -51,88 +41,6 @@ def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     return operands(
         name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in values]
     )
-
-
-def _placed(operand: Any) -> bool:
-    """A tensor, or a parameter that has its values."""
-    return isinstance(operand, PlainTensor) or isinstance(getattr(operand, "tensor", None), PlainTensor)
-
-
-def as_operand(value: Operand, like: Tensor) -> Tensor:
-    """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
-
-    A Python number takes ``like``'s element type where it fits, as in numpy.
-    """
-    if isinstance(value, PlainTensor):
-        return value
-    if isinstance(value, (int, float, complex)):
-        world = like.world
-        # Zeros of both signs are equal.
-        held, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
-        if not world.has_data:
-            held = world.empty((), meta.dtype)
-        origin = 0
-        if world.provenance is not None and number:
-            origin = number
-            world.provenance.note(origin, NUMBER, parameters=value)
-        constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
-        if world.observers.programs:
-            world.observers.programs[-1].created(constant, words=repr(value))
-        return constant
-    if hasattr(value, "as_operand"):  # a parameter
-        return value.as_operand(like)
-    array = as_array(value)
-    if array.dtype == object:
-        raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
-    if isinstance(value, np.generic):  # a number like Python's, for who compares and records what is computed
-        source = Described(lambda index: array, repr(value))
-        layout = Layout.replicated(like.layout.mesh, 0)
-        return type(like).from_global(source, layout, like.world, shape=(), dtype=array.dtype)
-    return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
-
-
-def constant(value: Operand, like: Tensor) -> Tensor:
-    """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
-    kind: Any = type(value)
-    world: Any = like.world
-    if (kind is not int and kind is not float) or world.observers.programs or world.observers.watchers:
-        return as_operand(value, like)
-    # Zeros of both signs are equal.
-    key = type(like), like.meta, kind, value if value or kind is int else repr(value)
-    constant: Tensor | None = world.constants.get(key)
-    if constant is None:
-        constant = as_operand(value, like)
-        if len(world.ranks) == 1:
-            world.constants[key] = constant
-    return constant
-
-
-@lru_cache(maxsize=1024, typed=True)
-def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """A Python number as an array that is only read, in the type that it has beside such a tensor, where every rank has it.
-
-    And its origin.
-    """
-    dtype = _with_number(beside.dtype, value)
-    try:
-        number = np.array(value, dtype)
-    except OverflowError:
-        limits = np.iinfo(dtype)
-        raise InputError(
-            f"{value} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
-            "such as x.astype('int64')"
-        ) from None
-    number.flags.writeable = False
-    # -1 and -2 have one hash, each nan has another.
-    origin = combine_numbers(value, value + 1) if value == value else 0
-    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), origin
-
-
-def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
-    """The type of a Python number beside elements of a type: theirs where it fits, as in numpy."""
-    if dtype.kind != "V":
-        return np.result_type(dtype, value)
-    return promoted(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype
 
 
 def counted_dim(dim: int, ndim: int) -> int:

@@ -11,20 +11,17 @@ import numpy as np
 
 from spmdsim.arrays import views
 from spmdsim.arrays.in_place import become, before, has_item
-from spmdsim.arrays.operands import operands
 from spmdsim.arrays.reduction_methods import corrected, one_value, plain, reductions, typed
-from spmdsim.arrays.several_worlds import in_one_world
-from spmdsim.arrays.sources import along, assemble, blocks, check_layout, move, require_equal_source
+from spmdsim.arrays.sources import assemble, blocks, check_layout, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
-from spmdsim.arrays.watch import watchers
 from spmdsim.core import Layout
-from spmdsim.core.tensor import PlainTensor, pieces
+from spmdsim.core.tensor import pieces
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown
 from spmdsim.worlds.current import world as current
 from spmdsim.worlds.provenance import computed_origin
-from spmdsim.worlds.trace.recorder import open_traces, programs
+from spmdsim.worlds.trace.recorder import programs
 from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
@@ -229,37 +226,6 @@ class Tensor(SymbolicTensor):
 
             watch_values(world)
         return tensor
-
-    def to(self, layout: Layout = None, *more: NoReturn, **wrong: NoReturn) -> Tensor:  # type: ignore[assignment]
-        """Return the same tensor in another layout, by the cheapest redistribution.
-
-        Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
-        reduction ignores, such as 0 for a sum.
-
-        Raises:
-            PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.
-        """
-        if more or wrong:
-            refuse_arguments(Tensor.to, (self,) if layout is None else (self, layout, *more), wrong)
-        world, origin = self.world, self.origin
-        try:
-            entry = world.cache.get((self.meta, layout._hash, world.variant))
-        except AttributeError:  # no layout
-            return move(self, layout)
-        if entry is None or (entry.layout is not layout and entry.layout != layout):
-            return move(self, layout)
-        run = None if entry.program is None else entry.program.run
-        if run is None or self._tracked or open_traces or watchers:
-            return along(self, entry.route)
-        world.about = origin
-        try:
-            return Tensor(world, entry.meta, [run(self.held[0])], False, "", origin)
-        finally:
-            world.about = 0
-
-    def beside(self, name: str, values: Sequence[object]) -> Sequence[PlainTensor]:
-        """Return the operands of an operator that this tensor is one of: numbers and arrays as tensors, all of one world."""
-        return in_one_world(name, operands(name, values))
 
     @explained
     def check_replicas(self) -> Verdict:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.arrays.program_tensor import Tensor
-from spmdsim.arrays.sources import Described
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
+from spmdsim.worlds.operands import Described
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World

@@ -14,10 +14,10 @@ import numpy as np
 
 from spmdsim.arrays.program_tensor import Tensor, origin_of
 from spmdsim.arrays.rounding import Verdict
-from spmdsim.arrays.sources import checksum, crc, sampled
 from spmdsim.arrays.watch import Watcher, watchers
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.sides import in_words, sides
+from spmdsim.worlds.checksums import checksum, crc, sampled
 from spmdsim.worlds.trace.source_lines import source_line
 from spmdsim.wrong_calls import explained
 

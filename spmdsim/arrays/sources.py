@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from spmdsim.arrays.several_worlds import with_room
-from spmdsim.arrays.watch import watchers
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
-from spmdsim.core.tensor import Meta, PlainTensor, follow
+from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, number_type, resolve_nameless, why_no_number
-from spmdsim.redistribution.plans import planner
-from spmdsim.redistribution.plans.planner import Plan
+from spmdsim.redistribution import plan
 from spmdsim.sides import in_words, number_of, sides
+from spmdsim.worlds.base import follow_watched
+from spmdsim.worlds.checksums import checksum, sampled
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.programs import FastPath
+from spmdsim.worlds.several_worlds import with_room
 from spmdsim.worlds.trace import recorder
 
 if TYPE_CHECKING:
@@ -51,21 +48,6 @@ class Sliceable(Protocol):
 GlobalSource: TypeAlias = "ArrayLike | Sliceable | Callable[[tuple[slice, ...]], ArrayLike]"
 #: The pieces that ranks have already: one, one per owned rank, or a function of the rank.
 LocalPieces: TypeAlias = "ArrayLike | Sequence[ArrayLike] | Callable[[int], ArrayLike]"
-
-
-@dataclass(frozen=True)
-class Described:
-    """A function of an index that gives a block, and says in words what it gives: ranks compare them.
-
-    The words are None where ranks may fail alone, and compare later.
-    """
-
-    function: Any
-    words: str | None
-
-    def __call__(self, index: tuple[slice, ...]) -> Any:
-        """A block."""
-        return self.function(index)
 
 
 def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
@@ -202,80 +184,22 @@ class ReshapeNode(MoveNode):
         with recorder.operator("reshape.backward"):
             first, *others = gradients[0]
             total = reduce_gradients(gradients[0], first.layout.dual()) if others else first
-            return [[move(total.detach(), operand.layout.dual(), operand.shape)]]
+            return [[reshaped(total.detach(), operand.layout.dual(), operand.shape)]]
 
 
-def move(tensor: T, layout: Layout, shape: Sequence[int] | None = None) -> T:
-    """The tensor in another layout, and in another shape if one is given."""
+def reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
+    """Return a tensor with its elements in row-major order in another shape, in a layout of that shape."""
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
-    meta = tensor.meta
-    if shape is None and (layout is meta.layout or layout == meta.layout):
-        return tensor
     tensor = with_room(tensor, layout.mesh)
-    world: Any = tensor.world
-    to_shape = None if shape is None else tuple(shape)
-    plan = planner.plan(meta.layout, layout, meta.shape, meta.dtype, world.machine, to_shape=to_shape)
-    result = along(tensor, plan)
-    if shape is None:
-        whole = tensor.meta.held is tensor.meta.dtype and result.meta.held is result.meta.dtype
-        one = len(plan.steps) == 1 and whole
-        program = world.program(plan.steps[0], meta.dtype) if one else None
-        world.cache[meta, hash(layout), world.variant] = FastPath(layout, plan, result.meta, program)
-    return result
+    world, meta = tensor.world, tensor.meta
+    machine = world.machine  # type: ignore[attr-defined]
+    route = plan(meta.layout, layout, meta.shape, meta.dtype, machine, to_shape=tuple(shape))
+    return follow_watched(tensor, route, None if route.to_shape is None else ReshapeNode)
 
 
-def along(tensor: T, plan: Plan) -> T:
-    """Run a plan, and tell who watches."""
-    result = follow(tensor, plan, None if plan.to_shape is None else ReshapeNode)
-    if watchers:
-        watchers[-1].moved(tensor, result)
-    return result
-
-
-# -- that all ranks have the same
-
-#: Bytes up to which all are in a checksum of samples; of more, so many samples of so many bytes.
-SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
 #: Bytes of a file or a memory map up to which all are compared, and not samples.
 SMALL_FILE = 1 << 26
-#: Bytes that a checksum copies at a time where an array is not contiguous.
-BLOCK = 1 << 22
-#: Bytes of a longdouble that hold its value. Calculations leave anything in the last six bytes of x86's 80-bit format.
-LONGDOUBLE_BYTES = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize
-
-
-def checksum(array: np.ndarray) -> int:
-    """Return the CRC-32 of all bytes of an array in C order."""
-    if array.flags.c_contiguous or array.nbytes <= BLOCK:
-        return crc(array.ravel())
-    rows, number = max(BLOCK * len(array) // array.nbytes, 1), 0
-    for first in range(0, len(array), rows):
-        number = crc(array[first : first + rows].ravel(), number)
-    return number
-
-
-def sampled(array: np.ndarray, turn: int = 0) -> int:
-    """A checksum of a small array, or of samples of a large one; another turn, other samples."""
-    if array.nbytes <= SMALL:
-        return checksum(array)
-    flat: Any = array.ravel() if array.flags.c_contiguous else array.flat
-    count, stride = max(SAMPLE // array.itemsize, 1), array.size / SAMPLES
-    last = array.size - count
-    first = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
-    return crc(np.concatenate([np.asarray(flat[k : k + count]) for k in first]))
-
-
-def crc(flat: np.ndarray, number: int = 0) -> int:
-    """Return the CRC-32 of the bytes of a 1-D array, ``number`` being that of the bytes before them.
-
-    Bytes of extended-precision numbers that hold no part of their value do not count.
-    """
-    data: Any = flat.view(np.uint8)
-    if flat.dtype.char in "gG":
-        numbers = data.reshape(-1, np.dtype(np.longdouble).itemsize)
-        data = np.ascontiguousarray(numbers[:, :LONGDOUBLE_BYTES])
-    return zlib.crc32(data, number) if flat.size else number
 
 
 def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:

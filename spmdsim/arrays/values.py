@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from spmdsim.arrays.sources import SMALL, checksum
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.wrong_calls import explained, refuse_arguments
 
@@ -81,25 +80,8 @@ class ReadableTensor(PlainTensor):
             raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
         return read_only(shards[ranks.index(rank)])
 
-    def full(self) -> np.ndarray:
-        """Return the whole tensor as one array of the caller's own, on every process.
-
-        All ranks must call it, unless every rank has the tensor whole. Ranks that read different values there are told so
-        later, if they computed the tensor otherwise.
-
-        Raises:
-            WorldError: If the world holds no data, or ranks did not all call the same so far.
-        """
-        whole = super().full()
-        layout, mesh, provenance = self.meta.layout, self.meta.layout.mesh, self.world.provenance
-        add_read = None if provenance is None else provenance.add_read
-        if add_read is not None and layout.replicated_axes == mesh.axes and mesh.size == self.world.size:
-            # No collective ran here that would have compared the tensor.
-            add_read(self.origin, checksum(whole) if whole.nbytes <= SMALL else self.origin)
-        return whole
-
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
-    numpy = asnumpy = full
+    numpy = asnumpy = PlainTensor.full
 
     @explained
     def item(self, *place: int | tuple[int, ...]) -> Any:

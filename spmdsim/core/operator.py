@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -29,13 +29,12 @@ from spmdsim.core.recipe import Arrays, Job, Local, Recipe
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor
-from spmdsim.core.world import AbstractWorld, Params
+from spmdsim.core.world import AbstractWorld, Params, T
 from spmdsim.errors import NoTensorError, RuleError, context
 from spmdsim.pictured import Pictured
 from spmdsim.wrong_calls import explained
 
 Dtypes = Sequence[np.dtype]
-T = TypeVar("T", bound=PlainTensor)
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
 #: Kinds of element types by the values that they represent: truth values, integers, fractions, complex numbers.
@@ -250,7 +249,7 @@ def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTen
     for x in values:
         tensor = x if isinstance(x, PlainTensor) else getattr(x, "tensor", None)
         if isinstance(tensor, PlainTensor):
-            return tensor.beside(name, values)
+            return tensor.world.operands(name, values, tensor)
     kinds = ", ".join(type(x).__name__ for x in values)
     raise NoTensorError(
         f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,14 +26,13 @@ from spmdsim.core.rule import BoundRule, Rule, Strategy
 from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor, follow
-from spmdsim.core.world import AbstractWorld, Params
+from spmdsim.core.world import AbstractWorld, Params, T
 from spmdsim.errors import RuleError
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Op
 
 Arrays = list[np.ndarray]
-T = TypeVar("T", bound=PlainTensor)
 #: A local function, from arrays to arrays; and a call of one.
 Local = Callable[..., object]
 Job = Callable[[], object]
@@ -107,7 +106,7 @@ class Recipe:
             try:
                 strategy = bound.infer(layouts)
             except RuleError:
-                strategy = world.choose(bound, layouts, [meta.held for meta in metas])
+                strategy = world.planner.choose(bound, layouts, [meta.held for meta in metas])
         world.check_mesh(strategy.mesh)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
         plans = tuple(routed(meta, wanted.layout, world) for meta, wanted in zip(metas, inputs))
@@ -274,4 +273,4 @@ def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
 def routed(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:
     """Return the route of a tensor to a layout; None if the tensor is in this layout."""
     same = layout is meta.layout or layout.canonical == meta.layout.canonical
-    return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)
+    return None if same else world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)

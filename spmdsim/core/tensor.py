@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, reduce
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,7 +22,7 @@ from spmdsim.core.element_types import accumulator, has_gradient, held_type
 from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation.layouts import short_dtype
-from spmdsim.core.world import Shards
+from spmdsim.core.world import Shards, T
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.pictured import Pictured
 from spmdsim.wrong_calls import explained
@@ -75,9 +75,6 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
         layout.check_shape(shape)
         meta = _ALIVE[layout, shape, dtype] = Meta(layout, shape, dtype)
     return meta
-
-
-T = TypeVar("T", bound="PlainTensor")
 
 
 class PlainTensor(Pictured):
@@ -173,16 +170,27 @@ class PlainTensor(Pictured):
         grad = ", requires_grad" if self.requires_grad else ""
         return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"
 
+    @explained
     def to(self: T, layout: Layout) -> T:
-        """Return the tensor in another layout, by the cheapest redistribution."""
-        if layout == self.meta.layout:
-            return self
-        self.world.check_mesh(layout.mesh)
-        route = self.world.plan(self.meta.layout, layout, self.meta.shape, self.meta.dtype)
-        return follow(self, route)
+        """Return the same tensor in another layout, by the cheapest redistribution.
+
+        Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
+        reduction ignores, such as 0 for a sum.
+
+        Raises:
+            PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.
+        """
+        return self.world.move(self, layout)
 
     def full(self) -> np.ndarray:
-        """Return the whole tensor as a new array on every process. All ranks must call it; the world must have data."""
+        """Return the whole tensor as one array of the caller's own, on every process.
+
+        All ranks must call it, unless every rank has the tensor whole. Ranks that read different values there are told so
+        later, if they computed the tensor otherwise.
+
+        Raises:
+            WorldError: If the world holds no data, or ranks did not all call the same so far.
+        """
         if not self.world.has_data:
             raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
         mesh, size = self.layout.mesh, self.world.size
@@ -191,28 +199,16 @@ class PlainTensor(Pictured):
         self.world.verify_calls()
         whole = np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
         own = whole.flags.writeable and not any(np.may_share_memory(whole, held) for held in self.held)
-        return whole if own else whole.copy()
+        whole = whole if own else whole.copy()
+        if self.world.provenance is not None:
+            self.world.provenance.note_read(self, whole)
+        return whole
 
     def detach(self: T) -> T:
         """Return the data of the tensor without a gradient history."""
         if self.node is None and not self.requires_grad:
             return self
         return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
-
-    def beside(self, name: str, values: Sequence[object]) -> Sequence[PlainTensor]:
-        """Return the operands of the operator ``name``, all of them tensors of this tensor's world.
-
-        Raises:
-            UsageTypeError: If an operand is not a tensor.
-            WorldError: If a tensor lives in another world.
-        """
-        tensors = [x for x in values if isinstance(x, PlainTensor)]
-        if len(tensors) < len(values):
-            kinds = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
-            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(kinds)}")
-        if any(x.world is not self.world for x in tensors):
-            raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
-        return tensors
 
     @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:

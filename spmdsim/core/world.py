@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,19 +25,19 @@ from spmdsim.core.elements import convert, each
 from spmdsim.core.layout import Mesh
 from spmdsim.core.notation.layouts import check_world_size
 from spmdsim.core.notation.rules import check_ranks
-from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, PLACING, REDUCING, Route, Step
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, PLACING, REDUCING, Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
     from spmdsim.core.recipe import Recipe
-    from spmdsim.core.rule import BoundRule, Strategy
     from spmdsim.core.tensor import Meta, PlainTensor
 
 #: One array per owned rank.
 Shards = list[np.ndarray]
 Params = dict[str, object]
+T = TypeVar("T", bound="PlainTensor")
 
 
 class Observers:
@@ -78,6 +78,9 @@ class ProvenanceNumbers(Protocol):
 
     def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
         """Return the number of a sum of gradients."""
+
+    def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
+        """Note that this process reads the elements of a tensor as an array of its own."""
 
 
 class ComparesCalls(Protocol):
@@ -200,13 +203,32 @@ class AbstractWorld(Pictured, ABC):
                     f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
                 )
 
-    def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
-        """Return the cheapest steps from one layout to another; PlanError if there are none."""
-        return self.planner.plan(src, dst, shape, dtype)
+    def move(self, tensor: T, layout: Layout) -> T:
+        """Return a tensor of this world in another layout."""
+        from spmdsim.core.tensor import follow
 
-    def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the cheapest strategy for operands whose layouts fit no strategy without redistribution."""
-        return self.planner.choose(bound, layouts, dtypes)
+        if layout == tensor.meta.layout:
+            return tensor
+        self.check_mesh(layout.mesh)
+        return follow(
+            tensor, self.planner.plan(tensor.meta.layout, layout, tensor.meta.shape, tensor.meta.dtype)
+        )
+
+    def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
+        """Return the operands of the operator ``name``, of which ``like`` is one, as tensors of one world.
+
+        Raises:
+            UsageTypeError: If an operand is not a tensor.
+            WorldError: If a tensor lives in another world.
+        """
+        from spmdsim.core.tensor import PlainTensor
+
+        kinds = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
+        if kinds:
+            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(kinds)}")
+        if any(x.world is not self for x in values):
+            raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
+        return values
 
     def verify_calls(self) -> None:
         """Verify that all ranks made equal calls so far, before numbers leave the program; WorldError if not."""

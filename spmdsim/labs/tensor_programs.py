@@ -21,7 +21,7 @@ from spmdsim.labs.judging import RANKS
 from spmdsim.labs.plain_data import decode, encode
 from spmdsim.nn import Adam, Parameter
 from spmdsim.arrays import Op, ShardedOp, Tensor
-from spmdsim.arrays.sources import move
+from spmdsim.arrays.sources import reshaped
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.worlds import world
 
@@ -138,7 +138,8 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
             tensors.append(Tensor.from_global(np.asarray(array), layout, world(RANKS)))
         elif kind == "move":
             layout, shape = map(decode, facts[1:])
-            tensors.append(move(tensors[facts[0]], layout, shape))
+            tensor = tensors[facts[0]]
+            tensors.append(tensor.to(layout) if shape is None else reshaped(tensor, layout, shape))
         else:
             params, written = map(decode, facts[2:])
             op = list_operators()[facts[0]]

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Tensor, ops
-from spmdsim.arrays.sources import Described
 from spmdsim.core import Layout
 from spmdsim.errors import LayoutError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.layers import Linear, without
 from spmdsim.nn.module import Module
+from spmdsim.worlds.operands import Described
 
 __all__ = ["Attention", "RotaryEmbedding"]
 

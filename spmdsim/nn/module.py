@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from spmdsim.arrays import Tensor
 from spmdsim.arrays.in_place import become
 from spmdsim.arrays.random import Index, normal_block, uniform_block
-from spmdsim.arrays.sources import Described, check_layout
+from spmdsim.arrays.sources import check_layout
 from spmdsim.core import Layout
 from spmdsim.core.notation.layouts import integers
 from spmdsim.core.tensor import Meta
@@ -22,6 +22,7 @@ from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
+from spmdsim.worlds.operands import Described
 from spmdsim.worlds.trace.recorder import programs, unseen
 from spmdsim.wrong_calls import explained
 

@@ -11,16 +11,20 @@ from zlib import crc32
 
 from spmdsim.bounded import Bounded
 from spmdsim.core.elements import in_type
+from spmdsim.core.layout import Layout
 from spmdsim.core.operator import Op
-from spmdsim.core.step import Step
-from spmdsim.core.tensor import Meta
+from spmdsim.core.step import Route, Step
+from spmdsim.core.tape import Node
+from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.core.world import AbstractWorld
-from spmdsim.errors import WorldError, one_per_rank
+from spmdsim.errors import UsageTypeError, WorldError, one_per_rank
 from spmdsim.layout.element_type import accumulator
 from spmdsim.worlds.current import entered, leave
 from spmdsim.worlds.machine_planner import MachinePlanner
-from spmdsim.worlds.programs import STEP_COLLECTIVES, Moved, Posted, Stages, StepProgram, forget
+from spmdsim.worlds.operands import convert_operands
+from spmdsim.worlds.programs import STEP_COLLECTIVES, FastPath, Moved, Posted, Stages, StepProgram, forget
 from spmdsim.worlds.provenance import Provenance
+from spmdsim.worlds.several_worlds import with_room
 from spmdsim.worlds.trace import recorder, source_lines
 from spmdsim.worlds.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from spmdsim.worlds.local_steps import Arrived, Peers
 
 V = TypeVar("V")
+T = TypeVar("T", bound=PlainTensor)
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -123,6 +128,29 @@ class World(AbstractWorld):
         from spmdsim.redistribution.implementations.trial import TunedSteps
 
         return TunedSteps()
+
+    # -- tensors ------------------------------------------------------------------------------------
+
+    def move(self, tensor: T, layout: Layout) -> T:
+        """Return a tensor of this world in another layout, by the fast path of an earlier call if there is one."""
+        try:
+            path = self.cache.get((tensor.meta, layout._hash, self.variant))
+        except AttributeError:  # no layout
+            path = None
+        if path is None or (path.layout is not layout and path.layout != layout):
+            return _move_first(tensor, layout)
+        run = None if path.program is None else path.program.run
+        if run is None or tensor.requires_grad or recorder.open_traces or self.observers.watchers:
+            return follow_watched(tensor, path.route)
+        self.about = tensor.origin
+        try:
+            return type(tensor)(self, path.meta, [run(tensor.held[0])], False, "", tensor.origin)
+        finally:
+            self.about = 0
+
+    def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
+        """Return the operands of an operator as tensors of one world: numbers and arrays, too."""
+        return convert_operands(name, values, like)
 
     # -- running ------------------------------------------------------------------------------------
 
@@ -409,6 +437,32 @@ class World(AbstractWorld):
         leave(self)
         if not any(exc):  # else other ranks may be elsewhere, and what happened must be said first
             self.close()
+
+
+def _move_first(tensor: T, layout: Layout) -> T:
+    """Return a tensor in a layout to which no equal tensor went before. Keep the plan for the next one."""
+    if not isinstance(layout, Layout):
+        raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
+    meta = tensor.meta
+    if layout == meta.layout:
+        return tensor
+    tensor = with_room(tensor, layout.mesh)
+    world: Any = tensor.world
+    route = world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)
+    result = follow_watched(tensor, route)
+    is_stored_as_is = meta.held is meta.dtype and result.meta.held is meta.dtype
+    program = world.program(route.steps[0], meta.dtype) if len(route.steps) == 1 and is_stored_as_is else None
+    world.cache[meta, hash(layout), world.variant] = FastPath(layout, route, result.meta, program)
+    return result
+
+
+def follow_watched(tensor: T, route: Route, node: type[Node] | None = None) -> T:
+    """Run the steps of a route on a tensor like :func:`spmdsim.core.tensor.follow`, and tell the watcher."""
+    result = follow(tensor, route, node)
+    watchers = tensor.world.observers.watchers
+    if watchers:
+        watchers[-1].moved(tensor, result)
+    return result
 
 
 class Restore:

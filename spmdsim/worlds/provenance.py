@@ -18,6 +18,7 @@ import numpy as np
 from spmdsim.bounded import MOST
 from spmdsim.core.operator import derived_from
 from spmdsim.sides import number_of as text_number
+from spmdsim.worlds.checksums import SMALL, checksum
 from spmdsim.worlds.function_facts import facts_of
 from spmdsim.worlds.trace.source_lines import in_words, user_frame
 
@@ -142,6 +143,13 @@ class Provenance:
         origin = combine_numbers(*operands)
         self.note(origin, "a sum of gradients", operands)
         return origin
+
+    def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
+        """Have ranks compare later what they read of a tensor that each of them has whole: no collective compared it."""
+        layout, mesh = tensor.meta.layout, tensor.meta.layout.mesh
+        is_whole = layout.replicated_axes == mesh.axes and mesh.size == tensor.world.size
+        if self.add_read is not None and is_whole:
+            self.add_read(tensor.origin, checksum(array) if array.nbytes <= SMALL else tensor.origin)
 
     def note(self, number: int, name: str, operands: tuple[int, ...] = (), parameters: Any = None) -> None:
         """Remember that the tensor of this number is computed now."""

@@ -12,7 +12,6 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.arrays import Op
 from spmdsim.arrays.check import tolerance
 from spmdsim.arrays.joined import joined
-from spmdsim.arrays.operands import as_operand
 from spmdsim.arrays.program_tensor import origin_of
 from spmdsim.arrays.random import uniform_block
 from spmdsim.arrays.rounding import moved
@@ -20,6 +19,7 @@ from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
+from spmdsim.worlds.operands import as_operand
 from spmdsim.worlds.provenance import ORIGINS, Provenance
 
 DTYPES = [

@@ -14,10 +14,11 @@ import spmdsim
 from spmdsim import nn, ops
 from spmdsim.arrays import Tensor, file_arrays, watch
 from spmdsim.arrays.files import open_array
-from spmdsim.arrays.replicas import check_replicas, first_difference, sampled
+from spmdsim.arrays.replicas import check_replicas, first_difference
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.worlds import LockStep
+from spmdsim.worlds.checksums import sampled
 
 A = np.arange(24.0).reshape(4, 6)
 

@@ -44,7 +44,7 @@ x, w = draw.integers(-9, 9, (6, 5)).astype(float), draw.integers(-9, 9, (5, 7)).
 
 def moved(shards, src, dst, shape):
     seen = []
-    for step in world.plan(src, dst, shape, np.dtype(float)).steps:
+    for step in world.planner.plan(src, dst, shape, np.dtype(float)).steps:
         shards = world.run(step, shards)
         seen.append(step.collective)
     return shards, seen
@@ -245,7 +245,7 @@ def lines_of_code(text: str) -> int:
 def test_core_says_what_comes_next_and_stays_small():
     """Core, with what it needs of notation, is an afternoon's reading."""
     texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
-    notation = [path.read_text() for path in (CORE.parent / "notation").glob("*.py")]
+    notation = [path.read_text() for path in (CORE / "notation").glob("*.py")]
     assert sum(map(lines_of_code, [*texts.values(), *notation])) <= 2250
     for name, following in itertools.pairwise(ORDER):
         assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
@@ -308,7 +308,7 @@ def test_the_plain_choice_leaves_split_what_leaves_ranks_empty():
     mesh, shapes = Mesh((4, 2), ("a", "b")), ((2, 64), (64, 3))
     bound = bind(Rule.parse("m k, k n -> m n", linear="each"), shapes)
     layouts = mesh("a", "b"), mesh(None, None)
-    strategy = FirstRanks(8).choose(bound, layouts, [np.dtype("f4")] * 2)
+    strategy = FirstRanks(8).planner.choose(bound, layouts, [np.dtype("f4")] * 2)
     assert bound.input_layouts(strategy) == (mesh("a", "b"), mesh("b", None))
 
 
@@ -318,7 +318,7 @@ def test_a_step_costs_what_its_busiest_rank_receives():
     from spmdsim.core.lockstep import PlainLockStep
 
     mesh = Mesh((4,), ("x",))
-    (step,) = PlainLockStep(4).plan(mesh("x"), mesh(None), (5,), np.dtype("f8")).steps
+    (step,) = PlainLockStep(4).planner.plan(mesh("x"), mesh(None), (5,), np.dtype("f8")).steps
     assert [step.nbytes(rank, 8) for rank in range(4)] == [24, 32, 32, 32]
     assert PlainLockStep(4).planner.price(step, 8) == 32
 

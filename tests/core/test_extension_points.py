@@ -18,8 +18,8 @@ EXTENSION_POINTS = {
     },  # windows, steps in the middle, functions of a rank's arrays
     "Step": {"received_elements"},  # exchanges that core does not run
     "ShardedOp": {"instead"},  # lookups of owned rows
-    "AbstractWorld": {"run", "empty", "has_data", "collectives"},  # MPI, shapes without data
-    "PlainTensor": {"beside", "to", "full"},  # numbers beside tensors, reshapes, reads that ranks compare
+    # MPI, shapes without data, fast paths of redistributions, numbers and arrays beside tensors
+    "AbstractWorld": {"run", "empty", "has_data", "collectives", "move", "operands"},
     "Node": {"pull"},  # redistributions into other shapes
     "OpNode": {"gradients"},  # gradients that are operators themselves
     "Op": {
@@ -65,3 +65,20 @@ def test_core_is_overridden_at_its_extension_points_only():
     assert len(EXTENSION_POINTS) <= 10
     unlisted = {name: names - EXTENSION_POINTS.get(name, set()) for name, names in used.items()}
     assert not {name: names for name, names in unlisted.items() if names}
+
+
+def test_the_tensor_of_programs_adds_methods_and_overrides_none() -> None:
+    mro = spmdsim.Tensor.__mro__
+    core = [base for base in mro if base.__module__.startswith(CORE)]
+    assert core and core[0].__name__ == "PlainTensor"
+    inherited = {name for base in mro[mro.index(core[0]) : -1] for name in vars(base)}
+    facts = {
+        "__slots__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__static_attributes__",
+        "__firstlineno__",
+    }
+    for heir in mro[: mro.index(core[0])]:
+        assert not inherited & {*vars(heir)} - facts, heir

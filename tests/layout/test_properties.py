@@ -420,7 +420,7 @@ def test_what_a_calculation_left_pending_counts_in_its_price():
     mesh, world = Mesh((2,), ("a",)), PlainLockStep(2)
     for size, pending in ((64, 0), (1, 1)):
         bound = bind(Rule.parse("m k, k n -> m n", linear="each"), ((size, 4), (4, size)))
-        strategy = world.choose(bound, [mesh(None, "a"), mesh("a", None)], [np.dtype("f4")] * 2)
+        strategy = world.planner.choose(bound, [mesh(None, "a"), mesh("a", None)], [np.dtype("f4")] * 2)
         assert len(bound.output_layouts(strategy)[0].partial) == pending
 
 

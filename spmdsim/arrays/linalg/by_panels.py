@@ -15,7 +15,6 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor, ops
 from spmdsim.arrays.linalg.tall import adjoint
 from spmdsim.arrays.linalg.whole import hermitian, in_fractions, inv_op, solve_op, square
-from spmdsim.arrays.operands import as_operand
 from spmdsim.arrays.ops.declare import Array, alike
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import split_axes
@@ -24,6 +23,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, promoted
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["cholesky", "inv", "solve"]
 

@@ -12,13 +12,13 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.linalg.by_panels import inv
 from spmdsim.arrays.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.arrays.linalg.whole import in_fractions
-from spmdsim.arrays.operands import as_operand
 from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, binary, unary
 from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import along_dim
 from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["cond", "lstsq", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
 

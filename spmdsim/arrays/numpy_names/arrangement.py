@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Tensor, linalg, ops
-from spmdsim.arrays.operands import Operand, array_operands, as_operand
+from spmdsim.arrays.operands import Operand, array_operands
 from spmdsim.arrays.ops.scans import along_dim
 from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.windowed_layout import Window
+from spmdsim.worlds.operands import as_operand
 
 Cuts = int | Sequence[int]
 

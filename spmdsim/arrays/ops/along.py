@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, as_operand, operands
+from spmdsim.arrays.operands import Operand, operands
 from spmdsim.arrays.ops.declare import Array, Arrays, cast
 from spmdsim.arrays.ops.elementwise import add, less, where
 from spmdsim.arrays.ops.operators import operator
@@ -20,6 +20,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
 from spmdsim.redistribution.steps.group_steps import Parts, parts_step
 from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["take_along_axis"]
 

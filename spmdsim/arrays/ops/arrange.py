@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, as_operand, counted_dim
+from spmdsim.arrays.operands import Operand, counted_dim
 from spmdsim.arrays.ops.contract import matmul
 from spmdsim.arrays.ops.declare import Array, Shape, alike
 from spmdsim.arrays.ops.dim_reductions import Dims, as_type, normal_dims
@@ -25,6 +25,7 @@ from spmdsim.arrays.ops.slicing import concat
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import integers
 from spmdsim.errors import RuleError
+from spmdsim.worlds.operands import as_operand
 
 __all__ = [
     "broadcast_arrays", "expand_dims", "matrix_transpose", "meshgrid", "moveaxis", "repeat", "squeeze",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.arrange import take
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, cast
 from spmdsim.arrays.ops.dim_reductions import as_type
@@ -28,10 +28,10 @@ from spmdsim.arrays.ops.selecting import flattened
 from spmdsim.arrays.ops.shape import broadcast_to, flip, reshape
 from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.arrays.program_tensor import Index
-from spmdsim.arrays.sources import Described
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.windowed_layout import Window
+from spmdsim.worlds.operands import Described, as_operand
 
 __all__ = ["setitem", "slice_update", "window"]
 

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.operands import Operand, constant, operands
+from spmdsim.arrays.operands import Operand, operands
 from spmdsim.arrays.ops.operators import OperatorFunction, P, operator
 from spmdsim.core import Rule
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promoted
+from spmdsim.worlds.operands import constant
 from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["cast"]

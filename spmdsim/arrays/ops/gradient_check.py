@@ -15,10 +15,10 @@ from spmdsim.arrays.ops.declare import cast
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, conjugate, multiply, real, subtract
 from spmdsim.arrays.ops.indexing import getitem
-from spmdsim.arrays.sources import Described
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.pictured import Pictured
+from spmdsim.worlds.operands import Described
 from spmdsim.wrong_calls import explained
 
 __all__ = ["GradientReport", "check_gradient"]

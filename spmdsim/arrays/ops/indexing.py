@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.operands import as_operand
 from spmdsim.arrays.ops.declare import Shape, cast
 from spmdsim.arrays.ops.elementwise import add, less, multiply, where
 from spmdsim.arrays.ops.lookup import gather
@@ -18,6 +17,7 @@ from spmdsim.arrays.ops.shape import flip, merged, reshape, transpose
 from spmdsim.arrays.ops.slicing import slice_
 from spmdsim.arrays.program_tensor import Index
 from spmdsim.errors import OutOfRange, RuleError, many
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["getitem"]
 

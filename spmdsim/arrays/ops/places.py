@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, as_operand, flag
+from spmdsim.arrays.operands import Operand, flag
 from spmdsim.arrays.ops.along import held_entries, take_along_axis, terms_of
 from spmdsim.arrays.ops.declare import Array, Shape, alike
 from spmdsim.arrays.ops.dim_reductions import normal_dims
@@ -23,6 +23,7 @@ from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import accumulator, check_ordered
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["argmax", "argmin", "searchsorted", "topk"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Context, Tensor
-from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Shape, cast
 from spmdsim.arrays.ops.dim_reductions import as_type
 from spmdsim.arrays.ops.elementwise import (
@@ -32,6 +32,7 @@ from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.steps.group_steps import scan_step
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["cumulative_prod", "cumulative_sum", "diff"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape
 from spmdsim.arrays.ops.dim_reductions import as_type
 from spmdsim.arrays.ops.indexing import Looked, parted
@@ -17,6 +17,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.redistribution.steps.row_steps import checked_ids
 from spmdsim.worlds.local_steps import add_rows
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["scatter_add"]
 

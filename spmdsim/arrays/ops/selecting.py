@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.joined import joined, needs_values
-from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.along import put_along
 from spmdsim.arrays.ops.declare import Array, alike, boolean, cast
 from spmdsim.arrays.ops.elementwise import logical_not, subtract
@@ -21,6 +21,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
 

@@ -16,7 +16,7 @@ from spmdsim.arrays.ops.declare import Array, Shape, unbroadcast
 from spmdsim.arrays.ops.dim_reductions import Dims, normal_dims
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.windowed import WindowOp
-from spmdsim.arrays.sources import move
+from spmdsim.arrays.sources import reshaped
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.core.notation.layouts import integers
 from spmdsim.errors import RuleError, UsageTypeError, many
@@ -162,7 +162,7 @@ def reshape(
     if layout is None and x.ndim == 1 and len(new) > 1:
         layout = _in_rows(x, new)
     if layout is not None:
-        return move(x, layout, new)
+        return reshaped(x, layout, new)
     return _reshape_op(x, shape=new)
 
 
@@ -172,7 +172,7 @@ def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> T
             result = flatten(x, order="F")
         else:
             result = transpose(reshape(transpose(x), shape[::-1]))
-        return result if layout is None else move(result, layout, shape)
+        return result if layout is None else reshaped(result, layout, shape)
     if order == "A":  # how arrays lie in memory is nothing that tensors show
         return reshape(x, shape, layout)
     raise RuleError(f"elements are taken in order 'C' or 'F', but got {order!r}")

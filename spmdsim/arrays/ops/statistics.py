@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.joined import needs_values
-from spmdsim.arrays.operands import Operand, as_operand
+from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Shape, cast
 from spmdsim.arrays.ops.dim_reductions import Dims, mean, normal_dims
 from spmdsim.arrays.ops.dim_reductions import max as max_
@@ -26,6 +26,7 @@ from spmdsim.arrays.ops.slicing import part_along
 from spmdsim.arrays.ops.sorting import sort
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
+from spmdsim.worlds.operands import as_operand
 
 __all__ = ["bincount", "histogram", "median", "percentile", "quantile"]
 

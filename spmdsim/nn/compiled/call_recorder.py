@@ -14,7 +14,6 @@ from threading import get_ident
 from typing import Any, NoReturn
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.sources import Described
 from spmdsim.core.recipe import Recipe
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
@@ -28,6 +27,7 @@ from spmdsim.nn.compiled.recorded_calls import (
     RecordedUpdate,
 )
 from spmdsim.nn.optimiser_base import Optimiser
+from spmdsim.worlds.operands import Described
 from spmdsim.worlds.trace import recorder, source_lines
 
 

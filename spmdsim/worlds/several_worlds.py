@@ -15,7 +15,6 @@ from spmdsim.core.layout import Mesh
 from spmdsim.core.tape import Gradients, MoveNode
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import WorldError
-from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown, is_played
 
 T = TypeVar("T", bound=PlainTensor)
@@ -72,12 +71,9 @@ def with_room(tensor: T, mesh: Mesh) -> T:
     Raises:
         WorldError: If its world lacks ranks of the mesh and does not grow.
     """
-    large: Any = tensor.world
-    if (
-        isinstance(large, World)
-        and (large := grown(large, mesh)).size > tensor.world.size
-        and is_played(large)
-    ):
+    world: Any = tensor.world
+    large = grown(world, mesh)
+    if large.size > world.size and is_played(large):
         tensor = enlarged(tensor, large)
     tensor.world.check_mesh(mesh)
     return tensor
