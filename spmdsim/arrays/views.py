@@ -214,15 +214,18 @@ def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -
     Args:
         base: the tensor that was reshaped.
         result: what came out.
-        order: "C" or "F", as in ``np.reshape``.
+        order: as in ``np.reshape``; tensors have no order in memory, so "A" and "K" are "C".
         contiguous: NumPy gives a view only of an array that is contiguous in that order, as ``np.ravel`` does.
     """
-    if result is base or order not in ("C", "F") or not base.has_views:
+    if result is base or not base.has_views:
         return result
+    order = "C" if order in ("A", "K") else order
     if base._view is not None or order == "F":
         turn = slice(None, None, -1 if order == "F" else 1)
         shape, strides = base.shape[turn], _model(base.shape, base._view).strides[turn]
-        if contiguous and strides != _packed(shape):
+        if contiguous and any(
+            n != 1 and stride != packed for n, stride, packed in zip(shape, strides, _packed(shape))
+        ):
             return result
         if merged_strides(shape, strides, result.shape[turn]) is None:
             return result
@@ -249,12 +252,12 @@ def component(base: Any, result: R, name: str) -> R:
     )
 
 
-def read_only(base: Any, result: R, what: str) -> R:
-    """Let what NumPy gives as a read-only view refuse new values; return it."""
+def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
+    """Let a view refuse new values, for a reason; return it."""
 
     def refuse(_value: Any) -> Any:
         raise UsageTypeError(
-            f"{what} is read-only, as in NumPy: make a tensor of its own of it with .copy(), or change the tensor that it is of"
+            f"{what} is read-only, {reason}: make a tensor of its own of it with .copy(), or change the tensor that it is of"
         )
 
     return turned(base, result, lambda base: base, refuse)

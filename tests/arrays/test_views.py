@@ -58,6 +58,9 @@ def copies(y):
         y + 0,
         y.astype(y.dtype),
         np.tile(y, 1),
+        np.block(y),
+        np.einsum("ij->i", y),
+        np.einsum("ij,->ij", y, 1.0),
         np.take(y, [0], 0),
     ):
         one[...] = 99
@@ -73,6 +76,14 @@ PROGRAMS = {
     "y.T[0][1] = 9": lambda y: y.T[0].__setitem__(1, 9),
     "y.ravel()[0] = 9": lambda y: y.ravel().__setitem__(0, 9),
     "np.ravel(y)[5] = 9": lambda y: np.ravel(y).__setitem__(5, 9),
+    "np.ravel(y, 'K')[5] = 9": lambda y: np.ravel(y, "K").__setitem__(5, 9),
+    "y.ravel(order='A')[5] = 9": lambda y: y.ravel(order="A").__setitem__(5, 9),
+    "y[:1].ravel('F')[5] = 9": lambda y: y[:1].ravel("F").__setitem__(5, 9),
+    "y[:, :1].ravel()[1] = 9": lambda y: y[:, :1].ravel().__setitem__(1, 9),
+    "y[:, :1].T.ravel()[1] = 9": lambda y: y[:, :1].T.ravel().__setitem__(1, 9),
+    "einsum ij->ji": lambda y: np.einsum("ij->ji", y).__setitem__(1, 9),
+    "einsum of lists": lambda y: np.einsum(y[None], [2, 0, 1], [1, 0, 2]).__setitem__(1, 9),
+    "einsum of itself": lambda y: np.einsum("...", y).__setitem__(1, 9),
     "np.ravel(y, 'F')[5] = 9": lambda y: np.ravel(y, "F").__setitem__(5, 9),
     "y.T.ravel('F')[5] = 9": lambda y: np.ravel(y.T, order="F").__setitem__(5, 9),
     "y.reshape(2, -1)[0] = 9": lambda y: y.reshape(2, -1).__setitem__(0, 9),
@@ -223,8 +234,16 @@ def test_a_view_of_what_has_changed_keeps_its_values_and_refuses_new_ones(world)
 @pytest.mark.ranks(2)
 def test_read_only_views_are_refused(world):
     y = Tensor.from_global(np.eye(2), Mesh((2,), ("x",))("x", None), world)
-    for view in (y.diagonal(), np.diag(y), np.broadcast_to(y, (3, 2, 2))):
+    for view in (
+        y.diagonal(),
+        np.diag(y),
+        np.broadcast_to(y, (3, 2, 2)),
+        np.lib.stride_tricks.sliding_window_view(y, 1, 0),
+    ):
         with pytest.raises(UsageTypeError, match="is read-only, as in NumPy"):
+            view[0] = 1
+    for view in (np.einsum("ii->i", y), *np.broadcast_arrays(y, np.zeros((3, 1, 1)))[:1]):
+        with pytest.raises(UsageTypeError, match="is read-only"):  # NumPy writes, and says that it will not
             view[0] = 1
     np.diag(y[0])[1, 1] = 3  # of a vector it is a matrix of its own
     np.testing.assert_array_equal(y.full(), np.eye(2))
@@ -374,7 +393,14 @@ def test_functions_of_the_package_give_tensors_of_their_own():
     ops.reshape(y, (2, 3))[0] = 9
     ops.getitem(y, slice(3))[0] = 9
     y.detach().copy()[0] = 9
+    ops.dropout(y, 0.0, 1)[0] = 9
+    ops.pad(y, 0, "edge")[0] = 9
+    ops.broadcast_arrays(y, 1.0)[0][0] = 9
     np.testing.assert_array_equal(y.full(), np.arange(6.0))
+    number = ops.sum(y)
+    for other in (ops.roll(number, 1), ops.pad(number, 0)):
+        other += 1
+    assert number.item() == 15
 
 
 @pytest.mark.ranks(4)

@@ -283,7 +283,7 @@ def block(arrays: Any) -> Tensor:
     def joined(part: Any, level: int) -> Tensor:
         return ops.concat([joined(one, level - 1) for one in part], -level) if level else next(rest)
 
-    return joined(arrays, depth)
+    return joined(arrays, depth) if depth else ops.identity(next(rest))
 
 
 def _collected(name: str, part: Any, leaves: list[Any]) -> int:

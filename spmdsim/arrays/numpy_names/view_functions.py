@@ -12,7 +12,7 @@ from spmdsim.arrays import Tensor, views
 _PERMUTING = {"matrix_transpose", "moveaxis", "permute_dims", "rollaxis", "swapaxes", "transpose"}
 _RESHAPING = {"atleast_1d", "atleast_2d", "atleast_3d", "expand_dims", "ravel", "reshape", "squeeze"}
 _TURNING = {"flip", "fliplr", "flipud"}
-_READ_ONLY = {"broadcast_to", "diag", "diagonal"}
+_READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal", "sliding_window_view"}
 
 
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
@@ -25,9 +25,13 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
         result: what it gave. Parts of a tensor (``np.split``) are views already: they are indexed.
     """
     name = called.__name__
+    if name == "einsum":
+        return _of_einsum(args, result)
     if not args or type(args[0]) is not Tensor or type(result) is not Tensor:
-        if name.startswith("atleast") and isinstance(result, tuple):
-            return tuple(as_view(called, [x], {}, one) for x, one in zip(args, result))
+        if name in ("atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays") and isinstance(
+            result, (list, tuple)
+        ):
+            return type(result)(as_view(called, [x], {}, one) for x, one in zip(args, result))
         return result
     x, *others = args
     if name in _PERMUTING:
@@ -49,3 +53,17 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
     if name in _READ_ONLY and not (name == "diag" and x.ndim == 1):
         return views.read_only(x, result, f"what np.{name} gives")
     return result
+
+
+def _of_einsum(args: Sequence[Any], result: Any) -> Any:
+    """Let an einsum of one operand that sums nothing be a view; return it. A diagonal takes no new values."""
+    x, *more = [x for x in args if isinstance(x, Tensor)]
+    if more or type(x) is not Tensor or len(args) > 3 - isinstance(args[0], str):
+        return result
+    cube = np.empty((2,) * x.ndim)  # its strides name the dims
+    view = np.einsum(*[cube if arg is x else arg for arg in args])
+    if view.base is None:
+        return result
+    if {*view.strides} <= {*cube.strides}:
+        return views.permuted(x, result, [cube.strides.index(stride) for stride in view.strides])
+    return views.read_only(x, result, "a diagonal that np.einsum gives", "other than in NumPy")

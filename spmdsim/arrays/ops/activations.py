@@ -16,7 +16,7 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand, counted_dim
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, unary
-from spmdsim.arrays.ops.elementwise import one_of
+from spmdsim.arrays.ops.elementwise import identity, one_of
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.random import uniform_block
 from spmdsim.core import PASSES, Rule
@@ -362,4 +362,4 @@ def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
     if not 0 <= rate < 1:
         raise InputError(f"dropout drops a share of at least 0 and less than 1, not {rate}")
     x = x if x.dtype.kind in "fcV" else cast(x, fraction_type(x.dtype))
-    return x if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))
+    return identity(x) if rate == 0 else _dropout_op(x, rate=float(rate), seed=int(seed))

@@ -164,7 +164,7 @@ def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
     except ValueError:
         shapes = " and ".join(str(x.shape) for x in operands)
         raise RuleError(f"shapes {shapes} do not broadcast") from None
-    return [x if x.shape == shape else broadcast_to(x, shape) for x in operands]
+    return [broadcast_to(x, shape) for x in operands]
 
 
 @operator()

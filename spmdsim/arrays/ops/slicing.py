@@ -178,9 +178,7 @@ def pad(
         raise RuleError(
             f"pad needs {many(x.ndim, 'count')} >= 0 on each side, but got {before if after is None else (before, after)}"
         )
-    if not x.ndim:
-        return x
-    if mode != "constant":
+    if mode != "constant" and any((*first, *last)):
         for d, width in enumerate(zip(first, last)):
             x = _repeated(x, d, width, mode) if any(width) else x
         return x
@@ -281,7 +279,7 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
     """
     if dim is None:
         if x.ndim < 2:
-            return roll(x, shift, 0) if x.ndim else x
+            return roll(x, shift, 0) if x.ndim else _roll_op(x, shift=())
         return reshape(roll(flatten(x), shift, 0), x.shape, x.layout.reduced)
     dims = integers([dim] if isinstance(dim, (int, np.integer, str)) else dim, "dims")
     shifts = integers([shift] if isinstance(shift, (int, np.integer, str)) else shift, "shifts")
