@@ -1,4 +1,4 @@
-"""What OneFlow's modules and Paddle's layers have in common: modules inside, by name, what they print, and modes."""
+"""Define what MindSpore's cells, OneFlow's modules and Paddle's layers share: their children, texts and modes."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ class DialectModule(DialectObject, Module):
         """The modules right inside."""
         return (child for _, child in self.named_children())
 
-    def inside(self, path: str = "") -> Iterator[tuple[str, Module]]:
-        """All modules inside, those inside of them too, by their paths below one."""
+    def inside(self, path: str = "", include_self: bool = True) -> Iterator[tuple[str, Module]]:
+        """Yield this module, unless it is left out, and all modules inside, with their paths below ``path``."""
+        if include_self:
+            yield path, self
         for name, child in self.named_children():
             below = f"{path}.{name}" if path else name
-            yield below, child
             if isinstance(child, DialectModule):
                 yield from child.inside(below)
+            else:
+                yield below, child
 
     def train(self, mode: bool = True) -> DialectModule:
         """Training or not, for this module and all inside: dropout asks."""
-        for module in [self, *(part for _, part in self.inside())]:
+        for _, module in self.inside():
             vars(module)["training"] = mode
         return self
 

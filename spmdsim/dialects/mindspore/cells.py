@@ -12,20 +12,20 @@ import numpy as np
 from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import Numbered, said, tree
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
-from spmdsim.dialects.missing import DialectObject, expand_words
+from spmdsim.dialects.missing import expand_words
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.steps.row_steps import checked_ids
 
 
-class Cell(DialectObject, Module):
+class Cell(DialectModule):
     """A network: parameters and cells as attributes, and ``construct``."""
 
     ORIGINAL = "mindspore.nn.Cell"
@@ -34,7 +34,7 @@ class Cell(DialectObject, Module):
         "to_float cast_inputs cast_param": "dtype= of each parameter",
         "register_forward_hook register_forward_pre_hook register_backward_hook": "a cell around it",
         "recompute pipeline_stage set_comm_fusion offload": "AutoParallel.hsdp",
-        "insert_child_to_cell insert_param_to_cell apply register_buffer": "an attribute",
+        "insert_child_to_cell insert_param_to_cell register_buffer": "an attribute",
         "init_parameters_data place phase bprop_debug": "nothing is needed: programs run as they are",
         "parameters_layout_dict "
         "param_prefix parameter_layout_dict state_dict load_state_dict": "parameters_dict",
@@ -52,7 +52,7 @@ class Cell(DialectObject, Module):
         if not self.__dict__.get("_named"):
             self.get_parameters()
             for _, cell in self.cells_and_names():
-                cell.__dict__["_named"] = True
+                vars(cell)["_named"] = True
         return outermost(super().__call__, *inputs, **options)
 
     def construct(self, *inputs: Any, **options: Any) -> Any:
@@ -84,39 +84,29 @@ class Cell(DialectObject, Module):
         """All parameters by name."""
         return {p.name: p for p in self.get_parameters()}
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[Module]:
         """The cells directly inside."""
         return [*self.name_cells().values()]
 
-    def name_cells(self) -> dict[str, Cell]:
+    def name_cells(self) -> dict[str, Module]:
         """The cells directly inside, by name."""
-        return {name: part for name, part in self._parts() if isinstance(part, Cell)}
+        return dict(self.named_children())
 
-    def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
+    def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This cell and all inside, with their paths."""
-        yield name_prefix, self
-        for name, cell in self.name_cells().items():
-            yield from cell.cells_and_names(f"{name_prefix}.{name}" if name_prefix else name)
+        return self.inside(name_prefix)
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines the cells inside, each by its name."""
-        return tree(type(self).__name__, self.extend_repr(), self.name_cells().items(), "<", "  >")
+        return tree(type(self).__name__, self.extend_repr(), self.named_children(), "<", "  >")
 
-    def set_train(self, mode: bool = True) -> Cell:
+    def set_train(self, mode: bool = True) -> DialectModule:
         """Training or not, for this cell and all inside: dropout asks."""
-        for _, cell in self.cells_and_names():
-            cell.training = mode
-        return self
+        return self.train(mode)
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
         """Accepted and ignored: value_and_grad says what is wanted."""
         return self
-
-    def set_inputs(self, *inputs: Any) -> None:
-        """Accepted and ignored: shapes are seen at the call."""
-
-    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Accepted and ignored: parameters are named by their path."""
 
     def shard(self, *strategies: Any, **options: Any) -> Any:
         """Refused with an InputError: strategies are given operator by operator."""

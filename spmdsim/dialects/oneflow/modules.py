@@ -138,12 +138,11 @@ class Module(DialectModule):
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, ours.Module]]:
         """This module and all inside, by path."""
-        yield prefix, self
-        yield from self.inside(prefix)
+        return self.inside(prefix)
 
     def modules(self) -> Iterator[ours.Module]:
         """This module and all inside."""
-        return (module for _, module in self.named_modules())
+        return (module for _, module in self.inside())
 
     def to(self, where: Any = None) -> Module:
         """The module itself: every rank computes on its CPU."""

@@ -48,13 +48,11 @@ class Layer(DialectModule):
         self, prefix: str = "", include_self: bool = False
     ) -> Iterator[tuple[str, ours.Module]]:
         """All layers inside, those inside of them too, by their paths."""
-        if include_self:
-            yield prefix, self
-        yield from self.inside(prefix)
+        return self.inside(prefix, include_self)
 
     def sublayers(self, include_self: bool = False) -> list[ours.Module]:
         """All layers inside, those inside of them too."""
-        return [layer for _, layer in self.named_sublayers("", include_self)]
+        return [layer for _, layer in self.inside("", include_self)]
 
     def add_sublayer(self, name: str, sublayer: Any) -> Any:
         """Hold a layer, or a parameter, under a name."""
