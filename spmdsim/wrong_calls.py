@@ -88,8 +88,12 @@ def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
     return ""
 
 
-def explained(target: F) -> F:
+def explained(target: F, name: str = "") -> F:
     """Have a function or a class refuse wrong arguments in words: the nearest keyword, or what is missing and how it is called.
+
+    Args:
+        target: the function or class.
+        name: how errors call it, if not by its own name.
 
     >>> @explained
     ... def cut(array, rows=1):
@@ -102,23 +106,32 @@ def explained(target: F) -> F:
     spmdsim.errors.UsageTypeError: cut: argument 'array' is missing; it is called as cut(array, rows=1)
     """
     if isinstance(target, type):
-        target.__init__ = _explained(target.__init__, target)  # type: ignore[misc]
+        target.__init__ = _explained(target.__init__, target, name)  # type: ignore[misc]
         return target
-    function: F = _explained(target, target)
+    function: F = _explained(target, target, name)
     return function
 
 
-def _explained(function: Any, target: Any) -> Any:
+def _explained(function: Any, target: Any, name: str) -> Any:
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            if not is_of_the_call(error):
+            if _is_bound(function, args, kwargs):
                 raise
-            raise wrong_arguments(target, args, kwargs, error) from None
+            raise wrong_arguments(target, args, kwargs, error, name) from None
 
     return called
+
+
+def _is_bound(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Return True if the arguments fit the signature of a function."""
+    try:
+        signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def is_of_the_call(error: TypeError) -> bool:
@@ -128,7 +141,7 @@ def is_of_the_call(error: TypeError) -> bool:
 
 
 def wrong_arguments(
-    target: Any, args: Sequence[object], kwargs: Mapping[str, object], error: TypeError
+    target: Any, args: Sequence[object], kwargs: Mapping[str, object], error: TypeError, name: str = ""
 ) -> UsageTypeError:
     """Return the error for a call whose arguments do not fit the signature of ``target``.
 
@@ -140,6 +153,7 @@ def wrong_arguments(
         args: the positional arguments; for a class or a method the first one is the instance or class.
         kwargs: the keyword arguments.
         error: the TypeError that Python raised for the call.
+        name: how the error calls the function, if not by its own name.
 
     Returns:
         The UsageTypeError, for the caller to raise.
@@ -149,7 +163,7 @@ def wrong_arguments(
     parameters = [p for p in written.parameters.values() if p.name not in ("self", "cls")]
     shift = len(written.parameters) - len(parameters)
     parameters = [p for p in parameters if p.annotation not in REFUSED]
-    name = target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift])
+    name = name or (target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift]))
     takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

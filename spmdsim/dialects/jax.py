@@ -15,36 +15,29 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules, expand_words
+from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules
 from spmdsim.errors import LayoutError, UsageTypeError, many
 from spmdsim.reading import literal_call
 
-_MODES = "a layout per tensor, which operators carry on"
 #: What to use instead of other words of ``jax.sharding``: this dialect is its notation only.
 _NEAREST = {
     "NamedSharding Sharding SingleDeviceSharding PositionalSharding GSPMDSharding make_single_device_sharding": "layout",
     "AbstractMesh AbstractDevice use_abstract_mesh get_abstract_mesh get_mesh set_mesh": "Mesh",
-    "AxisType ManualAxisType auto_axes explicit_axes": _MODES,
     "UnreducedKind": "PartitionSpec(unreduced=...)",
     "reshard": "spmdsim.Tensor.to",
     "no_collectives": "spmdsim.forbid_redistribution",
-    "sharding": "the names here: P, Mesh, layout",
     "device_put make_array_from_callback": "spmdsim.Tensor.from_global",
     "jit pmap vmap grad": "calling the function: programs run eagerly",
     "shard_map experimental": "spmdsim.local_map",
     "numpy": "spmdsim.array_api",
     "lax": "spmdsim.ops",
-    "devices device_count local_device_count": "the world's ranks",
 }  # fmt: skip
 
 
 class PartitionSpec(DialectObject, tuple[Any, ...]):
     """One entry per leading tensor dim; missing entries are None. ``unreduced`` names axes with pending sums."""
 
-    ORIGINAL, NEAREST = (
-        "jax.sharding.PartitionSpec",
-        expand_words({"partitions update": "PartitionSpec(*entries)"}),
-    )
+    ORIGINAL = "jax.sharding.PartitionSpec"
 
     unreduced: frozenset[str]
 

@@ -6,30 +6,23 @@ loaded when a program uses its first name. Modules of a table can be imported wi
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
-from functools import partial, wraps
+from functools import partial
 from importlib import import_module
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from importlib.util import resolve_name, spec_from_loader
-from pkgutil import iter_modules
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from spmdsim.errors import InputError, SpmdError, UsageTypeError
+from spmdsim.errors import InputError, SpmdError
 from spmdsim.errors import nearest as resembling
+from spmdsim.wrong_calls import explained
 
 PREFIX = "spmdsim.dialects."
 
 
 class NotCovered(SpmdError, AttributeError):
     """A name of the original that has no counterpart here."""
-
-
-class NotCoveredImport(SpmdError, ModuleNotFoundError):
-    """An imported module, or name of a module, of the original that has no counterpart here."""
 
 
 def not_covered(
@@ -46,7 +39,9 @@ def not_covered(
     return NotCovered(describe_missing(where, name, there, nearest))
 
 
-def describe_missing(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
+def describe_missing(
+    where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None = None
+) -> str:
     """Return the text of the error for a name that a module or a class does not have, with the nearest one."""
     hint = (nearest or {}).get(name) or resembling(name, there)
     hint = f"nearest: {hint}" if hint else f"nothing is near it, dir({where}) lists what there is"
@@ -60,55 +55,6 @@ def expand_words(words: Mapping[str, str]) -> dict[str, str]:
     {'Conv1d': 'Dense', 'Conv2d': 'Dense', 'Lamb': 'Adam'}
     """
     return {word: there for several, there in words.items() for word in several.split()}
-
-
-def suggest_arguments(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return the function with errors for wrong arguments that begin with ``name`` and suggest the nearest right one."""
-
-    @wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        try:
-            return function(*args, **named)
-        except TypeError:
-            bind_arguments(name, inspect.signature(function), args, named)
-            raise
-
-    return call
-
-
-def wrap_functions(module: str, names: Collection[str]) -> None:
-    """Replace functions that a module defines by those of :func:`suggest_arguments`."""
-    here = vars(sys.modules[module])
-    for name in names:
-        function = here.get(name)
-        if (
-            inspect.isfunction(function)
-            and function.__module__ == module
-            and not hasattr(function, "__wrapped__")
-        ):
-            here[name] = suggest_arguments(function, name)
-
-
-def bind_arguments(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> inspect.BoundArguments:
-    """Return the arguments of a call by name; raise UsageTypeError with the nearest name if they do not fit.
-
-    >>> bind_arguments("SGD", inspect.signature(lambda learning_rate=0.1, parameters=None: 0), (), {"learnin_rate": 1})
-    Traceback (most recent call last):
-    ...
-    spmdsim.errors.UsageTypeError: SGD() got an unexpected keyword argument 'learnin_rate'; nearest: learning_rate
-    """
-    try:
-        return signature.bind(*args, **named)
-    except TypeError as error:
-        there = [word for word in signature.parameters if word not in ("self", "cls")]
-        wrong = next((word for word in named if word not in there), "")
-        near = resembling(wrong, there) if wrong else None
-        what = f"got an unexpected keyword argument {wrong!r}" if wrong else str(error)
-        verb = "got " if what.startswith(("multiple", "too many")) else ""
-        hint = f"nearest: {near}" if near else f"it takes {', '.join(there) or 'nothing'}"
-        raise UsageTypeError(f"{name}() {verb}{what}; {hint}") from None
 
 
 def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> None:
@@ -127,31 +73,27 @@ def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> 
 class DialectObject:
     """Base of a dialect's classes: errors for missing attributes and wrong arguments suggest the nearest right one.
 
-    ``ORIGINAL`` is the name of the class in the other system. ``NEAREST`` says what to use instead of attributes that
-    resemble none of this class.
+    ``ORIGINAL`` is the name of the class in the other system.
     """
 
     __slots__ = ()
 
     ORIGINAL: ClassVar[str] = ""
-    NEAREST: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not cls.__module__.startswith(PREFIX):
-            return
-        for word in {"__init__", "__new__"} & vars(cls).keys():
-            setattr(cls, word, suggest_arguments(getattr(cls, word), cls.__name__))
+        if cls.__module__.startswith(PREFIX) and "__init__" in vars(cls):
+            explained(cls)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         there, own = public_names(type(self)), resembling(name, getattr(self, "__dict__", ()))
         users = not type(self).__module__.startswith(PREFIX) and not resembling(name, there)
-        if name not in self.NEAREST and (own or users):
+        if own or users:
             near = f"; nearest: {own}" if own else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
-        raise NotCovered(describe_missing(self.ORIGINAL, name, there, self.NEAREST))
+        raise NotCovered(describe_missing(self.ORIGINAL, name, there))
 
 
 def public_names(kind: type) -> list[str]:
@@ -194,8 +136,18 @@ _MODULES: dict[str, ModuleWords] = {}
 
 
 def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callable[[str], Any]:
-    """Declare the modules of a dialect by their paths; return the ``__getattr__`` of the dialect, whose path is ``""``."""
+    """Declare the modules of a dialect by their paths; return the ``__getattr__`` of the dialect, whose path is ``""``.
+
+    Modules without a file of their own exist from now on, so that programs can import them.
+    """
     _MODULES.update({f"{dialect}.{path}".rstrip("."): words for path, words in modules.items()})
+    folder = Path(str(sys.modules[dialect].__file__)).parent
+    for path in filter(None, modules):
+        home = folder.joinpath(*path.split("."))
+        if not home.is_dir() and not home.with_suffix(".py").exists():
+            name = f"{dialect}.{path}"
+            sys.modules[name] = ModuleType(name)
+            add_words(name)
     return add_words(dialect)
 
 
@@ -209,11 +161,6 @@ def add_words(module: str) -> Callable[[str], Any]:
     declared = [path for path in _MODULES if path.rpartition(".")[0] == module]
     inside = {*words.submodules, *(path.rpartition(".")[2] for path in declared)}
     shown = {path.rpartition(".")[2] for path in declared if not _MODULES[path].hidden}
-    here.setdefault("__path__", [])  # an import of what would be inside comes to the finders
-    here["NEAREST"] = words.nearest
-    wrap_functions(
-        module, [ours for home, ours in words.homes.values() if resolve_name(f".{home}", dialect) == module]
-    )
 
     def names() -> list[str]:
         return sorted({*words.homes, *words.submodules, *shown, *words.makers(dialect)})
@@ -222,7 +169,6 @@ def add_words(module: str) -> Callable[[str], Any]:
         if name in words.homes:
             path, ours = words.homes[name]
             home = import_module(f".{path}", dialect)
-            wrap_functions(home.__name__, [ours])
             itself = path.rpartition(".")[2] == ours and not hasattr(home, ours)
             return home if itself else getattr(home, ours)
         if name in inside:
@@ -243,39 +189,3 @@ def add_words(module: str) -> Callable[[str], Any]:
 
     here.update(__getattr__=__getattr__, __dir__=names)
     return __getattr__
-
-
-class _WordFinder(Loader):
-    """The last finder of modules: it creates modules of a table and refuses modules that a dialect does not have."""
-
-    @staticmethod
-    def find_spec(fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a table's module, or None for a module outside of the dialects.
-
-        Raises:
-            NotCoveredImport: If a dialect has no such module. ``from module import name`` imports ``module.name`` if the
-                module lacks the name, so this error appears for names, too.
-        """
-        if fullname in _MODULES:
-            return spec_from_loader(fullname, _WordFinder(), is_package=True)
-        parent, _, name = fullname.rpartition(".")
-        if name.startswith("_") or not f"{parent}.".startswith(PREFIX):
-            return None
-        around = sys.modules[parent]
-        files = [module.name for module in iter_modules(getattr(around, "__path__", ()))]
-        if name in files:
-            return None  # who asks with another path, as pytest does, goes on to look for the file
-        there = [file for file in files if not file.startswith("_")]
-        there += dir(around) if parent in _MODULES else getattr(around, "__all__", dir(around))
-        nearest = getattr(around, "NEAREST", None)
-        error = NotCoveredImport(describe_missing(parent.removeprefix(PREFIX), name, there, nearest))
-        # Python replaces an error with the full name by "cannot import name", which has no suggestion.
-        error.name = parent
-        raise error
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Add the words of the table to a module."""
-        add_words(module.__name__)
-
-
-sys.meta_path.append(_WordFinder)

@@ -19,10 +19,10 @@ from functools import partial, wraps
 from operator import methodcaller
 from typing import Any
 
-from spmdsim.dialects.missing import bind_arguments, suggest_arguments
 from spmdsim.nn import Module
 from spmdsim.nn.losses import check_reduction
 from spmdsim.registry import Registry
+from spmdsim.wrong_calls import explained
 
 #: Makes of our function one that takes another system's tensors.
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -95,16 +95,16 @@ def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> C
     return call
 
 
-def layers(table: Mapping[str, Row], base: Any, lift: Lift, shown: str = "extra_repr") -> dict[str, Any]:
-    """The modules of the rows that have one; ``shown`` is the method that gives what is in the brackets."""
+def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
+    """The modules of the rows that have one."""
     classes = Registry[Any]("layer")
     for row in table.values():
         if row.layer:
-            classes.add(row.layer, _layer(row, base, lift(row.call), shown), row.call)
+            classes.add(row.layer, _layer(row, base, lift(row.call)), row.call)
     return dict(classes)
 
 
-def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: str) -> type[Module]:
+def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
     # numpy's ``axis=`` beside ``dim`` is a second name of ours, not the original's.
     written = inspect.signature(row.call).parameters.values()
     parameters = [p for p in written if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)]
@@ -112,10 +112,11 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
     options = [p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p not in operands]
     kept = inspect.signature(row.keeps).parameters.values() if row.keeps else options
     arguments, inputs = inspect.Signature([*kept]), inspect.Signature(operands)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
     def __init__(self: Module, *args: Any, **named: Any) -> None:
         base.__init__(self)
-        chosen = bind_arguments(row.layer, arguments, args, named)
+        chosen = arguments.bind(*args, **named)
         chosen.apply_defaults()
         check_reduction(chosen.arguments.get("reduction", "none"))
         vars(self).update(row.keeps(*chosen.args, **chosen.kwargs) if row.keeps else chosen.arguments)
@@ -123,15 +124,20 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
     def forward(self: Module, *args: Any, **named: Any) -> Any:
         there = vars(self)
         own = {p.name: getattr(self, p.name) for p in options if p.name in there or hasattr(kind, p.name)}
-        return function(*bind_arguments(row.layer, inputs, args, named).args, **own)
+        return function(*inputs.bind(*args, **named).args, **own)
 
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    __init__.__signature__ = inspect.Signature([itself, *kept])  # type: ignore[attr-defined]
     forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]
     about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
-    members = {"__init__": __init__, "forward": forward, "__signature__": arguments, "__doc__": about}
+    members = {
+        "__init__": __init__,
+        "forward": explained(forward, row.layer),
+        "__signature__": arguments,
+        "__doc__": about,
+    }
     if row.keeps:
         members |= {"__doc__": row.keeps.__doc__, "__module__": row.keeps.__module__}
-    kind: type[Module] = type(row.layer, (base,), members | ({shown: row.says} if row.says else {}))
+    kind: type[Module] = type(row.layer, (base,), members | ({"extra_repr": row.says} if row.says else {}))
     return kind
 
 
@@ -187,7 +193,7 @@ def renamed(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
     """A class of ours, after other bases, with another system's name, its arguments turned into ours, and its further words."""
-    rewritten = suggest_arguments(arguments, name)
+    rewritten = explained(arguments, name)
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:
         super(kind, self).__init__(**rewritten(*args, **named))

@@ -26,8 +26,6 @@ _NEAREST = {
     "randn": "spmdsim.arrays.random.normal",
     "distribute_module parallel parallelize_module nn ColwiseParallel RowwiseParallel SequenceParallel PrepareModuleInput "
     "PrepareModuleOutput ParallelStyle loss_parallel": "spmdsim.nn, whose layers are given layouts",
-    "distributed": "the same word of torch.distributed.tensor",
-    "StridedShard": "its text, (_StridedShard(0, sf=4), S(0))",
     "debug CommDebugMode visualize_sharding": "spmdsim.record, spmdsim show",
     "experimental": "spmdsim.local.local_map, or spmdsim.Op with a rule of its own",
 }  # fmt: skip

@@ -30,13 +30,8 @@ def test_mindspores_parameters_and_cells(world):
         net = nn.SequentialCell(nn.Dense(6, 4), nn.ReLU(), nn.Dense(4, 2))
         assert [x.name for x in net.trainable_params()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
         assert [name for name, _ in net.cells_and_names()] == ["", "0", "1", "2"]
-        for wrong, nearest in (
-            (lambda: p.set_dtype(ms.float16), "initializer"), (lambda: net.to_float(ms.float16), "dtype= of each parameter"),
-            (lambda: net.compile(X), "programs run as they are"), (lambda: ops.relu(X).move_to("CPU"), "asnumpy"),
-            (lambda: ms.Tensor(X).expand_dim(0), "expand_dims"), (lambda: ops.relu(X).add_(1), "the same word without _"),
-        ):  # fmt: skip
-            with pytest.raises(AttributeError, match=f"not covered.*nearest: .*{nearest}"):
-                wrong()
+        with pytest.raises(AttributeError, match=r"not covered.*nearest: .*expand_dims"):
+            ms.Tensor(X).expand_dim(0)
         with pytest.raises(ValueError, match="needs a tensor of one element"):
             ms.Tensor(X).item()
 
@@ -75,22 +70,12 @@ def test_paddles_programs_record_them(world):
 
 
 @pytest.mark.ranks(2)
-def test_words_that_are_not_there_name_what_is_near(world):
+def test_layers_and_optimisers_of_paddle(world):
     with use_world(world):
         layer = paddle.nn.Linear(6, 2)
-        rate, seen = paddle.optimizer.SGD(0.1, layer.parameters()), []
+        seen = []
         assert layer.apply(seen.append) is layer and seen == [layer]
         np.testing.assert_allclose((layer.weight + 1).numpy(), layer.weight.numpy() + 1)
-        for wrong, nearest in (
-            (lambda: layer.register_buffer("b", X), "an attribute"), (lambda: layer.to("cpu"), "dtype="), (lambda: rate.append_regularization_ops(), "set_lr"),
-            (lambda: paddle.static.default_main_program().ops, "list_vars"), (lambda: paddle.histogram(X), "spmdsim.ops.histogram"),
-            (lambda: flow.sbp.partial, "partial_sum"),
-        ):  # fmt: skip
-            with pytest.raises(AttributeError) as said:
-                wrong()
-            assert "is not covered" in str(said.value) and f"nearest: {nearest}" in str(said.value).replace(
-                "to_tensor of ", ""
-            ).replace("spmdsim.arrays.", "")
         with pytest.raises(TypeError, match="parameters is a list or tuple of parameters, not a Linear"):
             paddle.optimizer.Adam(0.1, parameters=layer)
 
@@ -155,9 +140,8 @@ def test_words_beside_the_documents(world):
         row = flow.tensor(X, *on)[0]
         assert (float(row[1]), int(row[1] * 10)) == (X[0, 1], int(X[0, 1] * 10))
         for wrong, nearest in (
-            (lambda: layer.half(), "Parameter"), (lambda: layer.register_buffer("b", X), "an attribute"), (lambda: flow.cuda, "device"),
-            (lambda: ms.vmap, "value_and_grad"), (lambda: ops.Size, "ndim"), (lambda: p.update, "set_data"), (lambda: paddle.base, "the same word"),
-            (lambda: ms.Tensor(X).grad, "value_and_grad"), (lambda: paddle.to_tensor(X).inplace_version, "nothing is needed"),
+            (lambda: ms.vjp, "value_and_grad"), (lambda: ops.Size, "ndim"), (lambda: ms.Tensor(X).grad, "value_and_grad"),
+            (lambda: paddle.to_tensor(X).set_value(X), "paddle.assign"), (lambda: flow.sbp.partial, "partial_sum"),
         ):  # fmt: skip
             with pytest.raises(AttributeError, match=f"is not covered by this dialect; nearest: .*{nearest}"):
                 wrong()

@@ -24,29 +24,19 @@ _HOMES = {
 
 #: What to use instead of a name that resembles none here.
 _NEAREST = {
-    "ms_class ms_memory_recycle jit_class ms_function": "jit",
+    "ms_class jit_class ms_function": "jit",
     "run_check": "communication.get_group_size",
     "Momentum SGD Adam Cell Dense": "mindspore.nn has it",
     "MatMul ReLU Primitive": "mindspore.ops has it",
-    "numpy": "mindspore.ops",
+    "numpy scipy": "mindspore.ops",
     "bfloat16": "float32",
-    "amp": "float32 everywhere",
-    "lazy_inline": "nothing is needed: programs are not compiled",
     "DynamicLossScaleManager": "float32 without loss scaling",
-    "Profiler": "spmdsim.record, which counts every collective",
+    "Profiler set_profiler profiler dump set_dump": "spmdsim.record, which counts every collective",
     "export save_mindir load_mindir onnx": "save_checkpoint",
-    "set_dump set_profiler profiler dump": "spmdsim.record",
-    "set_ps_context set_offload_context set_algo_parameters": "set_auto_parallel_context",
-    "rank_list_for_transform transform_checkpoints merge_sliced_parameter": "load_checkpoint",
-    "hal device_context multiprocessing": "runtime",
-    "rewrite": "nn.Cell",
-    "boost": "nn.SGD",
-    "experimental": "parallel",
-    "scipy": "ops",
-    "jvp vjp jacfwd jacrev vmap jet derivative": "value_and_grad",
+    "transform_checkpoints merge_sliced_parameter": "load_checkpoint",
+    "jvp vjp jacfwd jacrev": "value_and_grad",
     "LossMonitor TimeMonitor CheckpointConfig ModelCheckpoint": "mindspore.train has it",
     "manual_seed": "set_seed",
-    "recompute": "nothing is needed: a run keeps its activations",
 }  # fmt: skip
 _DTYPES = {"bool_ float16 float32 float64 int8 int16 int32 int64": "tensors"}
 _LAYERS = {
@@ -58,38 +48,21 @@ _NEAREST_NN = {
     "exponential_decay_lr cosine_decay_lr "
     "PolynomialDecayLR piecewise_constant_lr CosineDecayLR WarmUpLR": "learning_rate=, a function of the step",
     "Accuracy Metric Loss": "mindspore.train.Model.predict",
-    "probability": "mindspore.ops",
-    "Conv1d Conv2d Conv3d MaxPool2d AvgPool2d Conv2dTranspose": "Dense over reshaped patches",
-    "BatchNorm1d BatchNorm2d GroupNorm": "LayerNorm",
-    "AdamWeightDecay Lamb LARS RMSProp Adagrad FTRL": "Adam",
-    "LSTM GRU RNN": "a loop over ops.MatMul and ops.Tanh",
     "MultiheadAttention": "spmdsim.nn.Attention",
     "TransformerEncoderLayer Transformer TransformerEncoder TransformerDecoder": "spmdsim.nn.TransformerBlock",
-    "Hardswish Softplus SELU Mish HSwish LeakyReLU": "the function of mindspore.ops in a Cell of one's own",
-    "ParameterUpdate": "Parameter.set_data",
     "DistributedGradReducer": "AutoParallel, which adds gradients up",
-    "MicroBatchInterleaved GradAccumulationCell PipelineCell": "none: a network runs as one stage",
     "ForwardValueAndGrad": "mindspore.value_and_grad",
-    "layer": "nn, which has them all",
-}
+}  # fmt: skip
 _NEAREST_OPS = {
     "assign assign_add assign_sub Assign": "Parameter.set_data",
     "size numel rank Size Rank": "the tensor's size and ndim",
     "depend print_ Print Depend": "nothing is needed: operators run in program order",
-    "AlltoAllV AllToAll NeighborExchangeV2 Send Receive": "AlltoAll",
-    "Reduce CollectiveGather": "AllReduce",
-    "CollectiveScatter Barrier": "Broadcast",
-    "Conv2D MaxPool AvgPool BatchNorm": "MatMul over reshaped patches",
     "GradOperation": "mindspore.value_and_grad",
     "HyperMap": "a loop over the gradients",
-    "vmap scan custom Custom": "a loop in Python",
-    "composite constexpr MultitypeFuncGraph _selected_ops": "a plain function: programs run as they are",
-    "ScalarSummary TensorSummary HistogramSummary": "print",
-    "UnsortedSegmentSum ScatterUpdate ScatterNdUpdate ScatterAdd": "one_hot and matmul",
     "EmbeddingLookup": "Gather",
     "BCEWithLogitsLoss BinaryCrossEntropy": "binary_cross_entropy_with_logits",
     "flash_attention_score prompt_flash_attention rotary_position_embedding": "spmdsim.nn.Attention",
-}
+}  # fmt: skip
 _TRAINING = (
     {"Callback LossMonitor Model RunContext": "training"},
     {"ModelCheckpoint CheckpointConfig": "save_checkpoint", "TimeMonitor": "LossMonitor"},
@@ -101,32 +74,22 @@ __getattr__ = declare_modules(__name__, {
         "HCCL_WORLD_COMM_GROUP MCCL_WORLD_COMM_GROUP NCCL_WORLD_COMM_GROUP GlobalComm create_group destroy_group "
         "get_group_rank_from_world_rank get_group_size get_local_rank get_local_rank_size get_process_group_ranks get_rank "
         "get_world_rank_from_group_rank init release": "communication",
-    }, {
-        "get_comm_name": "get_process_group_ranks", "comm_func": "mindspore.ops.AllReduce", "management": "communication",
     }),
     "common": ModuleWords({"set_seed": "parameter"}),
     "common.dtype": ModuleWords(_DTYPES),
     "common.initializer": ModuleWords({
         "INITIALISERS initializer": "parameter",
-    }, {
-        "Orthogonal TruncatedNormal Sparse Dirac VarianceScaling Identity": "Normal, or Tensor of numpy's",
     }, tables="parameter.OBJECTS"),
     "dataset": ModuleWords({"Dataset GeneratorDataset MnistDataset NumpySlicesDataset Shuffle": "rows"}, {
-        "Cifar10Dataset ImageFolderDataset TFRecordDataset": "NumpySlicesDataset",
         "RandomSampler SequentialSampler": "shuffle=",
         "DistributedSampler": "num_shards= and shard_id=",
     }),
-    "dataset.config": ModuleWords({"get_seed=get_rows_seed set_seed=set_rows_seed": "parameter"}, {
-        "set_num_parallel_workers set_prefetch_size": "set_seed",
-    }),
-    "dataset.transforms": ModuleWords({"Compose TypeCast": "rows"}, {"OneHot": "any function of one row"}),
-    "dataset.vision": ModuleWords({"HWC2CHW Normalize Rescale": "rows"}, {
-        "Resize RandomCrop RandomHorizontalFlip c_transforms py_transforms": "any function of one row",
-    }),
-    "mint": ModuleWords(nearest={
-        "optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce", "linalg": "mindspore.ops.norm",
-        "special": "log_softmax", "item": "asnumpy",
-    }, tables="functions.mint_functions"),
+    "dataset.config": ModuleWords({"get_seed=get_rows_seed set_seed=set_rows_seed": "parameter"}),
+    "dataset.transforms": ModuleWords({"Compose TypeCast": "rows"}),
+    "dataset.vision": ModuleWords({"HWC2CHW Normalize Rescale": "rows"}),
+    "mint": ModuleWords(
+        nearest={"optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce"}, tables="functions.mint_functions"
+    ),
     "mint.nn": ModuleWords({
         "Dropout Embedding GELU Linear": "functions",
         "CrossEntropyLoss ELU Identity L1Loss LogSoftmax MSELoss ReLU ReLU6 SiLU Sigmoid Softmax Tanh": "nn",
@@ -142,18 +105,11 @@ __getattr__ = declare_modules(__name__, {
     "ops.functional": ModuleWords(nearest=_NEAREST_OPS, tables="functions.functions", hidden=True),
     "ops.operations": ModuleWords({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.primitives"),
     "parallel": ModuleWords({"AutoParallel": "auto_parallel", "Layout": "layout", "shard=sharded": "primitive"}, {
-        "nn distributed Pipeline": "AutoParallel",
         "reshard": "ops.reshard",
-        "transform_checkpoints load_distributed_checkpoint convert_checkpoints rank_list_for_transform "
-        "transform_checkpoint_by_rank "
-        "merge_pipeline_strategys load_segmented_checkpoints": "load_checkpoint, of any layout",
-        "set_algo_parameters reset_algo_parameters get_algo_parameters": "set_auto_parallel_context",
+        "transform_checkpoints load_distributed_checkpoint convert_checkpoints": "load_checkpoint, of any layout",
     }),
     "parallel.auto_parallel": ModuleWords({"AutoParallel numbers": "auto_parallel"}),
-    "runtime": ModuleWords({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
-        "memory_stats memory_reserved memory_summary": "memory_allocated",
-        "empty_cache set_cpu_affinity launch_blocking synchronize Stream Event": "set_memory",
-    }),
+    "runtime": ModuleWords({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}),
     "train": ModuleWords(*_TRAINING),
     "train.callback": ModuleWords(*_TRAINING, hidden=True),
     "train.model": ModuleWords(*_TRAINING, hidden=True),

@@ -16,10 +16,11 @@ from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strate
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map, is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import DialectObject, bind_arguments, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.reading import read_json, readable
+from spmdsim.wrong_calls import wrong_arguments
 
 #: How strategies are decided.
 LEVELS = ("level1", "level2", "level3")
@@ -47,13 +48,6 @@ class AutoParallel(DialectObject):
     """
 
     ORIGINAL = "mindspore.AutoParallel"
-    NEAREST = expand_words({
-        "compile compile_and_run": "a call: programs run as they are",
-        "train eval set_train parameters get_parameters parameters_dict trainable_params": "the same word of the network inside",
-        "set_micro_batch enable_grad_accumulation": "a loop over smaller batches",
-        "dump_local_norm enable_device_local_norm print_local_norm": "spmdsim.nn.global_norm",
-        "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
-    })  # fmt: skip
 
     def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
         if parallel_mode not in MODES:
@@ -162,9 +156,10 @@ class AutoParallel(DialectObject):
         """One call; results of one element come back as numbers, the same on every rank."""
         if named:
             called = getattr(self.program, "construct", self.program)
-            inputs = bind_arguments(
-                getattr(called, "__name__", "network"), signature(called), inputs, named
-            ).args
+            try:
+                inputs = signature(called).bind(*inputs, **named).args
+            except TypeError as error:
+                raise wrong_arguments(called, inputs, named, error) from None
         with within(self.settings):
             tensors = self.settings.placed(inputs)
             result = self.network(*tensors)

@@ -19,7 +19,6 @@ from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
-from spmdsim.dialects.missing import expand_words
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.steps.row_steps import checked_ids
@@ -29,16 +28,6 @@ class Cell(DialectModule):
     """A network: parameters and cells as attributes, and ``construct``."""
 
     ORIGINAL = "mindspore.nn.Cell"
-    NEAREST = expand_words({
-        "compile compile_and_run add_flags set_jit_config flatten_weights": "a call: programs run as they are",
-        "to_float cast_inputs cast_param": "dtype= of each parameter",
-        "register_forward_hook register_forward_pre_hook register_backward_hook": "a cell around it",
-        "recompute pipeline_stage set_comm_fusion offload": "AutoParallel.hsdp",
-        "insert_child_to_cell insert_param_to_cell register_buffer": "an attribute",
-        "init_parameters_data place phase bprop_debug": "nothing is needed: programs run as they are",
-        "parameters_layout_dict "
-        "param_prefix parameter_layout_dict state_dict load_state_dict": "parameters_dict",
-    })  # fmt: skip
 
     training = False
     #: What a cell prints in its brackets: its options.

@@ -22,10 +22,10 @@ from spmdsim.dialects.mindspore.parameter import Parameter, finished, next_seed
 from spmdsim.dialects.mindspore.primitive import function, place, primitive, shape_of, to_tensor
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.mindspore.training import grad, value_and_grad
-from spmdsim.dialects.missing import suggest_arguments
 from spmdsim.dialects.table import Row, by_part, flat, renamed, same
 from spmdsim.errors import InputError
 from spmdsim.nn.gradients import squared_modulus
+from spmdsim.wrong_calls import explained
 
 
 def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
     call.__name__ = call.__qualname__ = name
-    return suggest_arguments(call, name)
+    return explained(call, name)
 
 
 def _beside(x: Any, mesh: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import DialectObject, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.table import by_part, flat
 from spmdsim.errors import LayoutError, UsageTypeError, many, unknown
 
@@ -179,9 +179,6 @@ class Layout(DialectObject):
     """
 
     ORIGINAL = "mindspore.Layout"
-    NEAREST = expand_words(
-        {"device_num rank_size": "devices", "tensor_map": "layout(...).to_dict()['tensor_map']"}
-    )
 
     def __init__(
         self, device_matrix: tuple[int, ...], alias_name: tuple[str, ...] | None = None, rank_list: list[int] | None = None,

@@ -21,13 +21,14 @@ from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
 from spmdsim.dialects.mindspore.tensors import CountedTensor, ParameterValue, held, host, type_name
-from spmdsim.dialects.missing import expand_words, not_covered, suggest_arguments
+from spmdsim.dialects.missing import expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn.module import Initialiser, Values
+from spmdsim.wrong_calls import explained
 
 _seed = [0, 0]
 #: The seed of shuffled rows, in the order in which it was set last.
@@ -98,7 +99,7 @@ def _he_uniform(negative_slope: float = 0, mode: str = "fan_in") -> Initialiser:
 def _documented(name: str, about: str, function: Any) -> Callable[..., Initialiser]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
-    return suggest_arguments(function, name)
+    return explained(function, name)
 
 
 #: Initialisers by MindSpore's names: what they give, and what makes them.
@@ -156,15 +157,6 @@ def _values(values: Any, shape: tuple[int, ...]) -> Any:
     if array.shape != shape:
         raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
     return Values(array)
-
-
-#: What to use instead of a word of parameters that resembles none here.
-NEAREST = expand_words({
-    "set_dtype": "Parameter(initializer(init, shape, dtype))",
-    "set_param_ps param_info comm_fusion sliced unique cache_enable": "parallel_optimizer",
-    "update": "set_data",
-    "add_pipeline_stage": "none: a network runs as one stage",
-})  # fmt: skip
 
 
 class Parameter(CoreParameter):
@@ -264,8 +256,6 @@ class Parameter(CoreParameter):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "shape" not in self.__dict__:
             raise AttributeError(f"a parameter has no attribute {name!r}")
-        if name in NEAREST:
-            raise not_covered("spmdsim.dialects.mindspore.Parameter", name, (), NEAREST)
         return getattr(self.everywhere(), name)
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
 from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
 from spmdsim.dialects.mindspore.tensors import CountedTensor, host
-from spmdsim.dialects.missing import DialectObject, expand_words
+from spmdsim.dialects.missing import DialectObject
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
@@ -71,10 +71,6 @@ class Primitive(DialectObject):
     """
 
     ORIGINAL = "mindspore.ops.Primitive"
-    NEAREST = expand_words({
-        "set_device place set_stage recompute del_prim_attr check_elim": "nothing is needed: every rank computes on its CPU",
-        "set_prim_instance_name init_prim_io_names instance_name": "name",
-    })  # fmt: skip
 
     row: ClassVar[OperatorRow]
     takes: ClassVar[Arguments]

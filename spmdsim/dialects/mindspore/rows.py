@@ -20,7 +20,7 @@ from spmdsim.cases.network import find, small_digits
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import over_ranks, rows_seed
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import DialectObject, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many
 
@@ -56,17 +56,6 @@ class Dataset(DialectObject):
     """
 
     ORIGINAL = "mindspore.dataset.Dataset"
-    NEAREST = expand_words({
-        "output_shapes output_types num_classes": "the shape and dtype of next(iter(dataset))",
-        "filter": "NumpySlicesDataset of the rows that stay",
-        "padded_batch bucket_batch_by_length": "batch",
-        "zip concat": "NumpySlicesDataset of all columns",
-        "project rename apply flat_map": "NumpySlicesDataset of the columns wanted",
-        "split": "take and skip",
-        "save device_queue to_json to_device": "a loop over the batches",
-        "set_dynamic_columns dynamic_min_max_shapes add_sampler use_sampler reset sync_wait sync_update": "shuffle=, num_samples=",
-        "input_indexs get_repeat_count get_class_indexing": "get_col_names",
-    })  # fmt: skip
 
     def __init__(
         self, columns: Mapping[str, np.ndarray], shuffle: Any = None, num_shards: int | None = None,

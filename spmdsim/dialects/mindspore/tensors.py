@@ -99,12 +99,8 @@ _NO_METHODS = {
 }  # fmt: skip
 #: What to use instead of a method that resembles none here.
 NEAREST = expand_words({
-    "assign_value set_data fill copy_ index_fill fill_": "Parameter.set_data: tensors are values",
-    "add_ sub_ mul_ div_ zero_": "the same word without _, which gives a new tensor",
-    "asnumpy_of_slice_persistent_data "
-    "register_hook requires_grad_ requires_grad grad backward": "mindspore.value_and_grad",
-    "data_ptr storage flush_from_cache offload": "asnumpy()",
-    "cuda cpu npu move_to to_": "asnumpy(): every rank computes on its CPU",
+    "assign_value set_data": "Parameter.set_data",
+    "register_hook requires_grad grad backward": "mindspore.value_and_grad",
 })  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
 from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
-from spmdsim.dialects.missing import DialectObject, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import flat, renamed
 from spmdsim.errors import InputError, UsageTypeError, many
@@ -127,12 +127,6 @@ class Optimizer(DialectObject, nn.Optimiser):
     saved_numbers = ("global_step",)  # the rate follows from it
 
     ORIGINAL = "mindspore.nn.Optimizer"
-    NEAREST = expand_words({
-        "param_groups groups target is_group params group_params group_lr": "parameters, and one optimiser per group",
-        "get_weight_decay get_lr_parameter dynamic_lr": "get_lr",
-        "clone_state": "Parameter.clone",
-        "unique parameters_groups": "parameters",
-    })  # fmt: skip
 
     def __init__(self, parameters: Iterable[Any], rate: Any, **options: Any) -> None:
         refuse({
@@ -310,10 +304,6 @@ class Model(DialectObject):
     """A network, which may be an ``AutoParallel``, with its loss (inside of it if ``loss_fn`` is left out) and optimiser."""
 
     ORIGINAL = "mindspore.train.Model"
-    NEAREST = expand_words({
-        "eval eval_network train_network predict_network": "predict",
-        "fit build infer_train_layout infer_predict_layout": "train",
-    })  # fmt: skip
 
     def __init__(
         self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None, **options: Any

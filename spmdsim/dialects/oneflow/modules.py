@@ -13,7 +13,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said
-from spmdsim.dialects.missing import expand_words, refuse
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow.creation import seeds
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
@@ -99,13 +99,6 @@ class Module(DialectModule):
     """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
 
     ORIGINAL = "oneflow.nn.Module"
-    NEAREST = expand_words({
-        "half float double type": "Parameter(x.to(dtype))",
-        "register_buffer register_parameter buffers named_buffers": "an attribute",
-        "register_forward_hook register_forward_pre_hook": "a module around it",
-        "get_parameter": "dict(named_parameters())",
-        "to_consistent": "to_global",
-    })  # fmt: skip
 
     _hidden = ("approximate",)
 

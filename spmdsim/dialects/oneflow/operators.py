@@ -18,13 +18,13 @@ from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
-from spmdsim.dialects.missing import suggest_arguments
 from spmdsim.dialects.oneflow.rank_agreement import same_code
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_one_placement
 from spmdsim.dialects.session import tracking
 from spmdsim.dialects.table import Row, by_part, flat
 from spmdsim.worlds import LockStep
+from spmdsim.wrong_calls import explained
 
 
 def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
@@ -46,7 +46,7 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
             result = in_default_type(result, [_value(x) for x in parts])
             return by_part(result, lambda x: _global(x, where[0]))
 
-    return suggest_arguments(call, name or function.__name__)
+    return explained(call, name or function.__name__)
 
 
 def _global(x: Any, placement: Any) -> Any:
@@ -131,6 +131,6 @@ NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for 
 #: Functions of ``linalg``.
 LINALG: dict[str, Callable[..., Any]] = {
     **{name: lifted(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},
-    "diagonal": suggest_arguments(lambda A, *, offset=0, dim1=-2, dim2=-1: FUNCTIONS["diagonal"](A, offset, dim1, dim2), "diagonal"),
+    "diagonal": explained(lambda A, *, offset=0, dim1=-2, dim2=-1: FUNCTIONS["diagonal"](A, offset, dim1, dim2), "diagonal"),
     "norm": FUNCTIONS["norm"],
 }  # fmt: skip

@@ -5,17 +5,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.missing import DialectObject, add_words, expand_words
+from spmdsim.dialects.missing import DialectObject, add_words
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import renamed
 
 
 class _Gradients(DialectObject, nn.Optimiser):
     ORIGINAL = "oneflow.optim.Optimizer"
-    NEAREST = expand_words({
-        "param_groups add_param_group defaults": "optimiser.rate, set before each step",
-        "clip_grad": "spmdsim.nn.clip",
-    })  # fmt: skip
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""

@@ -13,8 +13,6 @@ from importlib import import_module
 from spmdsim.dialects.missing import ModuleWords, declare_modules
 
 _CHECKPOINT = "spmdsim.arrays.checkpoint"
-_LOOP = "a loop over loss.backward() and optimizer.step()"
-_RESHARD = "reshard(tensor, mesh, placements), which inserts the collectives"
 
 _HOMES = {
     "Partial Replicate Shard": ".torch",
@@ -30,27 +28,19 @@ _HOMES = {
 }  # fmt: skip
 #: What to use instead of a name that resembles none here.
 _NEAREST = {
-    "version device is_compiled_with_xpu is_compiled_with_rocm": "get_device",
     "bfloat16": "float32",
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
     "jit": "calling the function: programs run eagerly",
     "save load": _CHECKPOINT,
-    "utils": "ParamAttr(name=...)",
     "DataLoader io": "to_tensor of each batch",
     "grad": "Tensor.backward",
     "histogram": "spmdsim.ops.histogram",
     "bernoulli": "rand",
     "shape": "Tensor.shape",
     "rank": "Tensor.ndim",
-    "base fluid framework tensor": "the same word of paddle",
-    "vision text audio hub dataset": "to_tensor of arrays of one's own",
-    "Model metric callbacks hapi": _LOOP,
+    "Model metric callbacks hapi": "a loop over loss.backward() and optimizer.step()",
     "summary flops profiler": "print(layer), and spmdsim.record",
-    "distribution geometric sparse quantization signal": "the functions of paddle",
-    "onnx inference": "calling the layer",
-    "amp": "float32 everywhere",
-    "incubate": "VocabParallelEmbedding and its neighbours",
-}
+}  # fmt: skip
 _LAID_OUT = {
     "dtensor_from_fn dtensor_from_local reshard shard_layer shard_optimizer shard_tensor split unshard_dtensor "
     "ParallelEnv init_parallel_env": "distributed",
@@ -61,33 +51,26 @@ _LAID_OUT = {
 }
 _NO_COLLECTIVES = {
     "all_gather all_reduce alltoall alltoall_single barrier broadcast gather irecv isend recv reduce reduce_scatter scatter "
-    "send stream wait dtensor_to_local": _RESHARD,
-    "launch spawn rpc": "spmdsim launch",
-    "InMemoryDataset QueueDataset": "paddle.to_tensor of each batch",
-    "new_group get_group destroy_process_group set_mesh get_mesh": "ProcessMesh",
+    "send wait dtensor_to_local": "reshard(tensor, mesh, placements), which inserts the collectives",
+    "launch spawn": "spmdsim launch",
+    "new_group get_group set_mesh get_mesh": "ProcessMesh",
     "parallelize to_static Strategy DistAttr": "shard_tensor per parameter",
     "shard_dataloader": "shard_tensor of each batch",
-    "all_gather_object broadcast_object_list scatter_object_list": "spmdsim's world.gather_objects([object] * len(world.ranks))",
     "ReduceOp": "Partial(op)",
     "save_state_dict load_state_dict": _CHECKPOINT,
     "sharding": "spmdsim.nn.sharded_over",
-    "is_initialized is_available get_backend": "get_world_size",
-}
+}  # fmt: skip
 _FLEET = {
     "DistributedStrategy HybridCommunicateGroup distributed_model distributed_optimizer "
     "get_hybrid_communicate_group=HybridCommunicateGroup init is_first_worker": "fleet",
     "worker_index=get_rank worker_num=get_world_size": ".session",
 }
 _NO_FLEET = {
-    "utils": "layouts: Shard(0) over mp along the sequence; activations are kept",
-    "init_server run_server": "init: there are workers only",
     "save_inference_model save_persistables save": _CHECKPOINT,
-    "UserDefinedRoleMaker PaddleCloudRoleMaker UtilBase "
     "barrier_worker init_worker stop_worker": "init, after which ranks are kept together by their collectives",
-}
+}  # fmt: skip
 _PARALLEL_LAYERS = ModuleWords(
-    {"ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers"},
-    {"PipelineLayer": "one stage", "get_rng_state_tracker": "dropout, the same in every layout"},
+    {"ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers"}
 )
 _LAYERS = {
     "ClipGradByGlobalNorm ClipGradByNorm ClipGradByValue": "optimizer",
@@ -95,19 +78,15 @@ _LAYERS = {
     "ParamAttr": "parameters",
 }
 _NO_LAYERS = {
-    "BatchNorm BatchNorm1D BatchNorm3D SyncBatchNorm GroupNorm InstanceNorm1D InstanceNorm2D": "LayerNorm",
-    "LayerDict ParameterList ParameterDict": "LayerList",
     "TransformerEncoderLayer TransformerDecoderLayer": "spmdsim.nn.TransformerBlock",
-    "LSTM GRU SimpleRNN": "a loop over matmul and tanh",
     "utils": "ClipGradByGlobalNorm",
     "MultiHeadAttention": "spmdsim.nn.Attention",
-    "Conv2D MaxPool2D BatchNorm2D": "ColumnParallelLinear over reshaped patches",
-}
+}  # fmt: skip
 _NO_FUNCTIONS = {
     "pad": "spmdsim.ops.pad",
     "label_smooth": "cross_entropy(..., label_smoothing=)",
     "flash_attention scaled_dot_product_attention": "spmdsim.nn.Attention",
-}
+}  # fmt: skip
 _PROGRAMS = {
     "Program Variable data default_main_program default_startup_program program_guard": "static",
     "Executor": "executor",
@@ -117,15 +96,11 @@ _NO_PROGRAMS = {
     "CompiledProgram BuildStrategy ExecutionStrategy ParallelExecutor": "the Program itself",
     "gradients append_backward": 'optimizer.minimize(loss), after which exe.run fetches "w@GRAD"',
     "global_scope scope_guard": "Program.all_parameters()",
-    "save load save_inference_model load_inference_model load_program_state set_program_state": _CHECKPOINT,
-    "auc accuracy": "paddle.argmax and paddle.mean",
+    "save load save_inference_model load_inference_model": _CHECKPOINT,
     "nn": "paddle.nn.Linear and paddle.nn.Embedding",
-    "cpu_places cuda_places xpu_places device_guard": "Executor()",
-    "create_parameter create_global_var WeightNormParamAttr": "paddle.create_parameter",
-    "name_scope": "ParamAttr(name=...)",
+    "create_parameter create_global_var": "paddle.create_parameter",
     "Print py_func": "fetch_list of exe.run",
-    "amp": "float32 everywhere",
-}
+}  # fmt: skip
 
 __getattr__ = declare_modules(__name__, {
     "": ModuleWords(_HOMES, _NEAREST, "functions.FUNCTIONS tensors.TYPES"),
@@ -135,17 +110,12 @@ __getattr__ = declare_modules(__name__, {
     "distributed.fleet.layers.mpu": _PARALLEL_LAYERS,
     "distributed.fleet.meta_parallel": _PARALLEL_LAYERS,
     "fft": ModuleWords(tables="functions.FOURIER"),
-    "linalg": ModuleWords(nearest={"eig": "eigh", "lu": "qr", "lstsq": "pinv", "multi_dot": "matmul"}, tables="functions.LINALG"),
+    "linalg": ModuleWords(tables="functions.LINALG"),
     "nn": ModuleWords(_LAYERS, _NO_LAYERS, "layers.LAYERS"),
     "nn.functional": ModuleWords(nearest=_NO_FUNCTIONS, tables="functions.NETWORK_FUNCTIONS"),
-    "nn.initializer": ModuleWords(
-        nearest={"TruncatedNormal KaimingNormal": "Normal", "Orthogonal": "Assign"}, tables="parameters.INITIALIZERS"
-    ),
-    "optimizer": ModuleWords(
-        {"SGD Adam AdamW Momentum Optimizer": "optimizer"},
-        {"lr": "set_lr before each step", "Lamb": "AdamW", "RMSProp Adagrad Adadelta Adamax": "Adam"},
-    ),
-    "regularizer": ModuleWords({"L1Decay L2Decay": "optimizer"}, {"WeightDecayRegularizer": "L2Decay"}),
+    "nn.initializer": ModuleWords(tables="parameters.INITIALIZERS"),
+    "optimizer": ModuleWords({"SGD Adam AdamW Momentum Optimizer": "optimizer"}, {"lr": "set_lr before each step"}),
+    "regularizer": ModuleWords({"L1Decay L2Decay": "optimizer"}),
     "static": ModuleWords(_PROGRAMS, _NO_PROGRAMS),
 })  # fmt: skip
 import_module(f"{__name__}.functions")  # which gives tensors their symbols and methods

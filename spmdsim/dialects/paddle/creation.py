@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import host, sizes_of
-from spmdsim.dialects.missing import refuse, suggest_arguments
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.static import recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
+from spmdsim.wrong_calls import explained
 
 
 def set_default_dtype(d: Any) -> None:
@@ -65,7 +66,7 @@ def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Te
         create.__name__ = kind
         return recorded(create)
 
-    return suggest_arguments(call, kind)
+    return explained(call, kind)
 
 
 globals().update({name: _function(name, numbers) for name, numbers in _NUMBERS.items()})

@@ -14,7 +14,7 @@ from spmdsim import arrays as ours
 from spmdsim.arrays import ops
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
-from spmdsim.dialects.missing import DialectObject, add_words, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, add_words, refuse
 from spmdsim.dialects.paddle.fleet import initialised
 from spmdsim.dialects.paddle.layers import Split
 from spmdsim.dialects.paddle.parameters import Parameter
@@ -32,11 +32,6 @@ class ParallelEnv(DialectObject):
     """This process's place in the job: its (first) rank, and the number of ranks."""
 
     ORIGINAL = "paddle.distributed.ParallelEnv"
-    NEAREST = expand_words({
-        "current_endpoint trainer_endpoints": "rank and world_size: ranks have no addresses here",
-        "device_type": "paddle.get_device()",
-        "nrings pg_timeout": "the settings of MPI",
-    })  # fmt: skip
 
     rank = dev_id = device_id = local_rank = property(lambda self: get_rank(), doc="The (first) rank.")
     world_size = nranks = property(lambda self: get_world_size(), doc="Number of ranks.")

@@ -17,12 +17,13 @@ from spmdsim.arrays.ops.dim_reductions import normal_dims
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.layouts import plus_bias
-from spmdsim.dialects.missing import refuse, suggest_arguments
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.static import Variable, parts_of, recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced, times_counts
+from spmdsim.wrong_calls import explained
 
 
 def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
@@ -45,7 +46,7 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     def call(*operands: Any, name: str | None = None, **options: Any) -> Any:
         return recorded(run, *operands, **options)
 
-    return suggest_arguments(call, run.__name__)
+    return explained(call, run.__name__)
 
 
 def _value(x: Any) -> Any:

@@ -11,7 +11,6 @@ from spmdsim.arrays import ops
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
 from spmdsim.dialects.layouts import plus_bias
-from spmdsim.dialects.missing import expand_words
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.paddle.parameters import INITIALIZERS, create, create_parameter, layer_names
@@ -28,13 +27,6 @@ class Layer(DialectModule):
     """A network: layers as attributes, and ``forward``."""
 
     ORIGINAL = "paddle.nn.Layer"
-    NEAREST = expand_words({
-        "register_forward_pre_hook register_forward_post_hook": "a layer around it",
-        "register_buffer buffers named_buffers": "an attribute, or ParamAttr(trainable=False)",
-        "to astype float float16 bfloat16": "dtype= of each parameter",
-        "full_name": "the names of its parameters",
-        "to_static_state_dict load_dict set_dict": "set_state_dict",
-    })  # fmt: skip
 
     def __init__(self, name_scope: str | None = None, dtype: Any = None) -> None:
         """Both arguments are accepted and ignored."""

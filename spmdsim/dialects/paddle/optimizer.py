@@ -11,7 +11,7 @@ from spmdsim import nn
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.ops.dim_reductions import as_type, wide
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import DialectObject, add_words, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, add_words, refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.executor import pulled, selected
 from spmdsim.dialects.paddle.parameters import ParamAttr
@@ -92,10 +92,6 @@ class Optimizer(DialectObject, nn.Optimiser):
     """
 
     ORIGINAL = "paddle.optimizer.Optimizer"
-    NEAREST = expand_words({
-        "set_lr_scheduler append_regularization_ops": "set_lr before each step",
-        "backward apply_gradients apply_optimize": "minimize",
-    })  # fmt: skip
 
     def __init__(
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any

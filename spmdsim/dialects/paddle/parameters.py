@@ -13,12 +13,13 @@ from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import padded_row
 from spmdsim.dialects.host import host
-from spmdsim.dialects.missing import DialectObject, refuse, suggest_arguments
+from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
 from spmdsim.nn.module import Initialiser, Values
+from spmdsim.wrong_calls import explained
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class ParamAttr(DialectObject):
         })  # fmt: skip
 
 
-ParamAttr.__init__ = suggest_arguments(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
+explained(ParamAttr)
 
 
 def _shifted(values: Initialiser, shift: float) -> Initialiser:
@@ -81,7 +82,7 @@ INITIALIZERS: dict[str, Callable[..., Initialiser]] = {
     "XavierNormal": _by_fans(nn.Normal, 2),
     "XavierUniform": _by_fans(nn.Uniform, 6),
 }  # fmt: skip
-INITIALIZERS = {name: suggest_arguments(function, name) for name, function in INITIALIZERS.items()}
+INITIALIZERS = {name: explained(function, name) for name, function in INITIALIZERS.items()}
 
 
 def _attribute(attr: Any, name: str | None = None) -> ParamAttr:

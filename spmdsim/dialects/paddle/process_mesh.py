@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import DialectObject, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.torch import Replicate, Shard  # noqa: F401 (in examples)
 from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
@@ -38,11 +38,6 @@ class ProcessMesh(DialectObject):
     """
 
     ORIGINAL = "paddle.distributed.ProcessMesh"
-    NEAREST = expand_words({
-        "get_mesh_with_dim get_submesh_with_dim get_group": "a ProcessMesh of the ids in mesh",
-        "unique_id id": "process_ids",
-        "size": "len(process_ids)",
-    })  # fmt: skip
 
     def __init__(
         self, mesh: Any = None, dim_names: Sequence[str] | None = None, shape: Sequence[int] | None = None,

@@ -24,7 +24,7 @@ import numpy as np
 from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, expand_words, refuse
+from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, refuse
 from spmdsim.dialects.paddle.rank_shards import compute_from_shards
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
@@ -183,11 +183,6 @@ class Program(DialectObject):
     """Recorded calls, the variables that are fed, and the parameters."""
 
     ORIGINAL = "paddle.static.Program"
-    NEAREST = expand_words({
-        "ops to_string desc blocks num_blocks block current_block vars": "list_vars",
-        "parse_from_string state_dict set_state_dict": "all_parameters",
-        "random_seed": "paddle.seed",
-    })  # fmt: skip
 
     instructions: list[RecordedCall] = field(default_factory=list)
     feeds: dict[str, Variable] = field(default_factory=dict)

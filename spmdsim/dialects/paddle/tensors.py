@@ -24,10 +24,8 @@ from spmdsim.worlds.base import World
 TYPES = {name: np.dtype(name) for name in TYPE_NAMES}
 #: What to use instead of a method that resembles none here.
 NEAREST = expand_words({
-    "register_hook _grad_ivar": "grad after backward()",
-    "set_value copy_ fill_": "paddle.assign: tensors are values, parameters have set_value",
-    "inplace_version": "nothing is needed: tensors are values",
-    "add_ subtract_ scale_ zero_": "add: tensors are values",
+    "register_hook": "grad after backward()",
+    "set_value": "paddle.assign: tensors are values, parameters have set_value",
 })  # fmt: skip
 
 
