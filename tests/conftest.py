@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,55 +36,8 @@ SEEDS = {
 }
 
 
-#: Files whose tests differ in nothing but the operator, the type, the layout or the program: on real ranks about each
-#: so manyth of them runs, and of every function one; in lock step all.
-SAMPLED = {
-    "array_api/test_array_api.py": 5,
-    "arrays/test_half.py": 5,
-    "arrays/test_views.py": 4,
-    "auto_parallel/test_run.py": 9,
-    "compiled/test_compiled.py": 2,
-    "dialects/test_dialect_losses.py": 3,
-    "dialects/test_kinks.py": 3,
-    "dialects/test_no_nan.py": 6,
-    "dialects/test_numpy_references.py": 30,
-    "dialects/test_oneflow_printing.py": 3,
-    "dialects/test_paddle_training.py": 3,
-    "dialects/test_word_tables.py": 16,
-    "linalg/test_linalg.py": 10,
-    "local/test_map_overlap.py": 4,
-    "nn/test_apart.py": 3,
-    "nn/test_complex_and_0d.py": 8,
-    "nn/test_optimiser_state.py": 3,
-    "nn/test_saved_state.py": 10,
-    "nn/test_training.py": 2,
-    "numpy_names/test_protocols.py": 20,
-    "ops/test_choices.py": 4,
-    "ops/test_complete.py": 6,
-    "ops/test_einsum.py": 3,
-    "ops/test_gradients.py": 4,
-    "ops/test_half.py": 40,
-    "ops/test_indexing.py": 4,
-    "ops/test_owned_rows.py": 6,
-    "ops/test_pending.py": 4,
-    "ops/test_products_placed.py": 2,
-    "ops/test_scatter.py": 2,
-    "ops/test_selecting.py": 3,
-    "ops/test_sorting.py": 3,
-    "ops/test_spread.py": 4,
-    "ops/test_strategies.py": 20,
-    "ops/test_symbols.py": 2,
-    "ops/test_without_dims.py": 20,
-    "redistribution/test_halo.py": 3,
-    "redistribution/test_memory.py": 3,
-    "redistribution/test_oneflow.py": 4,
-    "test_fft.py": 4,
-    "worlds/test_communicator.py": 6,
-    "worlds/test_reductions.py": 12,
-    "worlds/test_rows.py": 8,
-    "worlds/test_steps.py": 6,
-}
-
+#: Files and folders that test messages, agreement and timing themselves: more variants of their tests run on real ranks.
+MESSAGES = ("worlds", "collectives", "nn/test_overlap.py", "redistribution/test_world.py")
 
 #: Rank counts of tests without a mark: no messages, an odd count, and as many as ranks that mpirun starts.
 COUNTS = (1, 3, 8)
@@ -118,9 +72,9 @@ def pytest_configure(config):
 
 
 @cache
-def is_quick(path: Path) -> bool:
-    """Return True if a file of tests is in QUICK. Cached, since thousands of tests ask about a few hundred files."""
-    return any(path == TESTS / name or TESTS / name in path.parents for name in QUICK)
+def is_among(path: Path, names: tuple[str, ...]) -> bool:
+    """Return True if a file of tests is one of ``names`` or in such a folder. Cached: thousands of tests ask for it."""
+    return any(path == TESTS / name or TESTS / name in path.parents for name in names)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -128,7 +82,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not collection_path.name.startswith("test_"):
         return None
     if config.option.markexpr == "quick":
-        return not is_quick(collection_path) or None
+        return not is_among(collection_path, QUICK) or None
     if config.option.markexpr == "mpi":
         return not WORLD.search(collection_path.read_text(encoding="utf-8")) or None
     return None
@@ -146,30 +100,38 @@ def pytest_collection_modifyitems(config, items):
     from spmdsim.testing.plugin import under_mpi
 
     for item in items:
-        if is_quick(item.path):
+        if is_among(item.path, QUICK):
             item.add_marker(pytest.mark.quick)
     if under_mpi(config):
         for item in items:
             if "world" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.mpi)
         if not config.option.keyword:
-            items[:] = sampled(items)
+            items[:] = sample_variants(items)
 
 
-def sampled(items):
-    """Those that SAMPLED leaves: chosen by their names, so that no parameter goes with the choice."""
-    last = {(item.path, item.originalname): item for item in items}
-    return [
-        item
-        for item in items
-        if last[item.path, item.originalname] is item or crc32(item.name.encode()) % sample_share(item) == 0
-    ]
+def sample_variants(items):
+    """Return the tests that run on real ranks: of a function's n variants the cube root of n, the square root in MESSAGES.
+
+    All variants of a test that takes a world run in lock step. Tests that take neither a world nor a communicator stay.
+    Names alone choose, so that no parameter goes with the choice. Variants with one rank, which send nothing, come last.
+    """
+    variants = defaultdict(list)
+    for item in items:
+        if not {"world", "mpi_comm"}.isdisjoint(getattr(item, "fixturenames", ())):
+            variants[item.path, item.originalname].append(item)
+    omitted = set()
+    for (path, _), all_variants in variants.items():
+        exponent = 1 / 2 if is_among(path, MESSAGES) else 1 / 3
+        all_variants.sort(key=lambda item: (has_one_rank(item), crc32(item.name.encode())))
+        omitted.update(all_variants[round(len(all_variants) ** exponent) :])
+    return [item for item in items if item not in omitted]
 
 
-def sample_share(item) -> int:
-    """Return n if about each n-th of a test's variants runs on real ranks; one rank alone sends no messages."""
-    alone = "callspec" in vars(item) and item.callspec.params.get("world") == 1
-    return SAMPLED.get(item.path.relative_to(TESTS).as_posix(), 1) * (8 if alone else 1)
+def has_one_rank(item) -> bool:
+    """Return True if a test takes a world or a communicator of one rank."""
+    params = item.callspec.params if "callspec" in vars(item) else {}
+    return 1 in (params.get("world"), params.get("mpi_comm"))
 
 
 @pytest.hookimpl(tryfirst=True)

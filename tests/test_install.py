@@ -96,7 +96,7 @@ WHERE = "from spmdsim import Mesh, __file__; print(__file__)"
 @needs_setuptools
 def test_a_clone_is_found_from_every_folder(clone: Path, environment: dict[str, str]) -> None:
     """From the clone, the folder above it, one beside it, and elsewhere; as a command, a program, a module and under launch."""
-    prepare = 'set -e; . "$1"; prepare_environment search; echo "$PYTHON"'
+    prepare = 'set -e; . "$1"; prepare_environment all; echo "$PYTHON"'
     python = printed(
         ["bash", "-c", prepare, "-", clone / "scripts" / "environment.sh"], clone, environment
     ).strip()

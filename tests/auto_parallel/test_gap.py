@@ -33,7 +33,7 @@ EQUAL = Settings(machine=Machine.laptop(), partial=True, even=True)
 VERSIONS = {6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
 #: Powers of two and not, the many where there are few operators.
 RANKS = {
-    "tutorial": 16, "mlp": 12, "wide mlp": 6, "deep batch": 8, "chain": 8, "convolutions": 6, "gpt": 6, "bert": 6, "moe": 6,
+    "tutorial": 16, "mlp": 8, "wide mlp": 6, "deep batch": 8, "chain": 12, "convolutions": 6, "bert": 6, "moe": 6,
 }  # fmt: skip
 
 
@@ -82,17 +82,17 @@ def test_propagation(name: str) -> None:
 
 @pytest.mark.parametrize("machine", [Machine.cluster(), Machine.accelerators()], ids=lambda m: m.name)
 def test_other_machines(machine: Machine) -> None:
-    best = search(build("wide mlp"), 16, machine=machine)
-    result = search(build("wide mlp"), 16, machine=machine, method="recursive_programming")
+    best = search(build("wide mlp"), 8, machine=machine)
+    result = search(build("wide mlp"), 8, machine=machine, method="recursive_programming")
     assert 0 <= result.seconds / best.seconds - 1 + 1e-9 <= 0.05
 
 
 def test_without_local_search_the_gap_is_shown() -> None:
     """What the recursion itself finds can be far away: the report says how far."""
-    result = search(build("mlp"), 16, method="recursive_programming", polish=False)
+    result = search(build("mlp"), 8, method="recursive_programming", polish=False)
     assert result.gap is not None and result.gap > 0.05
     assert f"{result.gap:+.2%} from the optimum" in str(result)
-    assert math.prod(result.mesh.shape) == 16 and len(result.mesh.axes) == 4
+    assert math.prod(result.mesh.shape) == 8 and len(result.mesh.axes) == 3
 
 
 @pytest.mark.parametrize("method", ["exact", "double_recursion"])

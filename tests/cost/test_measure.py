@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +12,13 @@ from processes import run_python
 
 from spmdsim.cli.collective.detect import labels, wide_range
 from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
+from spmdsim.cli.main import main
 from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import run_lock_step
 from spmdsim.collectives.reduction_order import candidates, emulate, matching_schedules
 from spmdsim.cost import load_machine
 
 real_ranks = pytest.mark.usefixtures("launcher")
-
-
-def spmdsim(*arguments: str) -> subprocess.CompletedProcess:
-    return run_python("-m", "spmdsim", "collective", *arguments)
 
 
 # ------------------------------------------------------------------------------ the check of results
@@ -69,16 +66,45 @@ def test_bits_tell_the_algorithm(name: str) -> None:
 
 # ------------------------------------------------------------------------------ on real ranks
 
+#: Runs commands one after the other on the ranks of one job.
+SEVERAL = """\
+import json, sys
+from mpi4py import MPI
+from spmdsim.cli.main import main
+for words in json.loads(sys.argv[1]):
+    assert main(["collective", *words.split()]) == 0, words
+    if MPI.COMM_WORLD.rank == 0:
+        print("END OF COMMAND", flush=True)
+"""
 
-@real_ranks
-def test_bench_prints_the_columns_of_nccl_tests_and_writes_csv(tmp_path) -> None:
-    path = tmp_path / "rows.csv"
-    done = spmdsim(
-        "bench", "all_reduce", "--ranks", "2", "-b", "64", "-e", "1K", "-f", "16", "-n", "3", "-w", "1",
-        "--algorithms", "native,ring", "--csv", str(path),
-    )  # fmt: skip
+
+def run_commands(folder: Path, ranks: int, commands: list[str]) -> list[str]:
+    """Run commands in one job; return what each of them printed."""
+    script = folder / "several.py"
+    script.write_text(SEVERAL)
+    done = run_python("-m", "spmdsim", "launch", "-n", ranks, script, json.dumps(commands), cwd=folder)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    *outputs, rest = done.stdout.split("END OF COMMAND\n")
+    assert len(outputs) == len(commands) and not rest.strip()
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(launcher: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return a folder with a machine and a table that commands wrote, and what they printed."""
+    folder = tmp_path_factory.mktemp("measured")
+    commands = [
+        "calibrate -e 1K -o lab.json",
+        "bench all_reduce -b 64 -e 1K -f 16 -n 3 -w 1 --algorithms native,ring --csv rows.csv",
+        "bench broadcast -e 64 -f 8 -n 2 --osu --algorithms native",
+        "bench -e 64 -f 8 -n 2 --algorithms native,ring --machine lab.json --json",
+    ]
+    return folder, run_commands(folder, 2, commands)
+
+
+def test_bench_prints_the_columns_of_nccl_tests_and_writes_csv(on_two_ranks) -> None:
+    folder, (_, text, *_) = on_two_ranks
+    lines = text.splitlines()
     heading = next(line for line in lines if "algbw" in line).split()
     assert heading[1:] == ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]
     rows = [line.split() for line in lines if line.strip() and line.split()[0].isdigit()]
@@ -87,93 +113,64 @@ def test_bench_prints_the_columns_of_nccl_tests_and_writes_csv(tmp_path) -> None
         ("1024", "256", "float32", "sum", "0"),
     ] * 2
     assert "# Out of bounds values : 0 OK" in lines
-    with path.open() as file:
+    with (folder / "rows.csv").open() as file:
         written = list(csv.DictReader(file))
     assert [row["algorithm"] for row in written] == ["native", "native", "ring", "ring"]
     for row in written:
         assert float(row["busbw"]) == pytest.approx(float(row["algbw"]))  # 2(n-1)/n is 1 for two ranks
 
 
-SEVERAL = """\
-import sys
-from spmdsim.cli.main import main
-for name in sys.argv[1:]:
-    options = ["-b", "100", "-e", "100", "-n", "1", "-w", "0", "--json"]
-    assert main(["collective", "bench", name, *options]) == 0
-"""
+def test_osu_columns(on_two_ranks) -> None:
+    text = on_two_ranks[1][2]
+    assert "# OSU MPI broadcast Latency Test: native" in text
+    assert f"{'# Size':<10}{'Avg Latency(us)':>20}" in text
+    assert [line.split()[0] for line in text.splitlines() if line[:1].isdigit()] == ["8", "64"]
 
 
-@real_ranks
-def test_bench_of_every_kind_is_right_on_three_ranks(tmp_path) -> None:
-    script = tmp_path / "several.py"
-    script.write_text(SEVERAL)
-    kinds = ["all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
-    done = run_python("-m", "spmdsim", "launch", "-n", 3, script, *kinds)
-    assert done.returncode == 0, done.stderr
-    rest = done.stdout
-    for name in kinds:
-        data, end = json.JSONDecoder().raw_decode(rest.lstrip())
-        rest = rest.lstrip()[end:]
-        assert (data["collective"], data["ranks"], data["wrong"]) == (name, 3, 0)
-        names = {row["algorithm"] for row in data["rows"]}
-        assert "native" in names and len(names) > 2
-        assert all(row["seconds"] > 0 for row in data["rows"])
-    assert not rest.strip()
-
-
-@real_ranks
-def test_osu_columns() -> None:
-    done = spmdsim(
-        "bench", "broadcast", "--ranks", "2", "-e", "64", "-f", "8", "-n", "2", "--osu", "--algorithms", "native"
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "# OSU MPI broadcast Latency Test: native" in done.stdout
-    assert f"{'# Size':<10}{'Avg Latency(us)':>20}" in done.stdout
-    assert [line.split()[0] for line in done.stdout.splitlines() if line[:1].isdigit()] == ["8", "64"]
-
-
-@real_ranks
-def test_calibrate_writes_a_machine_that_predicts(tmp_path) -> None:
-    path = tmp_path / "lab.json"
-    done = spmdsim("calibrate", "--ranks", "2", "-e", "2K", "-o", str(path))
-    assert done.returncode == 0, done.stderr
-    assert "fit error" in done.stdout and f"wrote {path}" in done.stdout
+def test_calibrate_writes_a_machine_that_predicts(on_two_ranks, capsys) -> None:
+    folder, (text, _, _, timed) = on_two_ranks
+    path = folder / "lab.json"
+    assert "fit error" in text and "wrote lab.json" in text
     machine = load_machine(str(path))
     assert machine.name == "this machine" and machine.alpha > 0 and machine.pieces and machine.reduce_pieces
     assert machine.measured_seconds("all_reduce", "native", 2, 1024)
     assert json.loads(path.read_text())["_ranks"] == 2
-    assert machine.interval and "checks of whole collectives" in done.stdout
+    assert machine.interval and "checks of whole collectives" in text
     assert [rate.kind for rate in machine.rates] == ["elements", "functions", "passes", "lookup"]
     assert all(bool(rate.per_flop) != bool(rate.per_byte) for rate in machine.rates)
-    shown = spmdsim("predict", "all_reduce", "-n", "2", "-e", "4K", "--machine", str(path), "--json")
-    points = json.loads(shown.stdout)["points"]
-    assert json.loads(shown.stdout)["interval"] == list(machine.interval)
-    timed = spmdsim(
-        "bench",
-        "--ranks",
-        "2",
-        "-e",
-        "64",
-        "-f",
-        "8",
-        "--algorithms",
-        "native,ring",
-        "--machine",
-        str(path),
-        "--json",
+    assert (
+        main(
+            [
+                "collective",
+                *["predict", "all_reduce", "-n", "2", "-e", "4K", "--json", "--machine"],
+                str(path),
+            ]
+        )
+        == 0
     )
-    for row in json.loads(timed.stdout)["rows"]:
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["interval"] == list(machine.interval)
+    assert all("native" in point["seconds"] and "ring" in point["seconds"] for point in shown["points"])
+    for row in json.loads(timed)["rows"]:
         assert row["interval"] == [pytest.approx(row["predicted"] * factor) for factor in machine.interval]
         assert row["outside"] is not (row["interval"][0] <= row["seconds"] <= row["interval"][1])
-    assert all("native" in point["seconds"] and "ring" in point["seconds"] for point in points)
 
 
 @real_ranks
-def test_detect_agrees_with_the_tables_on_three_ranks() -> None:
-    done = spmdsim("detect", "all_reduce", "--ranks", "3", "-b", "800", "-e", "40K", "-f", "50", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    data = json.loads(done.stdout)
-    assert data["ranks"] == 3
+def test_every_kind_is_right_and_detected_on_three_ranks(tmp_path) -> None:
+    kinds = ["all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
+    commands = [f"bench {name} -b 100 -e 100 -n 1 -w 0 --json" for name in kinds]
+    *benches, findings = run_commands(
+        tmp_path, 3, [*commands, "detect all_reduce -b 800 -e 40K -f 50 --json"]
+    )
+    for name, text in zip(kinds, benches, strict=True):
+        data = json.loads(text)
+        assert (data["collective"], data["ranks"], data["wrong"]) == (name, 3, 0)
+        names = {row["algorithm"] for row in data["rows"]}
+        assert "native" in names and len(names) > 2
+        assert all(row["seconds"] > 0 for row in data["rows"])
+    data = json.loads(findings)
+    assert data["ranks"] == 3 and data["findings"]
     for finding in data["findings"]:
         assert finding["same_on_all"]
         assert finding["table"] in finding["bits"], finding
@@ -182,20 +179,25 @@ def test_detect_agrees_with_the_tables_on_three_ranks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("bench", "all_reduce", "-b", "64", "-e", "8"), "do not grow"),
-        (("bench", "all_reduce"), "needs MPI ranks"),
-        (("detect", "all_gather"), "bits tell only of collectives that add"),
-        (("calibrate", "-e", "10"), "fitting needs sizes up to 1K"),
+        ("bench all_reduce -b 64 -e 8", "do not grow"),
+        ("detect all_gather", "bits tell only of collectives that add"),
+        ("calibrate -e 10", "fitting needs sizes up to 1K"),
     ],
 )
-@real_ranks
-def test_wrong_requests_are_one_line(arguments, words: str) -> None:
-    done = spmdsim(*arguments)
+def test_wrong_requests_are_one_line(arguments: str, words: str, capsys) -> None:
+    assert main(["collective", *arguments.split()]) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.strip().splitlines()) == 1
+
+
+def test_measuring_without_ranks_is_refused() -> None:
+    done = run_python("-m", "spmdsim", "collective", "bench", "all_reduce")
     assert done.returncode == 2
-    assert words in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert "needs MPI ranks" in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_tables_need_no_mpi() -> None:
-    done = spmdsim("detect", "all_reduce", "--table", "-n", "3", "-b", "6000", "-e", "6000", "--json")
-    (row,) = json.loads(done.stdout)["rows"]
+def test_tables_need_no_mpi(capsys) -> None:
+    words = "detect all_reduce --table -n 3 -b 6000 -e 6000 --json"
+    assert main(["collective", *words.split()]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["openmpi"], row["mpich"]) == ("ring_openmpi", "rabenseifner")

@@ -51,8 +51,8 @@ UNEVEN = (
 @pytest.mark.parametrize("collective", sorted({one.collective.name for one in algorithms()}))
 def test_no_algorithm_beats_the_bound_on_any_machine(machine: Machine, collective: str) -> None:
     """Whatever the sizes of its messages and the ports it uses."""
-    sizes = [0, 8, 64, 1000, 4096, 70_000, 1 << 20]
-    points = predict(collective, machine, [1, 2, 3, 4, 5, 7, 8, 9, 13, 16], sizes).points
+    sizes = [0, 64, 1000, 4096, 1 << 20]
+    points = predict(collective, machine, [1, 2, 3, 4, 5, 8, 9, 13], sizes).points
     ratios = [seconds / one.bound for one in points for seconds in one.seconds.values() if one.bound]
     assert len(ratios) > 50 and min(ratios) >= 1 - 1e-12
 
