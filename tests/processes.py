@@ -11,6 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+#: Program text: start a command on N ranks by the MPI launcher alone, without a starter. Arguments: N, the command.
+MPIRUN = """\
+import os, subprocess, sys
+from spmdsim.launch.mpi import find_launcher
+mpirun = find_launcher()
+command = [*mpirun.command(int(sys.argv[1]), oversubscribe=True), *sys.argv[2:]]
+sys.exit(subprocess.run(command, env={**os.environ, **mpirun.environment()}).returncode)
+"""
+
 
 def hear_ctrl_c() -> None:
     """In a new process: let Ctrl-C end it, which what a shell starts in the background ignores."""

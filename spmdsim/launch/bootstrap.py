@@ -32,14 +32,14 @@ from spmdsim.shutdown.hooks import hook_threads
 from spmdsim.shutdown.leftovers import remove_segments
 from spmdsim.shutdown.phase_watch import (
     CODE,
+    WatchedProcess,
     describe_early_exit,
-    end_watched_process,
-    find_waiting_ranks,
+    note_mpi_starts,
     run_beside,
-    wait_for_end,
 )
 from spmdsim.shutdown.processes import (
     SIGNAL_WITH_PARENT,
+    ProcessHandle,
     can_watch_processes,
     read_status,
     set_process_option,
@@ -77,6 +77,7 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
         redirect_output(job.rank if job else 0)
         print_in_blocks()
         check_launcher(job)
+        note_mpi_starts()
         return program(job)
 
     return guard(run, name)
@@ -108,13 +109,19 @@ def _join_world(text: str, code: int) -> MPI.Comm | None:
         code: the exit code of the job then.
     """
     job = detect()
+
+    def end_late_job(watched: WatchedProcess) -> None:
+        if not watched.wait_for_end(JOIN_SECONDS):
+            watched.end_job(
+                f"rank {job.rank} of {job.size} stopped, the job ends:\n{text}" if job else text, code
+            )
+
     try:
         check_launcher(job)
     except SpmdError:
         return None
     try:
-        said = f"rank {job.rank} of {job.size} stopped, the job ends:\n{text}" if job else text
-        with run_beside(lambda: None if wait_for_end(JOIN_SECONDS) else end_watched_process(said, code)):
+        with run_beside(end_late_job):
             from mpi4py import MPI
     except (ImportError, RuntimeError):
         return None
@@ -148,31 +155,32 @@ def start_supervisor(job: Launched | None) -> None:
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
+    handle = ProcessHandle(child)
     exit_notes.note_start(folder, job.rank)
     code = 1
     try:
-        code = _Supervisor(child, job, folder).watch(forwarded, before)
+        code = _Supervisor(handle, job, folder).watch(forwarded, before)
     except Exception as error:
         sys.stderr.write(f"the supervisor of rank {job.rank} failed, the rank ends: {error!r}\n")
         sys.stderr.flush()
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+        handle.send_signal(signal.SIGKILL)
         exit_now(code)
 
 
 class _Supervisor:
-    def __init__(self, child: int, job: Launched, folder: Path) -> None:
+    def __init__(self, child: ProcessHandle, job: Launched, folder: Path) -> None:
         self.child, self.job, self.folder = child, job, folder
         self.asked = False
 
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
         """Wait for the end of the rank, and return its exit code."""
-        rank = os.pidfd_open(self.child)
+        rank = self.child.descriptor
+        assert rank is not None  # can_watch_processes()
         starter = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
         for number in forwarded:
             signal.signal(number, self._forward)
-        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+        signal.signal(signal.SIGALRM, lambda *_: self.child.send_signal(signal.SIGKILL))
         set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         poll = select.poll()
@@ -184,8 +192,8 @@ class _Supervisor:
             alone = starter in ready
             self.asked = True
             poll.unregister(ready[0])
-            self._send(signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+            self.child.send_signal(signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.child.process, 0)[1])
         if alone:
             self._remove_leftovers()
         elif not self.asked:
@@ -196,11 +204,7 @@ class _Supervisor:
         if number == signal.SIGTERM:
             self.asked = True
             signal.alarm(GRACE_SECONDS)  # a rank that is stopped, or does not listen
-        self._send(number)
-
-    def _send(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.child, number)
+        self.child.send_signal(number)
 
     def _report_death(self, code: int) -> None:
         """Write a note of the rank's death unless the rank has written why it ends. The starter ends the job."""
@@ -228,7 +232,7 @@ class _Supervisor:
         The launcher must not see its end: some launchers do not name the rank then, others let the ranks wait for ever.
         """
         while not self.asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
-            if waiting := find_waiting_ranks(self.job):
+            if waiting := exit_notes.list_ranks_starting_mpi(self.folder):
                 exit_notes.note_failure(CODE, describe_early_exit(waiting))
                 exit_notes.note_end()
                 time.sleep(ENDED_SECONDS)

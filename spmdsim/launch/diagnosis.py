@@ -81,11 +81,15 @@ def _left_behind() -> Iterator[Diagnosis]:
 
 
 def clean() -> Diagnosis:
-    """Remove what killed jobs of this user left."""
+    """Remove the files that killed jobs of this user left. Return how many were removed, and the names of the others."""
     paths = find_leftovers()
-    for path in paths:
-        remove_path(path)
-    return Diagnosis("cleaned", "ok", f"{many(len(paths), 'file')} of jobs that were killed removed")
+    stuck = [str(path) for path in paths if not remove_path(path)]
+    text = f"{many(len(paths) - len(stuck), 'file')} of jobs that were killed removed"
+    if not stuck:
+        return Diagnosis("cleaned", "ok", text)
+    return Diagnosis(
+        "cleaned", "warning", f"{text}, not removed: {', '.join(stuck)}", "remove the others by hand"
+    )
 
 
 def _settings() -> Iterator[Diagnosis]:

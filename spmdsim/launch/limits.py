@@ -25,7 +25,14 @@ from weakref import WeakSet
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import launched
 from spmdsim.reading import one_line
-from spmdsim.shutdown.processes import list_children, make_unreadable, read_status
+from spmdsim.shutdown.processes import (
+    PASSED_SIGNAL,
+    ProcessHandle,
+    fork_below_reaper,
+    list_children,
+    make_unreadable,
+    read_status,
+)
 from spmdsim.worlds.trace.source_lines import in_words
 
 MIB = 1 << 20
@@ -40,7 +47,7 @@ LOADING = 5
 LAST_WORDS, LAST_SECONDS = 5.0, 2
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 leave = os._exit  # simulations have another one
-OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
+OVER = PASSED_SIGNAL
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
     with make_unreadable():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, such as numpy's
-            child = os.fork()
+            child = fork_below_reaper()
         if child == 0:
             writes = {1 if stream is sys.stdout else 2: end for stream, (_, end) in zip(streams, pipes)}
             _run_child(body, limits, writes, (report[1], word), reads, in_group)
@@ -293,7 +300,8 @@ class _ChildWatch:
     def __init__(
         self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool, word: str
     ) -> None:
-        self.child, self.limits, self.streams, self.report = child, limits, streams, report
+        self.child, self.handle = child, ProcessHandle(child)
+        self.limits, self.streams, self.report = limits, streams, report
         self.in_group, self.secret = in_group, word
         self.printed, self.used, self.in_a_line, self.said, self.why = 0, 0.0, False, b"", ""
         self.status: int | None = None
@@ -374,16 +382,15 @@ class _ChildWatch:
         """Ask the child to report its line and to end, within ``LAST_WORDS`` seconds."""
         self.why, self.deadline = why, time.monotonic() + LAST_WORDS
         if self.status is None:
-            os.kill(self.child, OVER)
+            self.handle.send_signal(OVER)
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            if self.status is None:
-                os.kill(self.child, signal.SIGKILL)
-            if not self.in_group:
-                os.killpg(self.child, signal.SIGKILL)
+        """End the child, and all processes that it started."""
         if self.status is None:
+            self.handle.send_signal(signal.SIGTERM)
+            self.handle.send_signal(signal.SIGCONT)  # the user's code may have stopped its reaper
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        self.handle.close()
 
     def _report_end(self) -> int:
         secret, _, said = self.said.decode(errors="surrogateescape").strip().partition(" ")

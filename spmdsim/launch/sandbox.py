@@ -23,21 +23,13 @@ from typing import Any, NoReturn
 
 from spmdsim.errors import NoAnswer
 from spmdsim.launch import limits
-from spmdsim.shutdown.processes import (
-    ADOPT_ORPHANS,
-    NO_NEW_RIGHTS,
-    SIGNAL_WITH_PARENT,
-    list_children,
-    set_process_option,
-)
+from spmdsim.shutdown.processes import NO_NEW_RIGHTS, ProcessHandle, fork_below_reaper, set_process_option
 
 Serve = Callable[[list[Any]], Any]
 
 #: Rights of root that the process loses: to load code into the system, to look into other processes, to administrate.
 _LOST = (16, 17, 19, 21)
 _VERSION = 0x20080522
-#: A reaper passes this signal on to its child, which says where it is.
-ASK = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
 
 class Sandbox:
@@ -57,6 +49,7 @@ class Sandbox:
             self._process = fork_below_reaper()
         if self._process == 0:
             _run_server(make, from_us, to_us)
+        self._handle = ProcessHandle(self._process)
         os.close(to_us)
         os.close(from_us)
         limits.sandboxes.add(self)
@@ -116,8 +109,8 @@ class Sandbox:
         """Return the line of code that does not end; empty if the process does not answer soon."""
         if not self._process:
             return ""
+        self._handle.send_signal(limits.OVER)
         with suppress(OSError):
-            os.kill(self._process, limits.OVER)
             os.set_blocking(self._answers, False)
         end, said = time.monotonic() + limits.LAST_WORDS / 2, self._rest
         while time.monotonic() < end and not said.endswith(b"\n"):
@@ -132,9 +125,8 @@ class Sandbox:
     def close(self) -> None:
         """End the process, and all processes that it started."""
         if self._process:
-            with suppress(ProcessLookupError):
-                os.kill(self._process, signal.SIGTERM)
-                os.kill(self._process, signal.SIGCONT)  # the user's code may have stopped its reaper
+            self._handle.send_signal(signal.SIGTERM)
+            self._handle.send_signal(signal.SIGCONT)  # the user's code may have stopped its reaper
             os.waitpid(self._process, 0)
             self._process = 0
 
@@ -142,6 +134,7 @@ class Sandbox:
         if sys is None or sys.is_finalizing():
             return  # modules go already; the process ends with this one
         self.close()
+        self._handle.close()
         for number in (self._answers, self._questions):
             os.close(number)
 
@@ -215,8 +208,7 @@ def _close_other_files(*numbers: int) -> None:
 
 
 def _drop_rights() -> None:
-    """Die with the parent, gain no rights, and as root lose those that reach into others (on Linux)."""
-    set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
+    """Gain no rights, and as root lose those that reach into others (on Linux)."""
     set_process_option(NO_NEW_RIGHTS, 1)
     with suppress(Exception):  # no such system
         system = ctypes.CDLL(None)
@@ -226,75 +218,3 @@ def _drop_rights() -> None:
                 for right in _LOST:
                     rights[k] &= ~(1 << right)
             system.capset(head, rights)
-
-
-def fork_below_reaper() -> int:
-    """Fork a process below a reaper, which terminates the process's descendants.
-
-    Linux hands orphans to the nearest ancestor that asked for them (``PR_SET_CHILD_SUBREAPER``). A reaper is such an
-    ancestor: it waits for one child and terminates everything below itself when the child ends, when it is asked to, or
-    when its own parent ends. On other systems a reaper terminates its child alone.
-
-    Returns:
-        0 in the new process; in the calling process the reaper's number. The reaper ends as the new process ended: with its
-        exit code, or by its signal. SIGTERM ends the reaper and all of its descendants.
-    """
-    caller = os.getpid()
-    reaper = os.fork()
-    if reaper:
-        return reaper
-    set_process_option(ADOPT_ORPHANS, 1)
-    signal.signal(signal.SIGTERM, lambda *_: _terminate())
-    set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
-    if os.getppid() != caller:
-        os._exit(1)
-    child = os.fork()
-    if child:
-        try:
-            _reap(child)
-        finally:  # whatever happens, nothing of the caller's goes on in the reaper
-            os._exit(1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return 0
-
-
-def _reap(child: int) -> NoReturn:
-    """Wait for the child, terminate what it left, and end as it ended. No file of the caller stays open."""
-    signal.signal(signal.SIGTERM, lambda *_: _terminate(child))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if ASK != signal.SIGTERM:
-        signal.signal(ASK, lambda *_: _send(child, ASK))
-    with suppress(OSError):
-        os.closerange(0, max(map(int, os.listdir("/proc/self/fd"))) + 1)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    terminate_descendants()
-    if code < 0:
-        with suppress(OSError, ValueError):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(max(code, 0))
-
-
-def _terminate(*children: int) -> NoReturn:
-    terminate_descendants(*children)
-    os._exit(1)
-
-
-def terminate_descendants(*children: int) -> None:
-    """Kill the children of this process, and those that it adopts when they die, until none is left.
-
-    Args:
-        *children: children that are known, for systems that do not list them.
-    """
-    while True:
-        for child in list_children(os.getpid()) or children:
-            _send(child, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def _send(process: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(process, number)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ RECORDING = "recording"
 BEFORE = " before MPI"
 #: What the note of a rank that has started begins with.
 STARTED = "start-"
+#: What the note of a rank that starts MPI just now begins with.
+STARTING_MPI = "starting_mpi-"
 #: The note of the starter that is as old as the job.
 BEGUN = "begun"
 
@@ -45,17 +48,38 @@ def read_begin(folder: Path) -> float:
 
 
 def note_failure(code: int, cause: str = "") -> bool:
-    """Write this rank's exit code, unless it is written already. Return False if there is no starter.
+    """Write this rank's exit code, unless it is written already. Return False if no starter will read it.
 
     Args:
         code: the exit code.
         cause: the words that the starter prints; empty if the rank has printed them itself.
     """
     folder = job_folder()
-    if folder is None:
+    return folder is not None and _write_note(
+        folder / f"rank_{this_rank()}", f"{code}\n{cause}", keep_first=True
+    )
+
+
+def _write_note(path: Path, text: str, keep_first: bool = False) -> bool:
+    """Write a note so that a reader sees all of it or none. Return False if the system refuses, as on a full disk.
+
+    Args:
+        path: the note.
+        text: its text.
+        keep_first: keep an older note of this name, which another process may write at the same time.
+    """
+    partial_path = path.parent / f"partial-{path.name}-{os.getpid()}"
+    try:
+        partial_path.write_text(text)
+        if keep_first:
+            with suppress(FileExistsError):
+                os.link(partial_path, path)
+        else:
+            os.replace(partial_path, path)
+    except OSError:
         return False
-    with suppress(FileExistsError), Path(folder, f"rank_{this_rank()}").open("x") as note:
-        note.write(f"{code}\n{cause}")
+    finally:
+        partial_path.unlink(missing_ok=True)
     return True
 
 
@@ -74,8 +98,32 @@ def note_left(code: int) -> None:
     """Write that this rank's program is over. Only MPI's end comes before its exit code."""
     folder = job_folder()
     if folder is not None:
-        before = "" if "mpi4py.MPI" in sys.modules else BEFORE
-        Path(folder, f"left_{this_rank()}").write_text(f"{code}{before}")
+        _write_note(folder / f"left_{this_rank()}", f"{code}{'' if has_started_mpi() else BEFORE}")
+
+
+def has_started_mpi() -> bool:
+    """Return True if this process has started MPI, even if MPI has ended since."""
+    module = sys.modules.get("mpi4py.MPI")
+    return module is not None and module.Is_initialized()
+
+
+@contextmanager
+def noting_mpi_start() -> Iterator[None]:
+    """Keep a note in the block that this rank starts MPI, where it waits for all other ranks."""
+    folder = job_folder()
+    note = None if folder is None else folder / f"{STARTING_MPI}{this_rank()}"
+    if note is not None:
+        _write_note(note, "")
+    try:
+        yield
+    finally:
+        if note is not None:
+            note.unlink(missing_ok=True)
+
+
+def list_ranks_starting_mpi(folder: Path) -> list[int]:
+    """Return the ranks that wait now where MPI starts."""
+    return sorted(int(path.name.removeprefix(STARTING_MPI)) for path in folder.glob(f"{STARTING_MPI}*"))
 
 
 def has_left(folder: Path, rank: int, code: int) -> bool:
@@ -96,7 +144,9 @@ def _read_left_note(folder: Path, rank: int) -> str:
 
 def list_ended_ranks(folder: Path) -> set[str]:
     """Return the ranks that have written a note of their end, a failure or a good one."""
-    return {path.name.rpartition("_")[2] for path in folder.glob("*_[0-9]*")}
+    return {
+        path.name.rpartition("_")[2] for kind in ("rank", "left") for path in folder.glob(f"{kind}_[0-9]*")
+    }
 
 
 def note_recording() -> None:

@@ -1,6 +1,6 @@
 """Hooks of the interpreter by which a failure of this rank ends the job, and not only this rank.
 
-The package sets them when it is imported in a process that an MPI launcher started. They do nothing before MPI runs on several
+The package sets them when it is imported in a process that an MPI launcher started. Most do nothing before MPI runs on several
 ranks. Exceptions, threads, exit handlers, ``SystemExit``, ``os._exit`` and closed files of MPI have a hook each.
 """
 
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 MPI_FILE_KINDS = "socket:", "anon_inode:[event"
 #: The files of MPI that were open when a world was made, with what the system calls them.
 _mpi_files: dict[int, str] = {}
+#: The exit code with which an exception ends this program, and the exception in words. Empty before that.
 _exit_reason: list[tuple[int, str]] = []
+#: What error lines call the program, if it has chosen a name.
+_program_name: list[str] = []
+#: The process whose hooks these are. A process that it forks ends no job.
+_hooked_process: list[int] = []
+#: Called before ``os._exit(0)``.
+_quick_exit_functions: list[Callable[[], None]] = []
 
 
 def read_exit_reason() -> tuple[int, str]:
@@ -41,28 +48,100 @@ def read_exit_reason() -> tuple[int, str]:
 
 
 def set_hooks(name: str | None = None) -> None:
-    """Set all hooks; ``name`` is what error lines call the program, the script's name by default."""
+    """Set all hooks of this process, again where the program has replaced one.
+
+    Args:
+        name: what error lines call the program. None keeps the name, which is the script's at first.
+    """
+    if name is not None:
+        _program_name[:] = [name]
     hook_threads()
-    hook_callbacks()
-    hook_exceptions(name)
+    hook_exit_callbacks()
+    sys.excepthook = _end_job_on_exception
     hook_exit()
+    hook_quick_exit()
     hook_shutdown()
-    process = os.getpid()
+    atexit.unregister(_end_before_mpi_at_exit)
+    atexit.register(_end_before_mpi_at_exit)
 
-    def leave() -> None:
-        if stop.is_forked():
-            stop.flush_output()
-            os._exit(read_exit_reason()[0])  # else MPI would end here, which the child has no part in
-        if os.getpid() == process:
-            end_before_mpi(read_exit_reason()[0])
 
-    atexit.register(leave)
+def _end_before_mpi_at_exit() -> None:
+    """End the job at the exit of a rank that fails before it starts MPI. End a forked child at once.
+
+    A forked child must not come to the functions at exit that end MPI, which runs in the rank alone.
+    """
+    if stop.is_forked():
+        stop.flush_output()
+        stop.exit_now(read_exit_reason()[0])
+    if os.getpid() in _hooked_process:
+        end_before_mpi(read_exit_reason()[0])
+
+
+# -- exceptions -----------------------------------------------------------------------------------------------
+
+
+def _end_job_on_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """End the job when no code of the program catches an exception (``sys.excepthook``)."""
+    name = _program_name[0] if _program_name else Path(sys.argv[0]).name
+    if stop.is_forked() and isinstance(error, SpmdError):
+        stop.write(stop.describe_error(error, name))
+        _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
+        return
+    if _find_several_ranks() is None:
+        sys.__excepthook__(kind, error, trace)
+        _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
+        return
+    try:
+        code = stop.stop(error.with_traceback(trace), name)
+    except BaseException as second:  # most likely no memory is left
+        code = 1
+        os.write(2, f"{kind.__name__}, and {type(second).__name__} while the job was ended\n".encode())
+    stop.abort_together(code)
+
+
+def hook_threads() -> None:
+    """End the job when an exception ends a thread of this rank, which Python would only print."""
+    threading.excepthook = _end_job_on_thread_exception
+
+
+def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is SystemExit:
+        return
+    comm = _find_several_ranks()
+    if comm is None:
+        threading.__excepthook__(args)
+        return
+    lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+    thread = args.thread.name if args.thread else "?"
+    stop.end_job(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}", 1)
+
+
+def hook_exit_callbacks() -> None:
+    """End the job when a function of ``atexit`` raises, which Python would only print."""
+    previous_hook = sys.unraisablehook
+    if previous_hook.__module__ == __name__:
+        return
+
+    def end_job_on_callback_error(args: sys.UnraisableHookArgs) -> None:
+        comm, error = _find_several_ranks(), args.exc_value
+        if comm is None or error is None or "atexit" not in (args.err_msg or ""):
+            previous_hook(args)
+            return
+        text = f"rank {comm.rank} of {comm.size}, at exit:\n{stop.describe_error(error, '')}"
+        stop.end_job(text, stop.find_exit_code(error) or 1)
+
+    sys.unraisablehook = end_job_on_callback_error
+
+
+# -- exits ----------------------------------------------------------------------------------------------------
 
 
 def hook_exit() -> None:
-    """Remember the code with which ``SystemExit`` ends this process, for the functions that run at exit.
+    """Store the exit code with which ``SystemExit`` ends this process, for the functions that run at exit.
 
-    Python reads the exception's attribute ``code`` when nothing has caught the exception; no Python frame is above then.
+    Python reads the exception's attribute ``code`` when no code has caught the exception; no Python frame is above then.
     """
     member = vars(SystemExit)["code"]
     if isinstance(member, property):  # hooked already
@@ -74,122 +153,67 @@ def hook_exit() -> None:
             _exit_reason[:] = [(stop.find_exit_code(error), stop.describe_system_exit(error))]
         return value
 
-    # Of a type that is written in C only its own dict takes a new attribute.
-    own = next((one for one in gc.get_referents(vars(SystemExit)) if isinstance(one, dict)), {})
-    own["code"] = property(code, member.__set__, member.__delete__)
+    # SystemExit is written in C: setattr refuses it, and vars() gives a view of its dict that cannot be changed.
+    attributes = next((value for value in gc.get_referents(vars(SystemExit)) if isinstance(value, dict)), {})
+    attributes["code"] = property(code, member.__set__, member.__delete__)
     with suppress(AttributeError):  # another Python than CPython
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
-    def leave(status: object = None, /) -> None:
-        raise SystemExit(status)  # the one in C makes no exception of its own that could be asked
+    def exit_program(status: object = None, /) -> None:
+        raise SystemExit(status)  # sys.exit in C raises no exception object of which the code would be read
 
-    leave.__name__ = leave.__qualname__ = "exit"
-    sys.exit = leave  # type: ignore[assignment]
-    _hook_failing_quick_exit()
+    exit_program.__name__ = exit_program.__qualname__ = "exit"
+    sys.exit = exit_program  # type: ignore[assignment]
 
 
-def _hook_failing_quick_exit() -> None:
-    """Have ``os._exit(5)`` print which rank left so. Some launchers do not."""
-    now, process = os._exit, os.getpid()
+def hook_quick_exit() -> None:
+    """Have ``os._exit`` end the job as other exits do. Launchers do not name the rank, and some take 0 for a good end."""
+    is_hooked = bool(_hooked_process)
+    _hooked_process[:] = [os.getpid()]  # a supervisor sets hooks before it forks the rank
+    if is_hooked:
+        return
+    exit_now = os._exit
 
     def quick_exit(status: int) -> NoReturn:
-        comm = _find_several_ranks() if status and os.getpid() == process and job_folder() is None else None
-        if comm is not None:
-            frame: FrameType | None = sys._getframe(1)
-            while frame and frame.f_back and frame.f_code.co_filename == __file__:
-                frame = frame.f_back  # the other hook
-            assert frame is not None  # for the type checker
-            where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            said = f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n"
-            os.write(2, said.encode())
-        if os.getpid() == process:
+        if os.getpid() in _hooked_process:
+            if status:
+                _print_quick_exit(status, sys._getframe(1))
+            else:
+                for function in reversed(_quick_exit_functions):
+                    function()
             end_before_mpi(status)
-        now(status)
+        exit_now(status)
 
     os._exit = quick_exit
 
 
-def hook_quick_exit(leave: Callable[[], None]) -> None:
-    """Have ``os._exit(0)``, which all launchers but Open MPI's take for a good end, leave as any exit does."""
-    now, process = os._exit, os.getpid()
-
-    def quick_exit(status: int) -> NoReturn:
-        if status == 0 and os.getpid() == process:
-            leave()
-        now(status)
-
-    os._exit = quick_exit
+def run_before_quick_exit(function: Callable[[], None]) -> None:
+    """Call a function before ``os._exit(0)``, which Python's functions at exit do not see."""
+    hook_quick_exit()
+    _quick_exit_functions.append(function)
 
 
-def hook_threads() -> None:
-    """End the job when a thread of this rank dies of an exception, which Python would only print."""
-
-    def dies(args: threading.ExceptHookArgs) -> None:
-        if args.exc_type is SystemExit:
-            return
-        comm = _find_several_ranks()
-        if comm is None:
-            threading.__excepthook__(args)
-            return
-        lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-        thread = args.thread.name if args.thread else "?"
-        stop.end_job(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}", 1)
-
-    threading.excepthook = dies
-
-
-def hook_callbacks() -> None:
-    """End the job when what was to be done at exit raises, which Python would only print."""
-    before = sys.unraisablehook
-
-    def dies(args: sys.UnraisableHookArgs) -> None:
-        comm, error = _find_several_ranks(), args.exc_value
-        if comm is None or error is None or "atexit" not in (args.err_msg or ""):
-            before(args)
-            return
-        stop.end_job(
-            f"rank {comm.rank} of {comm.size}, at exit:\n{stop.describe_error(error, '')}",
-            stop.find_exit_code(error) or 1,
-        )
-
-    sys.unraisablehook = dies
+def _print_quick_exit(status: int, frame: FrameType) -> None:
+    """Print which rank calls ``os._exit``, unless a starter does so."""
+    comm = None if job_folder() is not None else _find_several_ranks()
+    if comm is not None:
+        line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        os.write(2, f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {line}\n".encode())
 
 
 def hook_shutdown() -> None:
     """Watch the interpreter's shutdown from where it waits for threads: the main program is over then."""
-    now = threading._shutdown  # type: ignore[attr-defined]
-    if now.__module__ == __name__:  # hooked already
+    wait_for_threads = threading._shutdown  # type: ignore[attr-defined]
+    if wait_for_threads.__module__ == __name__:  # hooked already
         return
 
     def shutdown() -> None:
         comm = _find_several_ranks()
         if comm is not None:
             watch_shutdown(comm.rank, comm.size, read_deadline())
-        now()
+        wait_for_threads()
 
     threading._shutdown = shutdown  # type: ignore[attr-defined]
-
-
-def hook_exceptions(name: str | None = None) -> None:
-    """End the job when an exception leaves the program."""
-
-    def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if stop.is_forked() and isinstance(error, SpmdError):
-            stop.write(stop.describe_error(error, name or Path(sys.argv[0]).name))
-            _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
-            return
-        if _find_several_ranks() is None:
-            sys.__excepthook__(kind, error, trace)
-            _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
-            return
-        try:
-            code = stop.stop(error.with_traceback(trace), name or Path(sys.argv[0]).name)
-        except BaseException as second:  # no memory to end well, most likely
-            code = 1
-            os.write(2, f"{kind.__name__}, and {type(second).__name__} while the job was ended\n".encode())
-        stop.abort_together(code)
-
-    sys.excepthook = dies
 
 
 # -- MPI's open files ---------------------------------------------------------------------------------------
@@ -197,19 +221,28 @@ def hook_exceptions(name: str | None = None) -> None:
 
 
 def guard_mpi_files() -> None:
-    """Have ``os.close`` and ``os.closerange`` refuse files that MPI needs: those that are open now; WorldError then."""
+    """Have ``os.close`` and ``os.closerange`` raise WorldError for the files of MPI that are open now."""
     if not _mpi_files:
-        os.close = _guarded(os.close, lambda number: (number,))
-        os.closerange = _guarded(os.closerange, range)
+        os.close = _refuse_mpi_files(os.close, lambda number: (number,))
+        os.closerange = _refuse_mpi_files(os.closerange, range)
     with suppress(OSError):
         names = {int(number): _name_file(int(number)) for number in os.listdir("/proc/self/fd")}
         _mpi_files.update({number: name for number, name in names.items() if name.startswith(MPI_FILE_KINDS)})
 
 
-def _guarded(close: Callable[..., None], files: Callable[..., Iterable[int]]) -> Callable[..., None]:
+def _refuse_mpi_files(
+    close: Callable[..., None], list_files: Callable[..., Iterable[int]]
+) -> Callable[..., None]:
+    """Return a function that closes files as ``close`` does, but raises WorldError for files that MPI needs.
+
+    Args:
+        close: ``os.close`` or ``os.closerange``.
+        list_files: returns the numbers of the files that ``close`` closes when it is called with these arguments.
+    """
+
     @wraps(close)
-    def guarded(*numbers: Any) -> None:
-        for number in _mpi_files.keys() & set(files(*numbers)):
+    def close_other_files(*numbers: Any) -> None:
+        for number in _mpi_files.keys() & set(list_files(*numbers)):
             if _mpi_files[number] == _name_file(number) and stop.find_active_world() is not None:
                 code, line = (frame := sys._getframe(1)).f_code, frame.f_lineno
                 call = f"{os.path.basename(code.co_filename)}:{line}: os.{close.__name__}"
@@ -219,10 +252,11 @@ def _guarded(close: Callable[..., None], files: Callable[..., Iterable[int]]) ->
                 )
         close(*numbers)
 
-    return guarded
+    return close_other_files
 
 
 def _name_file(number: int) -> str:
+    """Return what the system calls an open file of this process, such as ``socket:[7]``; empty if it does not tell it."""
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{number}")
     return ""

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.shutdown.processes import list_mapped_files, list_processes
+from spmdsim.shutdown.processes import list_mapped_files
 
 SHARED = Path("/dev/shm")
 
 #: How the memory is called that MPICH's ranks share, and Open MPI's.
 MPICH_SEGMENTS, OPEN_MPI_SEGMENTS = "/dev/shm/mpich_shm_", "/dev/shm/sm_segment."
 #: How the names of such files begin: MPICH's, and Open MPI's.
-OURS = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
+SEGMENT_NAMES = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
 #: Seconds after which a segment that no process has mapped is nobody's; before, the job that made it may just do so.
 YOUNG = 0.25
 #: Seconds after which a segment that no process has mapped is nobody's, whoever made it: ranks may take long to start.
@@ -48,19 +49,17 @@ def remove_segments(since: float) -> list[Path]:
         since: when the job began, by the file system's clock.
 
     Returns:
-        The segments that remain: a process uses them, or they are so young that their job may not use them yet.
+        The segments that remain: a process uses them or may use them, or they are so young that their job may not use
+        them yet.
     """
-    segments = {
-        path: born for path in _list_segments() if (born := _read_birth(path)) is not None and born >= since
-    }
-    if not segments:
-        return []
-    used, now = list_used_segments(), time.time()
-    left = [path for path, born in segments.items() if path.name in used or now - born < YOUNG]
-    for path in segments.keys() - set(left):
-        with suppress(OSError):
-            path.unlink()
-    return left
+    remaining, now = [], time.time()
+    for path, birth in _list_segments().items():
+        if birth >= since:
+            if now - birth < YOUNG or may_be_used(path):
+                remaining.append(path)
+            else:
+                remove_path(path)
+    return remaining
 
 
 def remove_session(launcher: int) -> None:
@@ -71,10 +70,9 @@ def remove_session(launcher: int) -> None:
 
 def find_leftovers() -> list[Path]:
     """Return what this user's ended jobs left: segments that no process has mapped, folders of launchers that do not run."""
-    used, now = list_used_segments(), time.time()
-    births = {path: _read_birth(path) for path in _list_segments()}
+    now = time.time()
     segments = [
-        path for path, born in births.items() if born and path.name not in used and now - born > SETTLED
+        path for path, birth in _list_segments().items() if now - birth > SETTLED and not may_be_used(path)
     ]
     sessions = [
         path
@@ -84,12 +82,13 @@ def find_leftovers() -> list[Path]:
     return sorted(segments + sessions) if Path("/proc").is_dir() else []
 
 
-def remove_path(path: Path) -> None:
-    """Remove a file or folder, unless somebody else did."""
+def remove_path(path: Path) -> bool:
+    """Remove a file or folder. Return True if it does not exist any more."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
+    return not path.exists()
 
 
 def _list_sessions(launcher: str) -> list[Path]:
@@ -112,20 +111,38 @@ def _parse_launcher(session: Path) -> int | None:
     return int(numbers[0]) if len(numbers) == 1 and numbers[0].isdecimal() else None
 
 
-def _list_segments() -> list[Path]:
-    with suppress(OSError):  # no such system
-        return [path for path in SHARED.iterdir() if path.name.startswith(OURS)]
-    return []
+def _list_segments() -> dict[Path, float]:
+    """Return this user's segments of shared memory, and when each was made."""
+    births: dict[Path, float] = {}
+    with suppress(OSError):  # a system without this folder
+        for path in SHARED.iterdir():
+            if path.name.startswith(SEGMENT_NAMES) and (birth := _read_birth(path)) is not None:
+                births[path] = birth
+    return births
 
 
 def _read_birth(path: Path) -> float | None:
+    """Return when a file was made, or None if it is another user's or does not exist any more."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ctime if status.st_uid == os.getuid() else None
     return None
 
 
-def list_used_segments() -> set[str]:
-    """Return the names of the shared files that processes have mapped."""
-    paths = [path for process in list_processes() for path in list_mapped_files(process) or ()]
-    return {os.path.basename(path) for path in paths if path.startswith(f"{SHARED}/")}
+def may_be_used(path: Path) -> bool:
+    """Return True if another process has opened or mapped a file, or if the system does not tell it.
+
+    Linux grants a lease for writing only if nothing else refers to the file. The lists of files of all processes would not
+    do: the system refuses those of some processes, and has none of processes in other containers.
+    """
+    try:
+        import fcntl
+
+        with path.open("rb+") as file:
+            fcntl.fcntl(
+                file, fcntl.F_SETSIG, signal.SIGURG
+            )  # if another process opens the file now; it is ignored
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        return False
+    except (ImportError, AttributeError, OSError):  # another system; or the lease is refused
+        return True

@@ -19,21 +19,33 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 from spmdsim import settings
 from spmdsim.errors import InputError
 from spmdsim.launcher import Launched, detect
-from spmdsim.shutdown.exit_notes import job_folder, note_end, note_failure
+from spmdsim.shutdown.exit_notes import has_started_mpi, job_folder, note_end, note_failure, noting_mpi_start
 from spmdsim.shutdown.leftovers import OPEN_MPI_SEGMENTS, unlink_segments
-from spmdsim.shutdown.processes import list_mapped_files, list_processes, read_status
-from spmdsim.shutdown.stop import BEFORE_MPI, ask_launcher_to_end, exit_now, write
+from spmdsim.shutdown.processes import ProcessHandle, list_mapped_files, list_processes, read_status
+from spmdsim.shutdown.stop import BEFORE_MPI, ask_launcher_to_end, write
 from spmdsim.sides import name_ranks
 
-#: Seconds that a rank waits at least, whatever ``SPMDSIM_DEADLINE`` says of calls; between two signs of life; until a
-#: rank without a process is believed to have left; and between two looks.
-DEADLINE, SIGNS, SURE, LOOK = 60.0, 10.0, 3.0, 0.5
+#: Seconds that a rank waits at least for the others to start MPI, whatever ``SPMDSIM_DEADLINE`` says of calls; and between
+#: two lines that say so. Large programs take a minute to import.
+DEADLINE, SIGNS = 60.0, 10.0
+#: Seconds between two looks at the processes of the ranks.
+LOOK_SECONDS = 0.5
+#: Seconds until a rank without a process counts as gone. Launchers start their processes one after the other.
+GONE_SECONDS = 3.0
+#: Seconds that the other ranks give the first one to print the line.
+LATER_SECONDS = 2.0
+#: Seconds that a process has to end after its launcher was asked to end the job. It may still print.
+KILL_SECONDS = 1.0
 #: The exit code of a job that ends so.
 CODE = 2
 #: Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
@@ -45,8 +57,8 @@ ANSWER_SECONDS = 1.0
 NO_LINES = "a function without lines of Python"
 #: Marks of the watched process: it waits for other ranks, or goes on.
 WAITS, GOES_ON = b"w", b"g"
-#: The signal that has a process write where its threads are.
-ASK = getattr(signal, "SIGUSR2", signal.SIGTERM)
+#: The signal that has a process write the stacks of its threads.
+STACK_SIGNAL = getattr(signal, "SIGUSR2", signal.SIGTERM)
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _THREAD = re.compile(r"hread 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -59,33 +71,111 @@ def start_mpi() -> None:
         import mpi4py.MPI
     else:
         deadline = max(DEADLINE, read_deadline())  # read here: the other process would repeat a warning
-        with run_beside(lambda: _watch_start(job, deadline)):
+        with run_beside(lambda watched: _watch_start(watched, job, deadline)):
             import mpi4py.MPI  # noqa: F401
     if job is None:
         unlink_segments(OPEN_MPI_SEGMENTS)
 
 
-def start_beside(work: Callable[[], None]) -> tuple[int, int]:
-    """Start a function in a child process.
+class _MpiImport(MetaPathFinder, Loader):
+    """Finds and loads ``mpi4py.MPI`` once, as Python does, and keeps a note while the import starts MPI.
+
+    A rank waits in this import for all other ranks, and no thread of Python runs. The note informs the supervisors of ranks
+    that have left. An import that starts no MPI (``mpi4py.rc.initialize``) is not noted.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of ``mpi4py.MPI`` with this loader, if the import starts MPI."""
+        if name != "mpi4py.MPI":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None and sys.modules["mpi4py"].rc.initialize:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create the module by its own loader. Modules in the older format start MPI here."""
+        with noting_mpi_start():
+            return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module by its own loader, which the module names from now on."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self._loader
+        with noting_mpi_start():
+            self._loader.exec_module(module)
+
+
+def note_mpi_starts() -> None:
+    """Keep a note of this rank in the job's folder while an import of ``mpi4py.MPI`` starts MPI."""
+    sys.meta_path.insert(0, _MpiImport())
+
+
+class WatchedProcess:
+    """The parent of a watching child process, as the child sees it."""
+
+    def __init__(self, handle: ProcessHandle, marks: int) -> None:
+        self._handle, self._marks = handle, marks
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Return True if the process leaves the watched block, ends, or writes a mark, within ``seconds``."""
+        return bool(select.select([self._marks], [], [], seconds)[0])
+
+    def read_marks(self, seconds: float) -> bytes | None:
+        """Return the marks that the process writes, empty if it has ended; None if it writes none within ``seconds``."""
+        return os.read(self._marks, 64) if self.wait_for_end(seconds) else None
+
+    def end_job(self, text: str, code: int) -> None:
+        """Print ``text`` and ask the launcher to end the job; kill the process if it has not ended after a second."""
+        os.write(2, f"{text}\n".encode())
+        note_failure(code)
+        note_end()
+        ask_launcher_to_end(code)
+        if not self.wait_for_end(KILL_SECONDS):
+            self._handle.send_signal(signal.SIGKILL)
+
+    def request_stacks(self, answer: int) -> str:
+        """Return the stacks of the process, as ``faulthandler`` writes them to ``answer``; empty if it writes none."""
+        self._handle.send_signal(STACK_SIGNAL)
+        text, end = b"", time.monotonic() + ANSWER_SECONDS
+        while select.select([answer], [], [], max(0.0, end - time.monotonic()))[0]:
+            text += os.read(answer, 1 << 16)
+            end = min(end, time.monotonic() + ANSWER_SECONDS / 5)
+        return text.decode(errors="replace")
+
+    def measure_processor_seconds(self) -> float | None:
+        """Return the processor time that the process has used, or None if the system does not tell it."""
+        status = read_status(self._handle.process)
+        return None if status is None else status.seconds
+
+
+def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
+    """Run a function in a child process, which watches this process.
 
     Returns:
-        A descriptor and the child's number. The child reads marks from the descriptor (:func:`read_marks`), and its work
-        should end when the descriptor is closed (:func:`wait_for_end`).
+        A descriptor and the child's number. The child reads marks from the descriptor, and its work should end when the
+        descriptor is closed (:meth:`WatchedProcess.wait_for_end`).
     """
-    read, write_end = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does without
-        child = os.fork()
-    if child == 0:
-        os.close(write_end)
-        _run_work(read, work)
-    os.close(read)
+    handle, (read_end, write_end) = ProcessHandle(os.getpid()), os.pipe()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does without
+            child = os.fork()
+        if child == 0:
+            os.close(write_end)
+            _run_work(work, WatchedProcess(handle, read_end))
+    finally:
+        handle.close()
+        os.close(read_end)
     return write_end, child
 
 
 @contextmanager
-def run_beside(work: Callable[[], None]) -> Iterator[None]:
-    """Run ``work`` in a child process during the block. It has to end soon after :func:`wait_for_end` returns True."""
+def run_beside(work: Callable[[WatchedProcess], None]) -> Iterator[None]:
+    """Run ``work`` in a child process during the block. The work must end when the watched process leaves the block."""
     write_end, child = start_beside(work)
     try:
         yield
@@ -95,65 +185,43 @@ def run_beside(work: Callable[[], None]) -> Iterator[None]:
             os.waitpid(child, 0)
 
 
-#: In the child: the descriptor that ends when the watched process leaves the block or dies.
-_until = -1
-
-
-def _run_work(read: int, work: Callable[[], None]) -> NoReturn:
-    global _until
-    _until = read
+def _run_work(work: Callable[[WatchedProcess], None], watched: WatchedProcess) -> NoReturn:
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):  # the other process answers them
+        for number in (signal.SIGINT, signal.SIGTERM):  # the watched process handles these signals
             signal.signal(number, signal.SIG_DFL)
-        work()
+        work(watched)
     finally:
         os._exit(0)
 
 
-def wait_for_end(seconds: float) -> bool:
-    """Return True if the watched process leaves the block, or writes a mark, within so many seconds. For the child."""
-    return bool(select.select([_until], [], [], seconds)[0])
+def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> None:
+    """End the job if ranks have left before MPI started, or do not come until the deadline. Runs in the child.
 
+    The lowest rank that waits prints the line. The other ranks do so ``LATER_SECONDS`` later, if it has not.
 
-def read_marks(seconds: float) -> bytes | None:
-    """Return the marks that the watched process writes, or None after so many seconds. For the child.
-
-    The marks are empty if the watched process has ended.
+    Args:
+        watched: the rank, which starts MPI.
+        job: the job, as the launcher describes it.
+        deadline: the seconds that the rank waits for ranks that have not left.
     """
-    return os.read(_until, 64) if wait_for_end(seconds) else None
-
-
-def end_watched_process(text: str, code: int) -> None:
-    """Print ``text`` and ask the launcher to end the job; kill the watched process if it has not ended after a second.
-
-    The child calls this, about its parent.
-    """
-    os.write(2, f"{text}\n".encode())
-    note_failure(code)
-    note_end()
-    ask_launcher_to_end(code)
-    if not wait_for_end(1.0):
-        os.kill(os.getppid(), signal.SIGKILL)
-
-
-def _watch_start(job: Launched, deadline: float) -> None:
-    """End the job if ranks left before they started MPI, or do not come until the deadline. For the child."""
-    begin, signs, gone, left = time.monotonic(), 0, 0.0, list[int]()
-    while not wait_for_end(LOOK):
-        waited = time.monotonic() - begin
-        before = left
-        left, absent = _find_missing_ranks(job)
-        gone = gone + LOOK if left and left == before else 0.0
-        later = 0.0 if job.rank == min({*range(job.size)} - {*left, *absent}, default=job.rank) else 2.0
-        what = f"rank {job.rank} of {job.size} waits where MPI starts, for {waited:.0f} s:"
-        who = name_ranks(absent) if absent else "other ranks"
-        if gone > SURE + later:
-            end_watched_process(f"{what} {name_ranks(left)} left the program before that, the job ends", CODE)
+    begin, signs, gone_seconds, gone_ranks = time.monotonic(), 0, 0.0, list[int]()
+    while not watched.wait_for_end(LOOK_SECONDS):
+        waited, before = time.monotonic() - begin, gone_ranks
+        gone_ranks, absent_ranks = _find_missing_ranks(job)
+        gone_seconds = gone_seconds + LOOK_SECONDS if gone_ranks and gone_ranks == before else 0.0
+        is_first = job.rank == min({*range(job.size)} - {*gone_ranks, *absent_ranks}, default=job.rank)
+        later = 0.0 if is_first else LATER_SECONDS
+        line = f"rank {job.rank} of {job.size} waits where MPI starts, for {waited:.0f} s:"
+        names = name_ranks(absent_ranks) if absent_ranks else "other ranks"
+        if gone_seconds > GONE_SECONDS + later:
+            watched.end_job(
+                f"{line} {name_ranks(gone_ranks)} left the program before that, the job ends", CODE
+            )
         elif waited > deadline + later:
-            end_watched_process(f"{what} {who} did not come, the job ends", CODE)
-        elif waited > (signs + 1) * SIGNS and not later:
+            watched.end_job(f"{line} {names} did not come, the job ends", CODE)
+        elif waited > (signs + 1) * SIGNS and is_first:
             signs += 1
-            os.write(2, f"{what} {who} did not come yet\n".encode())
+            os.write(2, f"{line} {names} did not come yet\n".encode())
 
 
 def read_deadline() -> float:
@@ -173,15 +241,6 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
         return [], []
     left = [rank for rank in range(job.size) if rank not in here]
     return left, [rank for rank in sorted(here) if not any(map(_has_loaded_mpi, here[rank]))]
-
-
-def find_waiting_ranks(job: Launched) -> list[int]:
-    """Return the other ranks that seem to wait in MPI's start: they have loaded ``mpi4py.MPI`` and poll for events.
-
-    Return none if this process does not see all ranks.
-    """
-    here = {} if job.local_size < job.size else _list_rank_processes()
-    return [rank for rank in sorted(here) if rank != job.rank and any(map(_is_starting_mpi, here[rank]))]
 
 
 def _list_rank_processes() -> dict[int, list[int]]:
@@ -222,35 +281,19 @@ def _has_loaded_mpi(process: int) -> bool:
     return files is None or any("/mpi4py/MPI." in file for file in files)
 
 
-def _is_starting_mpi(process: int) -> bool:
-    """Return True if a process waits in MPI's start: it has loaded MPI and listens for other ranks."""
-    with suppress(OSError):
-        files = Path(f"/proc/{process}/fd")
-        return _has_loaded_mpi(process) and any(
-            "[eventpoll]" in os.readlink(file) for file in files.iterdir()
-        )
-    return False
-
-
 def end_before_mpi(code: int) -> None:
-    """End the job if this rank ends without MPI while other ranks wait in MPI's start.
+    """End the job if this rank fails before it starts MPI. Do nothing under a supervisor, which does it.
 
-    A rank with a supervisor leaves that to the supervisor. A launcher that speaks PMI ends no job for such a rank.
+    A launcher that speaks PMI ends no job for such a rank: the other ranks would wait in MPI's start.
 
     Args:
         code: the exit code of this rank.
     """
-    launcher = detect()
-    if launcher is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
+    job = detect()
+    if not code or job is None or has_started_mpi() or job_folder() is not None:
         return
-    if not code:
-        if launcher.size > 1 and (waiting := find_waiting_ranks(launcher)):
-            write(f"rank {launcher.rank} of {launcher.size} {describe_early_exit(waiting)}, the job ends")
-            ask_launcher_to_end(CODE)
-            exit_now(CODE)
-        return
-    time.sleep(ALONE_SECONDS + APART_SECONDS * min(launcher.rank, 20))  # where all fail, one says so
-    write(f"rank {launcher.rank} of {launcher.size} {BEFORE_MPI} with code {code}, the job ends")
+    time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 20))  # where all fail, one says so
+    write(f"rank {job.rank} of {job.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
 
 
@@ -297,34 +340,34 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
         return
     main = threading.main_thread().ident or 0
     others = {t.ident or 0: t.name for t in threading.enumerate() if t.ident != main and not t.daemon}
-    process, (read, write_end) = os.getpid(), os.pipe()
-    signal.signal(ASK, signal.SIG_IGN)  # what holds again when the interpreter is gone
-    faulthandler.register(ASK, file=write_end, all_threads=True)
+    read_end, write_end = os.pipe()
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # what holds again when the interpreter is gone
+    faulthandler.register(STACK_SIGNAL, file=write_end, all_threads=True)
 
-    def watch() -> None:
+    def watch(watched: WatchedProcess) -> None:
         os.close(write_end)
-        begin, waits = time.monotonic(), False
-        spent = _measure_used(process)
+        begin, is_waiting = time.monotonic(), False
+        used = watched.measure_processor_seconds()
         while True:
-            marks = read_marks(max(0.1, begin + seconds - time.monotonic()))
+            marks = watched.read_marks(max(0.1, begin + seconds - time.monotonic()))
             if marks == b"":
                 return
             if marks is not None:
-                begin, waits = time.monotonic(), marks.endswith(WAITS)
-            elif not waits and time.monotonic() >= begin + seconds:
-                place = find_blocking_line(_request_stacks(process, read), main, others)
-                before, spent = spent, _measure_used(process)
-                if place and (place != NO_LINES or before == spent):
-                    who = f"rank {rank} of {size} has not ended {seconds:g} s after its program"
-                    end_watched_process(
-                        f"{who}: {place} blocks, the job ends (SPMDSIM_DEADLINE allows more)", CODE
+                begin, is_waiting = time.monotonic(), marks.endswith(WAITS)
+            elif not is_waiting and time.monotonic() >= begin + seconds:
+                line = find_blocking_line(watched.request_stacks(read_end), main, others)
+                before, used = used, watched.measure_processor_seconds()
+                if line and (line != NO_LINES or before == used):
+                    name = f"rank {rank} of {size} has not ended {seconds:g} s after its program"
+                    watched.end_job(
+                        f"{name}: {line} blocks, the job ends (SPMDSIM_DEADLINE allows more)", CODE
                     )
                     return
-                begin = time.monotonic()  # it waits where MPI ends, or is stopped: others see that
+                begin = time.monotonic()  # it waits where MPI ends, or is stopped: other ranks see that
 
     with suppress(OSError):  # no memory for a process
         _marks[:] = start_beside(watch)[:1]
-    os.close(read)
+    os.close(read_end)
 
 
 @contextmanager
@@ -341,21 +384,6 @@ def _write_mark(mark: bytes) -> None:
     with suppress(OSError):
         for number in _marks:
             os.write(number, mark)
-
-
-def _request_stacks(process: int, answer: int) -> str:
-    """Return the stacks of a process, as ``faulthandler`` writes them; empty if it does not answer."""
-    os.kill(process, ASK)
-    text, end = b"", time.monotonic() + ANSWER_SECONDS
-    while select.select([answer], [], [], max(0.0, end - time.monotonic()))[0]:
-        text += os.read(answer, 1 << 16)
-        end = min(end, time.monotonic() + ANSWER_SECONDS / 5)
-    return text.decode(errors="replace")
-
-
-def _measure_used(process: int) -> float | None:
-    status = read_status(process)
-    return None if status is None else status.seconds
 
 
 def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:

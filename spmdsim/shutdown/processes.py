@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 PROC = Path("/proc")
+#: The signal that a reaper passes on to its child.
+PASSED_SIGNAL = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
 #: Options of Linux's prctl: send a signal when the parent ends; let processes of the same user look into this one; gain no
 #: rights; adopt orphans.
@@ -55,9 +58,14 @@ def list_children(process: int) -> list[int]:
 
 
 def list_mapped_files(process: int) -> list[str] | None:
-    """Return the paths of the files that a process has mapped, or None if the system does not tell them."""
+    """Return the paths of the files that a process has mapped, or None if the system refuses them.
+
+    A process that has ended has mapped none.
+    """
     try:
         lines = (PROC / str(process) / "maps").read_bytes().decode(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return [] if PROC.is_dir() else None
     except OSError:
         return None
     fields = [line.split(maxsplit=5) for line in lines]
@@ -92,3 +100,117 @@ def can_watch_processes() -> bool:
     except OSError:
         return False
     return True
+
+
+class ProcessHandle:
+    """A process that this process can signal, and no other process that gets its number.
+
+    The system may give the number of an ended process to another one; a descriptor stays with its process. Where the
+    kernel refuses descriptors, signals go to the number.
+
+    Attributes:
+        process: the number of the process.
+        descriptor: the descriptor, which is ready to read when the process has ended; None if the kernel refuses it.
+    """
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        self.descriptor: int | None = None
+        with suppress(OSError, AttributeError):
+            self.descriptor = os.pidfd_open(process)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal. Do nothing if the process has ended, or if this process must not signal it."""
+        with suppress(ProcessLookupError, PermissionError):
+            if self.descriptor is not None:
+                with suppress(PermissionError):  # a container may refuse this call
+                    signal.pidfd_send_signal(self.descriptor, number)
+                    return
+            os.kill(self.process, number)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+# -- a process that ends with all of its descendants -------------------------------------------------------
+
+
+def fork_below_reaper() -> int:
+    """Fork a process below a reaper, which terminates the process's descendants.
+
+    Linux hands orphans to the nearest ancestor that asked for them (``PR_SET_CHILD_SUBREAPER``). A reaper is such an
+    ancestor: it waits for one child and terminates everything below itself when the child ends, when it is asked to, or
+    when its own parent ends. It passes ``PASSED_SIGNAL`` on to the child. On other systems a reaper terminates its child
+    alone.
+
+    Returns:
+        0 in the new process; in the calling process the reaper's number. The reaper ends as the new process ended: with its
+        exit code, or by its signal. SIGTERM ends the reaper and all of its descendants.
+    """
+    caller = os.getpid()
+    reaper = os.fork()
+    if reaper:
+        return reaper
+    set_process_option(ADOPT_ORPHANS, 1)
+    signal.signal(signal.SIGTERM, lambda *_: _exit_with_descendants())
+    set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
+    if os.getppid() != caller:
+        os._exit(1)
+    reaper = os.getpid()
+    child = os.fork()
+    if child:
+        try:
+            _reap(child)
+        finally:  # the reaper must not run the caller's program
+            os._exit(1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != reaper:
+        os._exit(1)
+    return 0
+
+
+def _reap(child: int) -> NoReturn:
+    """Wait for the child, terminate its descendants, and end as it ended. No file of the caller stays open."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        os.closerange(0, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    handle = ProcessHandle(child)
+    signal.signal(signal.SIGTERM, lambda *_: _exit_with_descendants(handle))
+    if PASSED_SIGNAL != signal.SIGTERM:
+        signal.signal(PASSED_SIGNAL, lambda *_: handle.send_signal(PASSED_SIGNAL))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    terminate_descendants()
+    if code < 0:
+        with suppress(OSError, ValueError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(max(code, 0))
+
+
+def _exit_with_descendants(*children: ProcessHandle) -> NoReturn:
+    terminate_descendants(*children)
+    os._exit(1)
+
+
+def terminate_descendants(*children: ProcessHandle) -> None:
+    """Kill the children of this process, and those that it adopts when they die, until none is left.
+
+    Args:
+        *children: children that are known, for systems that do not list them.
+    """
+    while True:
+        for handle in children:
+            handle.send_signal(signal.SIGKILL)
+        for number in list_children(
+            os.getpid()
+        ):  # only this function waits for them: their numbers stay their own
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return

@@ -169,3 +169,25 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
     assert not stale.exists() and not any(path.exists() for path in segments[:2])
     assert all(path.exists() for path in (*others, *segments[2:]))
     assert list(diagnosis._left_behind()) == []
+
+
+def test_what_cannot_be_removed_is_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
+    monkeypatch.setattr(leftovers, "SETTLED", -1.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stuck = tmp_path / "mpich_shm_stuck"
+    for path in (tmp_path / "mpich_shm_1", stuck):
+        path.touch()
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path == stuck:
+            raise PermissionError(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    cleaned = diagnosis.clean()
+    assert cleaned.state == "warning" and cleaned.observed.startswith(
+        "1 file of jobs that were killed removed"
+    )
+    assert str(stuck) in cleaned.observed

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from orphans import is_alive, leaving_text
 from processes import hear_ctrl_c
 
 import spmdsim.launch.limits as limits_module
@@ -191,6 +192,19 @@ def test_who_works_now_and_then_is_ended_by_the_clock(
     with pytest.raises(InputError, match="it has not ended after 1 s"):
         run_limited(body, Limits(seconds=1))
     assert 0 < capfd.readouterr().out.count("worked") <= 30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give orphans to init")
+@pytest.mark.parametrize("end", ["", "while True: pass", "os._exit(5)"])
+def test_processes_that_a_program_starts_end_with_it(
+    end: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that have left its group and session, however the program ends."""
+    (tmp_path / "p.py").write_text(f"{leaving_text(tmp_path / 'number')}leave()\n{end}\n")
+    seconds = "1" if "while" in end else "60"
+    code = main(["simulate", "-n", "1", "--time-limit", seconds, str(tmp_path / "p.py")])
+    assert (code == 0) == (not end), capfd.readouterr()
+    assert not is_alive(tmp_path / "number")
 
 
 def test_limits_are_chosen(capfd: pytest.CaptureFixture[str]) -> None:

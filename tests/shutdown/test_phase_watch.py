@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
-from processes import run_python
+from processes import MPIRUN, run_python
 
 from spmdsim.shutdown import phase_watch
 
@@ -19,10 +20,10 @@ def without_launcher() -> dict[str, str]:
 def test_what_is_done_beside_ends_with_the_block(tmp_path):
     begun, name = tmp_path / "begun", tmp_path / "name"
 
-    def work() -> None:
+    def work(watched: phase_watch.WatchedProcess) -> None:
         name.write_text(str(os.getpid()))
         name.rename(begun)
-        phase_watch.wait_for_end(3600)
+        watched.wait_for_end(3600)
 
     with phase_watch.run_beside(work):
         while not begun.exists():
@@ -37,13 +38,14 @@ import spmdsim
 from spmdsim.launcher import detect
 if detect().rank == 1:
     sys.exit(0)
-spmdsim.world()
+{start}
 print("END")
 """
 
 
-def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launcher):
-    (tmp_path / "program.py").write_text(PROGRAM)
+@pytest.mark.parametrize("start", ["spmdsim.world()", "from mpi4py import MPI"])
+def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(start, tmp_path, launcher):
+    (tmp_path / "program.py").write_text(PROGRAM.format(start=start))
     done = run_python("-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py")
     text = done.stdout + done.stderr
     assert done.returncode == phase_watch.CODE and "END" not in text, text
@@ -53,22 +55,28 @@ def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launc
     )
 
 
+#: Rank 1 leaves while rank 0 has loaded mpi4py, does not start MPI, and polls for events.
 LOADED = """\
-import sys, time
+import asyncio, sys, time
 from spmdsim.launcher import detect
-if detect().rank == 0:
+if detect().rank == 1:
+    time.sleep(1.5)
     sys.exit(0)
 import mpi4py
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI
-time.sleep(0.6)
+asyncio.run(asyncio.sleep(4))
 print("END")
 """
 
 
-def test_who_has_mpi_loaded_and_not_started_waits_for_nobody(tmp_path, launcher):
+@pytest.mark.parametrize("way", ["launch", "mpirun"])
+def test_a_rank_that_loads_mpi_and_does_not_start_it_waits_for_no_rank(way, tmp_path, launcher):
     (tmp_path / "program.py").write_text(LOADED)
-    done = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py")
+    if way == "launch":
+        done = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py")
+    else:
+        done = run_python("-c", MPIRUN, 2, sys.executable, tmp_path / "program.py", TMPDIR=str(tmp_path))
     assert done.returncode == 0 and done.stdout.strip() == "END", done.stdout + done.stderr
 
 

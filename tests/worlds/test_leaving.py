@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from processes import run_python
+from processes import MPIRUN, run_python
 
 from spmdsim.shutdown import stop
 
@@ -52,19 +52,12 @@ if case == "outside":
 """
 
 
-MPIRUN = """\
-import os, subprocess, sys
-from spmdsim.launch.mpi import find_launcher
-mpirun = find_launcher()
-command = [*mpirun.command(3, oversubscribe=True), *sys.argv[1:]]
-sys.exit(subprocess.run(command, env={**os.environ, **mpirun.environment()}).returncode)
-"""
-
-
 def plain(tmp_path, case, **variables):
     (tmp_path / "program.py").write_text(PROGRAM)
     variables["TMPDIR"] = str(tmp_path)  # where a launcher that is killed leaves its files
-    return run_python("-c", MPIRUN, sys.executable, tmp_path / "program.py", case, cwd=tmp_path, **variables)
+    return run_python(
+        "-c", MPIRUN, 3, sys.executable, tmp_path / "program.py", case, cwd=tmp_path, **variables
+    )
 
 
 def launch(tmp_path, case):
@@ -148,6 +141,21 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
 def test_the_cause_is_said_and_not_its_victims(reasons, said, capsys):
     stop._print_reasons({rank: stop.Reason(*reason) for rank, reason in reasons.items()}, 3)
     assert capsys.readouterr().err == said
+
+
+def test_a_rank_that_fails_before_mpi_starts_is_named_once(tmp_path):
+    """However often hooks are set: by the package, and by a program that wants another name."""
+    (tmp_path / "program.py").write_text(
+        "import sys\nimport spmdsim.launch\nspmdsim.launch.end_job_on_error('one')\n"
+        "spmdsim.launch.end_job_on_error('two')\nfrom spmdsim.launcher import detect\n"
+        "if detect().rank == 1:\n    sys.exit(3)\nspmdsim.world()\n"
+    )
+    variables = {"TMPDIR": str(tmp_path)}
+    done = run_python("-c", MPIRUN, 2, sys.executable, tmp_path / "program.py", cwd=tmp_path, **variables)
+    assert done.returncode == 3
+    assert done.stderr.count("rank 1 of 2 left before it started MPI, with code 3, the job ends") == 1, (
+        done.stderr
+    )
 
 
 def test_a_caught_exit_is_none(tmp_path):

@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError, WorldError
-from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, read_exit_reason
+from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before_quick_exit
 from spmdsim.shutdown.leftovers import unlink_segments
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import end_job, end_job_for_others, write
@@ -184,7 +184,9 @@ class Comms:
 
             atexit.register(leave)
             guard_mpi_files()
-            hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
+            run_before_quick_exit(
+                lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False))
+            )
 
     def _listen(self) -> None:
         """Take what others that left have said."""

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
-from spmdsim.shutdown.hooks import guard_mpi_files, hook_quick_exit, read_exit_reason
+from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before_quick_exit
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import end_job, refusal_in_child
 from spmdsim.sides import name_ranks, number_of, sides
@@ -405,5 +405,5 @@ def _refuse_in_child() -> None:
 
 os.register_at_fork(after_in_child=_refuse_in_child)
 atexit.register(_leave)
-hook_quick_exit(_leave)
+run_before_quick_exit(_leave)
 guard_mpi_files()
