@@ -165,8 +165,8 @@ def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
     )
 
 
-def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The known word that is most like ``word``, if any is.
+def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
+    """Return the known word that is most like ``word``; None if no word is like it to a share of ``least``.
 
     >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("pt", ["dp", "tp"])
     ('linear', 'run', 'tp')
@@ -180,7 +180,7 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     swapped = [
         name for name in lower if sorted(name) == sorted(word.lower())
     ]  # short words are unlike otherwise
-    close = get_close_matches(word.lower(), lower, 1, 0.65) or swapped
+    close = get_close_matches(word.lower(), lower, 1, least) or swapped
     spelled = [name for name in names if close and name.lower() == close[0]]
     return max(spelled, key=lambda name: sum(a == b for a, b in zip(name, word)), default=None)
 

@@ -26,6 +26,14 @@ COLLECTIVES = {
     **dict.fromkeys(("alltoall", "all_to_all_single"), "all_to_all"),
     **dict.fromkeys(("send", "recv", "sendrecv", "isend", "irecv"), "ppermute"),
 }
+#: Names in NumPy and torch -> the names here, which are spelled otherwise.
+OTHER_NAMES = {
+    **dict.fromkeys(("lr", "learning_rate"), "rate"),
+    **{"eps": "epsilon", "in_features": "n_in", "out_features": "n_out"},
+    **{"cat": "concat", "mm": "matmul", "reduce_sum": "sum", "reduce_mean": "mean"},
+}
+#: The least likeness of a name in another module to the name asked for, as `difflib` counts it.
+LIKE_IN_ANOTHER_MODULE = 0.85
 #: Characters of an argument's meaning that an error quotes.
 MOST_QUOTED = 80
 #: Characters of a signature that an error shows whole.
@@ -79,10 +87,12 @@ def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
     collective = COLLECTIVES.get(name.lower())
     if collective is not None:
         return f"tensor.to(layout), or spmdsim.local.{collective} in a local function"
+    if OTHER_NAMES.get(name) in names:
+        return repr(OTHER_NAMES[name])
     others = {one: getattr(import_module(one), "__all__", ()) for one in NAMESPACES if one != module}
     for cutoff in ("the same letters", "similar"):
         for place, public in {module: names, **others}.items():
-            near = nearest(name, public)
+            near = nearest(name, public, *([] if place == module else [LIKE_IN_ANOTHER_MODULE]))
             if near is not None and (cutoff == "similar" or near.lower() == name.lower()):
                 return repr(near) if place == module else f"{place}.{near}"
     return ""
@@ -169,9 +179,8 @@ def wrong_arguments(
     words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     strange = [word for word in kwargs if word not in words and not takes_any]
     if strange:
-        return unknown(
-            f"{name} has no argument {strange[0]!r}", strange[0], words, UsageTypeError, "it takes"
-        )
+        meant = OTHER_NAMES.get(strange[0], strange[0])
+        return unknown(f"{name} has no argument {strange[0]!r}", meant, words, UsageTypeError, "it takes")
     count = len(args) - shift
     call = f"it is called as {name}{_short(written.replace(parameters=parameters))}"
     twice = [p.name for p in by_place[:count] if p.name in kwargs]

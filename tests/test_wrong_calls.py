@@ -53,6 +53,7 @@ def x() -> Tensor:
         (nn, "CrossEntropyLoss", "nearest: 'cross_entropy'"),
         (ops, "sofmax", "nearest: 'softmax'"),
         (ops, "mse_loss", "nearest: spmdsim.nn.mse_loss"),
+        (ops, "cat", "nearest: 'concat'"),
         (linalg, "invert", "nearest: 'inv'"),
         (fft, "ftt", "nearest: 'fft'"),
         (local, "all_reduce", "nearest: tensor.to(layout), or spmdsim.local.psum in a local function"),
@@ -69,6 +70,8 @@ def test_a_wrong_name_gets_the_nearest(module, name: str, nearest: str) -> None:
 
 
 def test_what_has_nothing_near_says_no_more() -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute 'Conv2d'$"):  # it is nothing like linalg.cond
+        _ = nn.Conv2d  # type: ignore[attr-defined]
     for name in ("qqqqqq", "_private", "__wrapped__"):
         with pytest.raises(AttributeError, match=rf"^module 'spmdsim.ops' has no attribute '{name}'$"):
             getattr(ops, name)
@@ -87,7 +90,21 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: nn.SGD([], lr=0.1), "SGD has no argument 'lr'; it takes parameters, rate, momentum"),
+        (
+            lambda: nn.SGD([], lr=0.1),
+            "SGD has no argument 'lr'; did you mean 'rate'? it takes parameters, rate",
+        ),
+        (lambda: nn.Adam([], eps=0.1), "Adam has no argument 'eps'; did you mean 'epsilon'?"),
+        (lambda: nn.Linear(in_features=3), "Linear has no argument 'in_features'; did you mean 'n_in'?"),
+        (
+            lambda: nn.clip([]),
+            "clip: argument 'largest' is missing; it is called as clip(parameters, largest)",
+        ),
+        (lambda: nn.Parameter((4, 4)), "Parameter: argument 'layout' is missing"),
+        (
+            lambda: search(lambda x: x, {"x": (4, 4)}),
+            "search: mesh_or_ranks must be a mesh, a list of meshes or a number of ranks, got {'x': (4, 4)}",
+        ),
         (
             lambda: nn.Linear(3, 4),
             "Linear: argument 'weight' is missing (layout of [n_in, n_out]); it is called as Linear(",
@@ -254,6 +271,12 @@ def test_losses_name_themselves() -> None:
         for operands in ((3, 4), (A, A), ([1.0], [0])):
             with pytest.raises(UsageTypeError, match=rf"^{loss.__name__} takes tensors, but got "):
                 loss(*operands)
+
+
+def test_losses_name_themselves_where_shapes_do_not_fit(x: Tensor) -> None:
+    for loss in (nn.mse_loss, nn.l1_loss, nn.binary_cross_entropy, nn.smooth_l1_loss):
+        with pytest.raises(RuleError, match=rf"\[operator: {loss.__name__}; operands: "):
+            loss(x, np.ones((8, 5)))
 
 
 def test_check_says_which_argument_is_where(x: Tensor) -> None:

@@ -26,7 +26,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 from spmdsim.core import Mesh, Strategy
 from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.errors import InputError, SpmdError, many, unknown
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, many, unknown
 from spmdsim.redistribution.plans.planner import MOST_ELEMENTS
 from spmdsim.wrong_calls import explained
 
@@ -179,7 +179,13 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
         if mesh_or_ranks > MOST_RANKS:
             raise InputError(f"{mesh_or_ranks:,} ranks cannot be used; at most {MOST_RANKS:,}")
         return mesh_or_ranks
-    return mesh_or_ranks.size if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks[0].size
+    meshes = [mesh_or_ranks] if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks
+    if not isinstance(meshes, Sequence) or not meshes or not all(isinstance(mesh, Mesh) for mesh in meshes):
+        raise UsageTypeError(
+            f"search: mesh_or_ranks must be a mesh, a list of meshes or a number of ranks, got {mesh_or_ranks!r}"
+        )
+    size: int = meshes[0].size
+    return size
 
 
 def candidate_meshes(

@@ -22,6 +22,7 @@ from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, elements_hel
 from spmdsim.worlds.programs import Posted
 from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.recorder import programs
+from spmdsim.wrong_calls import explained
 
 __all__ = ["backward", "clip", "global_norm"]
 
@@ -300,6 +301,7 @@ def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], slopes:
             )
 
 
+@explained
 def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
     """Root of the sum of squares of all gradients, the same on every rank.
 
@@ -331,6 +333,7 @@ def squared_modulus(x: Tensor) -> Tensor:
     return ops.real(ops.multiply(x, ops.conjugate(x))) if x.dtype.kind == "c" else ops.multiply(x, x)
 
 
+@explained
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
     """Scale all gradients down together so that their global norm is at most ``largest``.
 

@@ -134,6 +134,7 @@ class Uniform(Pictured):
         return np.asarray((uniform_block(index, shape, dtype, seed) * 2 - 1) * bound, dtype)
 
 
+@explained
 class Parameter(Pictured):
     """A trainable tensor that takes no memory until a world is known.
 

@@ -21,6 +21,7 @@ INDICES = {
     "a mask of rows": np.arange(7) % 2 == 0,
     "a mask": np.arange(35).reshape(7, 5) % 4 == 1,
     "none": np.zeros(0, int),
+    "a row": np.array(-2),
 }
 LAYOUTS = [(("a", "b"), None), ("b", "a"), (None, None)]
 
@@ -29,7 +30,7 @@ def tensor_of_ids(mesh, world, entry):
     if not isinstance(entry, (list, np.ndarray)) or np.asarray(entry).dtype == bool:
         return entry
     ids = np.array(entry)
-    return Tensor.from_global(ids, mesh("a", *[None] * (ids.ndim - 1)), world)
+    return Tensor.from_global(ids, mesh(*["a", None, None][: ids.ndim]), world)
 
 
 @pytest.mark.ranks(4)
@@ -61,6 +62,14 @@ def test_places_named_several_times_as_numpy(name, world):
             x[written] = Tensor.from_global(values, mesh(*[None] * values.ndim), world)
             np.testing.assert_array_equal(x.full(), expected)
             np.testing.assert_array_equal(x[written].full(), expected[index])
+
+
+@pytest.mark.ranks(2)
+def test_one_id_is_added_at(world):
+    layout = Mesh((2,), ("a",))("a", None)
+    x = Tensor.from_global(np.zeros((4, 3)), layout, world)
+    for ids in (2, np.array(2), Tensor.from_global(np.array(2), layout.mesh(), world)):
+        np.testing.assert_array_equal(ops.scatter_add(x, ids, [1, 2, 3]).full()[2], [1, 2, 3])
 
 
 @pytest.mark.ranks(2)

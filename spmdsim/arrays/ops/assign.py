@@ -285,7 +285,7 @@ def changed_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> T
         name: the call, for errors.
     """
     entries = without_masks(index if isinstance(index, tuple) else (index,))
-    entries = [np.asarray(entry) if isinstance(entry, list) else entry for entry in entries]
+    entries = [np.asarray(entry)[()] if isinstance(entry, (list, np.ndarray)) else entry for entry in entries]
     if not any(isinstance(entry, (np.ndarray, Tensor)) for entry in entries):
         return setitem(x, tuple(entries), FUNCTIONS[kind](getitem(x, tuple(entries)), value))
     parts, y, looked = parted(x, entries)

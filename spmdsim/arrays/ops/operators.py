@@ -134,10 +134,12 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except FOREIGN as error:
+        except (SpmdError, *FOREIGN) as error:
             if isinstance(error, TypeError) and is_of_the_call(error):
                 raise wrong_arguments(function, args, kwargs, error) from None
             require_tensors(function.__name__, error, (*args, *kwargs.values()))
+            if isinstance(error, SpmdError) and "operator" in error.facts:
+                error.facts["operator"] = function.__name__
             raise
 
     return called

@@ -116,6 +116,8 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
     if not -x.ndim <= dim < x.ndim:
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
     index = [*[slice(None)] * (dim % x.ndim), ids if isinstance(ids, Tensor) else np.asarray(ids)]
+    if not np.ndim(ids):  # type: ignore[arg-type]
+        index[-1] = as_operand(index[-1], x)
     return scattered(x, parted(x, index)[2], values, "add", "scatter_add")
 
 
