@@ -600,7 +600,7 @@ def test_arguments_that_no_program_can_take_are_refused(world):
     with pytest.raises(UsageTypeError, match=r"gradients end where it begins: give it the .detach\(\) of"):
         compiled(x * 2)
     with pytest.raises(
-        UsageTypeError, match=r"values that can be hashed, but got a ndarray; make a tensor of it"
+        UsageTypeError, match=r"values that can be hashed, but got an array; make a tensor of it"
     ):
         compiled(x, np.ones(4))
 
@@ -783,7 +783,9 @@ def test_keys_that_are_equal_but_not_the_same(world):
 @pytest.mark.ranks(2)
 def test_numbers_of_numpy_are_numbers(world):
     x = Tensor.from_global(np.ones(2, np.float32), Mesh((2,), ("x",))("x"), world)
-    times = spmdsim.compile(lambda x, factor: (x * factor, x * np.float32(3), x + np.int64(1)))
+    times = spmdsim.compile(
+        lambda x, factor: (x * factor, x * np.float32(3), x + np.int64(1), np.float32(1) < x * 2)
+    )
     for factor in (np.float32(2), np.int64(4), np.bool_(True), np.float64(0.5), np.float32(8)):
         for _ in range(2):
             results = times(x, factor)
@@ -821,3 +823,19 @@ def test_results_keep_the_class_of_a_dialects_tensors():
     doubled = spmdsim.compile(lambda x: x * 2)
     x = paddle.to_tensor(np.ones(3, np.float32))
     assert {type(doubled(x)) for _ in range(3)} == {type(x * 2)}
+
+
+def test_arguments_of_dialects_that_are_no_tensors_are_refused():
+    import spmdsim.dialects.mindspore as ms
+    import spmdsim.dialects.oneflow as flow
+
+    doubled = spmdsim.compile(lambda x: x * 2)
+    with LockStep(2):
+        x = flow.tensor(np.ones(4), flow.placement("cpu", [0, 1]), flow.sbp.split(0))
+        with pytest.raises(
+            UsageTypeError, match=r"takes tensors of spmdsim, but got a GlobalTensor; give it its \.value"
+        ):
+            doubled(x)
+        assert (doubled(x.value).full() == 2).all()
+        with pytest.raises(UsageTypeError, match="but got an array; make a tensor of it"):
+            doubled(ms.Tensor(np.ones(4)))

@@ -25,6 +25,7 @@ from spmdsim.arrays.numpy_names import arrangement, calculation, element_functio
 from spmdsim.arrays.numpy_names.view_functions import as_view
 from spmdsim.arrays.operands import array_operands, counted_dim
 from spmdsim.arrays.ops.assign import FUNCTIONS, changed_at
+from spmdsim.arrays.ops.declare import COMPARISONS
 from spmdsim.arrays.ops.scans import running_extreme
 from spmdsim.arrays.ops.selecting import flattened
 from spmdsim.errors import UsageTypeError
@@ -154,6 +155,8 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
     """Apply a function of elements, or reduce by one, as ``__array_ufunc__`` requires."""
     name = function.__name__
     if method == "__call__":
+        if function in COMPARISONS:  # NumPy makes an array of a number of its own types before it compares
+            inputs = tuple(x[()] if type(x) is np.ndarray and not x.ndim else x for x in inputs)
         result = _called(name, f"np.{name}", inputs, options)
         _check_type(f"np.{name}", inputs, result, options.get("dtype"))
     elif method == "reduce" and name in REDUCED:

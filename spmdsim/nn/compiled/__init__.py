@@ -111,11 +111,17 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
         return frozenset, frozenset(_key(part, [], name) for part in value)
     if isinstance(value, (float, complex, np.inexact)):  # 0.0 and -0.0 are equal, a nan is not even itself
         return type(value), repr(value)
+    if isinstance(getattr(value, "__dict__", {}).get("value"), Tensor):  # such as OneFlow's tensors
+        raise UsageTypeError(
+            f"{name} is compiled, and takes tensors of spmdsim, but got a {type(value).__name__}; give it its .value, and "
+            "call the operators of spmdsim.ops"
+        )
     try:
         hash(value)
     except TypeError:
+        kind = "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise UsageTypeError(
-            f"{name} is compiled, and takes tensors and values that can be hashed, but got a {type(value).__name__}; "
+            f"{name} is compiled, and takes tensors and values that can be hashed, but got {kind}; "
             "make a tensor of it with Tensor.from_global"
         ) from None
     # Values of these types are equal although a function can tell them apart, as range(1, 1) and range(5, 5).
