@@ -148,8 +148,6 @@ def pytest_runtest_setup(item):
     if fleet := sys.modules.get("spmdsim.dialects.paddle.fleet"):  # fleet.init was not called yet
         fleet._joined[0] = False
         fleet._degrees.update(dp_degree=0, mp_degree=0)
-    if tensors := sys.modules.get("spmdsim.dialects.mindspore.tensors"):  # memory has no limit
-        tensors._limit[0] = None
 
 
 @pytest.fixture(scope="session")

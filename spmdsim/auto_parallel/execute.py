@@ -17,7 +17,7 @@ from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured, record_call, shape_and_dtype
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.search_result import SearchResult, load_choice
+from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.layout.element_type import element_type
@@ -29,7 +29,6 @@ from spmdsim.worlds.trace import record
 from spmdsim.worlds.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.programs.graph import Graph
     from spmdsim.worlds.base import World
     from spmdsim.worlds.trace import Trace
 
@@ -145,9 +144,6 @@ class Parallelised:
     The first call with new shapes runs as it is, is recorded and searched; later calls run with what was found.
     """
 
-    #: A file of strategies that take the place of a search, if there is one.
-    load: str = ""
-
     def __init__(self, function: Program, method: str = "auto", settings: Settings | None = None) -> None:
         self.function, self.method, self.settings = function, method, settings
         self._results: dict[tuple[Any, ...], SearchResult] = {}
@@ -163,18 +159,8 @@ class Parallelised:
             with watching(Applied(earlier)):
                 return self.function(*arguments)
         result, graph, ranks = record_call(self.function, *arguments)
-        self._results[_key(arguments)] = self._answer(graph, ranks)
+        self._results[_key(arguments)] = search(graph, ranks, method=self.method, settings=self.settings)
         return result
-
-    def _answer(self, graph: Graph, ranks: int) -> SearchResult:
-        if not self.load:
-            return search(graph, ranks, method=self.method, settings=self.settings)
-        choice = load_choice(self.load, graph)
-        if choice.mesh.size != ranks:
-            raise InputError(
-                f"{self.load} is of {many(choice.mesh.size, 'rank')}, but {many(ranks, 'is', 'are')} running"
-            )
-        return SearchResult(choice, self.settings or Settings(), f"file {self.load}")
 
 
 def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -145,22 +143,6 @@ def test_callbacks_are_told_as_there(world, capsys):
         some = _Notes(stop=3)
         model.train(5, rows, callbacks=some)
         assert some.seen[-2:] == [(2, 3, 2, 5), "end"]
-
-
-@pytest.mark.ranks(2)
-def test_parameters_that_are_not_trained_are_written_too(world, tmp_path):
-    file = world.gather_objects([str(tmp_path / "all.json")] * len(world.ranks))[0]
-    with use_world(world):
-        fixed = ms.Parameter(X.T.copy(), name="fixed", requires_grad=False)
-        for told in (False, True):
-            net = AutoParallel(lambda x: ops.MatMul()(x, fixed))
-            net.save_param_strategy_file(file)
-            if told:
-                net.disable_strategy_file_only_for_trainable_params()
-            net(ms.Tensor(X))
-            world.barrier()
-            assert not told or "fixed" in Path(file).read_text()
-            world.barrier()
 
 
 SAID = {

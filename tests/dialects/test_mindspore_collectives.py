@@ -125,33 +125,6 @@ def test_two_groups_at_a_time(world):
         comm.release()
 
 
-@pytest.mark.ranks(RANKS)
-def test_neighbours_of_a_ring(world):
-    def after(rank):
-        return [(rank + 1) % RANKS]
-
-    def before(rank):
-        return [(rank - 1) % RANKS]
-
-    with use_world(world):
-        if len(world.ranks) == 1:
-            after, before = after(world.ranks[0]), before(world.ranks[0])
-        exchange = ops.NeighborExchange(after, before, ([8, 4],), ([8, 4],), ms.float64)
-        with record() as trace:
-            (result,) = exchange((held(world),))
-        assert trace.nbytes(world.ranks[0]) == 8 * 4 * 8
-        for rank, shard in zip(world.ranks, result.shards):
-            np.testing.assert_array_equal(shard, HELD[(rank - 1) % RANKS])
-        with pytest.raises(
-            InputError, match=r"is to receive float64 \(2, 4\), but was sent float64 \(8, 4\)"
-        ):
-            ops.NeighborExchange(after, before, ([2, 4],), ([8, 4],), ms.float64)((held(world),))
-        with pytest.raises(InputError, match=r"1 are sent and 0 received|0 are sent and 1 received"):
-            ops.NeighborExchange([1], [0], ([8, 4],), ([8, 4],), ms.float64)((held(world),))
-        with pytest.raises(InputError, match="do not fit tensors of shapes"):
-            ops.NeighborExchange(after, before, ([8, 4],), ([4, 4],), ms.float64)((held(world),))
-
-
 UP = np.random.default_rng(1).integers(1, 9, (RANKS, 8, 4)).astype(np.float64)
 
 #: What comes back to each rank's own tensor, by the gradients (UP) of what each rank holds afterwards.
@@ -230,7 +203,6 @@ def test_groups_and_operators_that_cannot_be(world):
         (lambda: ops.AlltoAll(2, "0", 1), UsageTypeError, "split_dim is an integer"),
         (lambda: ops.Broadcast(5)((np.ones(2),)), InputError, r"root_rank 5 is not among the group's ranks \[0, 1\]"),
         (lambda: ops.Broadcast(0)(np.ones(2)), UsageTypeError, "Broadcast takes a tuple of tensors"),
-        (lambda: ops.NeighborExchange(1, [1], (), (), ms.float32)((np.ones(2),)), UsageTypeError, "send_rank_ids is a list"),
     ]  # fmt: skip
     with use_world(world):
         comm.release()

@@ -109,7 +109,7 @@ __getattr__ = declare_modules(__name__, {
         "transform_checkpoints load_distributed_checkpoint convert_checkpoints": "load_checkpoint, of any layout",
     }),
     "parallel.auto_parallel": ModuleWords({"AutoParallel numbers": "auto_parallel"}),
-    "runtime": ModuleWords({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}),
+    "runtime": ModuleWords({"set_memory": "tensors"}),
     "train": ModuleWords(*_TRAINING),
     "train.callback": ModuleWords(*_TRAINING, hidden=True),
     "train.model": ModuleWords(*_TRAINING, hidden=True),

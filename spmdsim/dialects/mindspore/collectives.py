@@ -224,66 +224,6 @@ def _broadcast(group: CallGroup, root: int) -> Tensor:
     return group.result(group.sent(root, group.layout()), back)
 
 
-def neighbor_exchange(groups: list[CallGroup], attrs: Attrs) -> Sequence[Tensor]:
-    """Each rank holds what its neighbours sent to it.
-
-    In lock step one program is that of all ranks: the numbers of ranks are functions of the rank there.
-    """
-    ranks, world = get_process_group_ranks(attrs["group"]), current_world()
-    first = member(ranks, attrs["group"])
-    sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
-    kind, shapes = np.dtype(attrs["recv_type"]), [tuple(shape) for shape in attrs["recv_shapes"]]
-    mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in ranks}
-    sizes = [group.shape for group in groups]
-    fits = [tuple(shape) for shape in attrs["send_shapes"]] == sizes
-    if not fits or any(len(to) != len(groups) for to, _ in mine.values()):
-        asked = f"send_shapes {attrs['send_shapes']} and send_rank_ids {mine[first][0]}"
-        raise InputError(f"NeighborExchange: {asked} do not fit tensors of shapes {sizes}")
-    told = world.gather_on(ranks, mine) if len(mine) < len(ranks) else dict.fromkeys(ranks, mine)
-    every = {rank: pair for pairs in told.values() for rank, pair in pairs.items()}
-    _check_matched(every)
-    received: dict[tuple[int, int], Any] = {}
-    for source in ranks:
-        for k, target in enumerate(every[source][0]):
-            place = every[target][1].index(source)
-            layout = Layout.replicated(Mesh((1,), (AXIS,), [target]), len(shapes[place]))
-            if {source, target} & {*world.ranks}:
-                sent = groups[k].sent(source, layout)
-                if target in world.ranks:
-                    received[target, place] = sent.held[world.ranks.index(target)]
-    return [_received(groups[0], received, place, shape, kind) for place, shape in enumerate(shapes)]
-
-
-def _received(group: CallGroup, received: Any, place: int, shape: tuple[int, ...], kind: np.dtype) -> Tensor:
-    arrays = [received.get((rank, place), np.empty((0,), kind)) for rank in group.world.ranks]
-    for rank, x in zip(group.world.ranks, arrays):
-        if rank in group.mesh and (x.shape != shape or x.dtype != kind):
-            sent = f"was sent {x.dtype.name} {x.shape}"
-            raise InputError(f"NeighborExchange: rank {rank} is to receive {kind.name} {shape}, but {sent}")
-    layout = Layout(group.mesh, [AXIS, *[None] * (len(shape) - 1)])
-    return group.tensor_of(Meta.of(layout, (group.size * shape[0], *shape[1:]), kind), arrays, shape)
-
-
-def _neighbours(ranks: Any, what: str) -> Callable[[int], list[int]]:
-    if not callable(ranks) and not isinstance(ranks, (list, tuple)):
-        raise UsageTypeError(
-            f"NeighborExchange: {what} is a list of ranks, or a function of the rank, not {ranks!r}"
-        )
-    return lambda rank: list(ranks(rank) if callable(ranks) else ranks)
-
-
-def _check_matched(every: dict[int, tuple[list[int], list[int]]]) -> None:
-    """Refuse a message that is not received, and the reverse."""
-    sent = sorted((source, target) for source, (to, _) in every.items() for target in to)
-    wanted = sorted((source, target) for target, (_, of) in every.items() for source in of)
-    if sent != wanted or len({*sent}) != len(sent):
-        odd = next(iter({*sent} ^ {*wanted}), (sent or wanted)[0])
-        raise InputError(
-            f"NeighborExchange: every rank receives once from each that sends to it, but from rank {odd[0]} to rank {odd[1]} "
-            f"{sent.count(odd)} are sent and {wanted.count(odd)} received"
-        )
-
-
 def called(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]:
     """What a primitive runs: the collective of what its ranks hold."""
     return lambda primitive, operands, attrs: collective(

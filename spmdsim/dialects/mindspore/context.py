@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_whole
-from spmdsim.dialects.mindspore.tensors import held
+from spmdsim.dialects.mindspore.tensors import dressed
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
@@ -88,9 +88,6 @@ class Parallel:
     gradients_mean: bool = False  # a parameter's gradient is the mean over the ranks that hold the same slice
     loss_repeated_mean: bool = True  # a loss that all ranks compute whole counts once, not once per rank
     sharing: Sharing | None = None  # how parameters are shared out among the ranks that need the same slice
-    #: Where parameters lie, by name, whatever their operators want (``load_param_strategy_file``).
-    slices: Mapping[str, Layout] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict, compare=False)  # those that were used, by name
 
     def factor(self, loss: Tensor) -> int:
         """How often the global loss counts in what is differentiated."""
@@ -146,7 +143,7 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
             f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
             "for both": facts[other][2] != checksum,
         })  # fmt: skip
-    return held(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
+    return dressed(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
 
 
 #: The settings of the programs that are running, the innermost last.

@@ -351,8 +351,6 @@ ROWS = (
     _collective("AllGather", called(collectives.all_gather)),
     _collective("ReduceScatter", called(collectives.reduce_scatter), "op='sum', "),
     _collective("AlltoAll", called(collectives.all_to_all), "split_count, split_dim, concat_dim, "),
-    _collective("NeighborExchange", called_with_several(collectives.neighbor_exchange),
-                "send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, "),
     _collective("Broadcast", called_with_several(collectives.broadcast), "root_rank, "),
     OperatorRow("", strategies="data", of_strategies="shapes", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip

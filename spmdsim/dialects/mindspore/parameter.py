@@ -20,7 +20,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
-from spmdsim.dialects.mindspore.tensors import CountedTensor, ParameterValue, held, host, type_name
+from spmdsim.dialects.mindspore.tensors import GlobalTensor, ParameterValue, dressed, host, type_name
 from spmdsim.dialects.missing import expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
@@ -186,16 +186,14 @@ class Parameter(CoreParameter):
     def place(self, layout: Layout) -> CoreTensor:
         """The value; filled in this layout if it has none yet. Where it is kept in smaller pieces they are gathered."""
         settings = parallel()
-        if settings is not None:
-            settings.parameters[self.name] = self
         if not self.is_init:
-            self.used = self.layout = layout if settings is None else settings.slices.get(self.name, layout)
+            self.used = self.layout = layout
             self.layout.check_shape(self.shape)
             self._sharing = None if settings is None else settings.sharing
             if self._sharing is not None and self.parallel_optimizer:
                 self.layout = self._sharing.stored(self.used, self.shape, self.dtype.itemsize)
             self.materialise(current_world(), self._seed)
-            self.tensor = held(self.value, ParameterValue)
+            self.tensor = dressed(self.value, ParameterValue)
         value: CoreTensor = self.value
         value.requires_grad = self.requires_grad and has_gradient(value.dtype)
         if self._sharing is None or self.layout is self.used:
@@ -205,7 +203,7 @@ class Parameter(CoreParameter):
     def assign(self, tensor: CoreTensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
         super().assign(tensor)
-        self.tensor = held(self.value, ParameterValue)
+        self.tensor = dressed(self.value, ParameterValue)
 
     def as_operand(self, like: CoreTensor) -> CoreTensor:
         """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""
@@ -300,9 +298,9 @@ class Again(Sequence[Any]):
 
 def _gathered(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
     """A parameter's value where its operator wants it; what the levels mean: :class:`context.Sharing`."""
-    moved = held(value.to(layout))
+    moved = dressed(value.to(layout))
     if level == 1 and moved.requires_grad:
-        whole = CountedTensor(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
+        whole = GlobalTensor(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
         whole.node = GradientMove(moved, layout)
         return whole
     if level == 3:
@@ -315,7 +313,7 @@ def finished(operands: Sequence[CoreTensor], results: Any) -> Any:
     for operand in operands:
         if isinstance(operand.held, Again):
             operand.held.drop()
-    return tuple(map(held, results)) if isinstance(results, tuple) else held(results)
+    return tuple(map(dressed, results)) if isinstance(results, tuple) else dressed(results)
 
 
 # -- mindspore.Tensor ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
 from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
-from spmdsim.dialects.mindspore.tensors import CountedTensor, host
+from spmdsim.dialects.mindspore.tensors import GlobalTensor, host
 from spmdsim.dialects.missing import DialectObject
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
@@ -38,7 +38,7 @@ def place(operand: Any, layout: Layout) -> Tensor:
     if isinstance(operand, Parameter):
         return operand.place(layout)
     world = current_world()
-    return CountedTensor.from_global(whole(operand, world), layout, world)
+    return GlobalTensor.from_global(whole(operand, world), layout, world)
 
 
 def to_tensor(operand: Any) -> Tensor:

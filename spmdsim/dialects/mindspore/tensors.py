@@ -1,4 +1,4 @@
-"""Tensors of MindSpore's programs: whole arrays before an operator takes its piece, and global ones whose memory counts.
+"""Tensors of MindSpore's programs: whole arrays before an operator takes its piece, and global ones.
 
 Functions of ``ops`` are methods under the same name. What has other arguments as a method is written out. They print as
 ``mindspore/core/ir/tensor.cc`` does: ``repr`` as ``Tensor(shape=[2], dtype=Float32, value= [...])``, ``str`` as numpy's
@@ -7,12 +7,10 @@ arrays. Of a tensor of which ranks hold parts, a rank shows those that it has, a
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.host import HostTensor, ends, known_values, nested
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.missing import expand_words, not_covered, refuse
-from spmdsim.errors import InputError, SpmdError, UsageTypeError, many
+from spmdsim.errors import InputError, UsageTypeError
 
 float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
 int8, int16, int32, int64 = map(np.dtype, ("i1", "i2", "i4", "i8"))
@@ -152,36 +150,15 @@ def host(data: Any, dtype: Any = None) -> Array:
     return array
 
 
-# -- how much memory a rank may take: ``mindspore.runtime`` --------------------------------------------------------
-#
-# What a rank holds is counted in the largest piece that any rank has, so that all ranks say the same: values of parameters,
-# the inputs of networks, results of operators, all gradients and the state of optimisers, as long as anything refers to
-# them. An optimiser's new values take the places of the old ones.
-
-GB = 2**30
-#: What is MindSpore's default, and no limit here.
-UNLIMITED = "1024GB"
+#: A size of memory.
 _SIZE = re.compile(r"(\d+\.?\d*|0?\.\d+)GB")
-#: The limit in bytes, if there is one, and what is held.
-_limit: list[int | None] = [None]
-_held, _peak = [0], [0]
-#: The arrays that are counted, by identity.
-_counted: set[int] = set()
-
-
-class OutOfMemory(SpmdError, RuntimeError):
-    """A rank would hold more than it may."""
-
-
-class ReservedBytes:
-    """What is counted as long as it lives, whatever arrays take turns in it."""
 
 
 def set_memory(
-    init_size: str = "2GB", increase_size: str = "2GB", max_size: str = UNLIMITED, optimize_level: str = "O0",
+    init_size: str = "2GB", increase_size: str = "2GB", max_size: str = "1024GB", optimize_level: str = "O0",
     huge_page_reserve_size: str = "0GB",
 ) -> None:  # fmt: skip
-    """Limit what a rank holds to ``max_size``, such as ``"28GB"``; the other arguments are checked, and change nothing.
+    """Check the sizes, such as ``"28GB"``, and do no more: arrays live in the memory of the CPU.
 
     A size that is no str is a TypeError, another text, or another level than ``O0`` or ``O1``, a ValueError.
     """
@@ -192,58 +169,14 @@ def set_memory(
         fits = _SIZE.fullmatch(value) and (name not in sizes or float(value[:-2]))
         refuse({f"{name} is a size such as '2GB' or '0.5GB', not {value!r}": not fits})
     refuse({f"optimize_level is 'O0' or 'O1', not {optimize_level!r}": optimize_level not in ("O0", "O1")})
-    _limit[0] = None if max_size == UNLIMITED else int(float(max_size[:-2]) * GB)
 
 
-def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> None:
-    """Count a rank's array, of this shape on the rank that holds most, as long as anybody refers to it; or OutOfMemory."""
-    if _limit[0] is None or id(array) in _counted:
-        return
-    size = math.prod(shape) * dtype.itemsize
-    if _held[0] + size > _limit[0]:
-        raise OutOfMemory(
-            f"out of memory: max_size is {many(_limit[0], 'byte')} per rank, of which "
-            f"{many(_held[0], 'is', 'are')} held and {many(size, 'more is', 'more are')} "
-            f"needed for {what}; nearest: a larger max_size, or more cuts"
-        )
-    _held[0] += size
-    _peak[0] = max(_peak[0], _held[0])
-    _counted.add(id(array))
-    finalize(array, _released, id(array), size)
-
-
-def _released(array: int, size: int) -> None:
-    _held[0] -= size
-    _counted.discard(array)
-
-
-def memory_allocated() -> int:
-    """Bytes that a rank holds, counted since :func:`set_memory` set a limit."""
-    return _held[0]
-
-
-def max_memory_allocated() -> int:
-    """The most bytes that a rank has held since the limit was set, or since :func:`reset_peak_memory_stats`."""
-    return _peak[0]
-
-
-def reset_peak_memory_stats() -> None:
-    """Forget what was held most."""
-    _peak[0] = _held[0]
-
-
-class CountedTensor(Tensor):
-    """A tensor of a MindSpore program: what ranks hold of it counts, and so do the results and gradients of operators on it."""
+class GlobalTensor(Tensor):
+    """A tensor of a MindSpore program, with MindSpore's words; so are the results and gradients of operators on it."""
 
     __slots__ = ()
 
     has_views = False
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        if _limit[0] is not None and self.held and not isinstance(self.held[0], np.generic):
-            what = f"a tensor of shape {self.shape} on {self.layout.mesh}"
-            reserve(self.held[0], self.layout.largest_shape(self.shape), self.meta.held, what)
 
     __getattr__ = method
 
@@ -270,7 +203,7 @@ class CountedTensor(Tensor):
         return super().mean(*args, **ours)
 
 
-class ParameterValue(CountedTensor):
+class ParameterValue(GlobalTensor):
     """A parameter's value, which MindSpore's programs call for: ``parameter.value()``."""
 
     __slots__ = ()
@@ -280,10 +213,10 @@ class ParameterValue(CountedTensor):
         return self
 
 
-def held(tensor: Tensor, kind: type[CountedTensor] = CountedTensor) -> CountedTensor:
-    """The tensor, counted until nobody holds its pieces any more; a RuntimeError if ranks would hold more than they may."""
+def dressed(tensor: Tensor, kind: type[GlobalTensor] = GlobalTensor) -> GlobalTensor:
+    """Return the tensor with MindSpore's words."""
     if isinstance(tensor, kind):
         return tensor
-    counted = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
-    counted.node, counted.output, counted.grad = tensor.node, tensor.output, tensor.grad
-    return counted
+    result = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
+    result.node, result.output, result.grad = tensor.node, tensor.output, tensor.grad
+    return result

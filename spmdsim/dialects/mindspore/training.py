@@ -18,12 +18,12 @@ from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
-from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
+from spmdsim.dialects.mindspore.tensors import dressed
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import flat, renamed
 from spmdsim.errors import InputError, UsageTypeError, many
-from spmdsim.layout.element_type import accumulator, has_gradient
+from spmdsim.layout.element_type import has_gradient
 
 Positions = int | Sequence[int] | None
 Weights = Sequence[Parameter] | Parameter | None
@@ -98,7 +98,7 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
     leaf: Tensor | None = source if isinstance(source, Tensor) else source.tensor
     gradient = None if leaf is None else leaf.grad
     if gradient is not None:
-        return held(gradient if times == 1 else ops.multiply(gradient, times))
+        return dressed(gradient if times == 1 else ops.multiply(gradient, times))
     if not has_gradient(source.dtype):
         return None
     world, shape = current_world(), source.shape
@@ -107,7 +107,7 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
     )  # a parameter stays without a place
     make = np.zeros if world.has_data else world.empty
     shards = [make(layout.local_shape(shape, rank), source.dtype) for rank in world.ranks]
-    return held(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
+    return dressed(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
 
 
 def _leaf(operand: Any) -> Tensor:
@@ -141,7 +141,6 @@ class Optimizer(DialectObject, nn.Optimiser):
             "optimiser per group": bool(other),
         })  # fmt: skip
         self.learning_rate, self.global_step = rate, 0
-        self._room: dict[int, list[ReservedBytes]] = {}
         super().__init__(trained, self.get_lr(), **options)
 
     def get_lr(self) -> float:
@@ -185,12 +184,6 @@ class Optimizer(DialectObject, nn.Optimiser):
         return f"{type(self).__name__}<>"
 
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
-        if id(parameter) not in self._room:
-            self._room[id(parameter)] = rooms = [ReservedBytes() for _ in range(self.slots)]
-            layout, kind = self.state_layout(parameter), accumulator("sum", parameter.dtype)
-            for room in rooms:
-                what = f"the optimiser's state of {parameter.name}, of shape {parameter.shape}"
-                reserve(room, layout.largest_shape(parameter.shape), kind, what)
         decay = self.weight_decay
         if "beta" in parameter.name or "gamma" in parameter.name:
             self.weight_decay = 0.0  # as MindSpore does where parameters stand in no groups
