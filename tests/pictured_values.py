@@ -95,7 +95,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "why not": lambda: pictured("search").why("fc0", ((2, 4), (4, 1))),
     "settings": lambda: pictured("search").settings,
     "graph": lambda: pictured("search").graph,
-    "frontier": lambda: frontier(pictured("graph"), 4, pictured("settings")),
+    "frontier": lambda: frontier(pictured("graph"), 2, pictured("settings")),
     "trade-off": lambda: pictured("frontier")[0],
     "grid of a product": lambda: best_grid(64, 64, 64, 8),
     "simulated run": lambda: simulate(ranks_program, 4, trace=True),
