@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,10 +78,7 @@ class ExchangeCounts:
         return sources - (self.owned > 0)
 
     def _count_few_messages(self) -> np.ndarray:
-        """Count messages if replicas share what they send: ``n`` boxes are one line that ``k`` replicas cut into equal shares.
-
-        A box overlaps at most ``1 + ceil((k - gcd(k, n)) / n)`` shares.
-        """
+        """Count messages if replicas share what they send."""
         groups, blocks = apart(self._ends), self._blocks
         needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
         needs &= (_intersect(self._old[..., None], self._new[:, :, None]) > 0).all(axis=0)
@@ -93,8 +90,7 @@ class ExchangeCounts:
             messages = needs.sum(axis=0)
             return messages
         boxes = needs.sum(axis=1)
-        senders = 1 - (np.gcd(blocks.replicas, boxes) - blocks.replicas) // np.maximum(boxes, 1)
-        messages = senders @ needs // blocks.replicas
+        messages = senders_of(blocks.replicas, boxes) @ needs // blocks.replicas
         return messages
 
     @property
@@ -114,6 +110,15 @@ class ExchangeCounts:
 
 
 exchange_counts = lru_cache(maxsize=4096)(ExchangeCounts)
+
+
+def senders_of(replicas: int, boxes: Any) -> Any:
+    """Return the number of replicas from which the receiver of a box receives at most: of a number of boxes, or of an array.
+
+    The boxes are one line that ``k`` replicas cut into equal shares. One of ``n`` boxes overlaps at most
+    ``1 + ceil((k - gcd(k, n)) / n)`` shares.
+    """
+    return 1 - (np.gcd(replicas, boxes) - replicas) // np.maximum(boxes, 1)
 
 
 class SourceBlocks(NamedTuple):
@@ -174,9 +179,8 @@ def busiest_counts(ends: Ends) -> BusiestCounts | ExchangeCounts:
     >>> busiest_counts(Ends(mesh, (("a",), ()), mesh, ((), ("a",)), (512, 1024)))
     BusiestCounts(most_received=2040, most_messages=255, most_sent=2040.0)
     """
-    if ends.have.size > FEW_RANKS and _is_nested(ends):
-        return _nested_counts(ends)
-    return exchange_counts(ends)  # which counts messages and senders only if they are asked for
+    counts = _nested_counts(ends) if _is_nested(ends) else None
+    return counts or exchange_counts(ends)  # which counts messages and senders only if they are asked for
 
 
 def _is_nested(ends: Ends) -> bool:
@@ -196,8 +200,8 @@ def _is_nested(ends: Ends) -> bool:
     return True
 
 
-def _nested_counts(ends: Ends) -> BusiestCounts:
-    """Return the counts of an exchange with nested blocks.
+def _nested_counts(ends: Ends) -> BusiestCounts | None:
+    """Return the counts of an exchange with nested blocks; None if replicas share unequal numbers of boxes.
 
     The two blocks of a rank in a dimension are nested, one in the other, or those of some rank have no common element. So what
     the busiest rank owns already is a product of lengths, or nothing. A source block is asked for by all target blocks in it,
@@ -206,13 +210,14 @@ def _nested_counts(ends: Ends) -> BusiestCounts:
     have, src, _, dst, shape = ends
     split = {axis for entry in src for axis in entry}
     needed = {axis for entry in dst for axis in entry}
-    owned = wanted = held = kept = messages = 1
+    owned = wanted = held = kept = messages = box = 1
     for size, before, after in zip(shape, src, dst):
         old, new = size // have.axis_size(*before), size // have.axis_size(*after)
         count = common_axes(before, after)
         removed, added = before[count:], after[count:]
         owned *= 0 if removed and added else min(old, new)
         held, wanted, messages = held * old, wanted * new, messages * max(new // old, 1)
+        box *= min(old, new)
         if added and not removed:
             kept *= new * have.axis_size(*[axis for axis in added if axis not in split])
         elif removed and added and not split.isdisjoint(added):
@@ -222,5 +227,9 @@ def _nested_counts(ends: Ends) -> BusiestCounts:
     untouched = prod([size for axis, size in have.size_of.items() if axis not in split | needed])
     copies = have.size // (have.axis_size(*needed) * untouched)
     replicas = have.size // (have.axis_size(*split) * untouched)
-    demand = held * copies - kept
-    return BusiestCounts(wanted - owned, messages - (owned > 0), demand / replicas)
+    demand, senders = held * copies - kept, 1
+    if replicas > 1 and have.size <= FEW_RANKS:
+        if not kept:
+            return None
+        senders = int(senders_of(replicas, demand // box))
+    return BusiestCounts(wanted - owned, (messages - (owned > 0)) * senders, demand / replicas)
