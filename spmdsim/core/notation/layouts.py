@@ -61,12 +61,12 @@ MOST_RANKS = 1 << 24
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer, and no truth value."""
+    """Return True if a value is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
-    """The sizes of a shape, or other numbers, as Python's integers.
+    """Return the sizes of a shape, or other numbers, as Python's integers.
 
     >>> integers([3, True])
     (3, 1)
@@ -141,7 +141,7 @@ def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tupl
 
 
 def listed(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> str:
-    """Ranks in a line; of many the ends, and a number that only the same ranks in the same order have."""
+    """Return ranks as one line of text; of many ranks the ends and a checksum of their order."""
     if len(ranks) <= 24:
         return str(words(ranks))
     ends = ", ".join(map(str, ranks[:3]))
@@ -160,14 +160,14 @@ def check_reduction(op: object) -> None:
 def layout_arguments(
     mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]:
-    """Per dim the axes that split it, and the partial axes with their reductions; a LayoutError says what fits no layout."""
+    """Return the axes that split each dim, and the partial axes with their reductions. Raise LayoutError."""
     entries, waiting = tuple(map(_axes_of_dim, dims)), _partial_axes_of(mesh, partial)
     _check_axes(mesh, entries, waiting)
     return entries, waiting
 
 
 def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The axes that split a dim, from a name, names or None."""
+    """Return the axes that split a dim, from a name, names or None."""
     if entry in (None, (), "None"):
         return ()
     if isinstance(entry, str):
@@ -302,7 +302,7 @@ class LayoutFacts(Pictured):
 
     @classmethod
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
-        """The layout with a placement per mesh axis, those on one dim nested in mesh order; LayoutError if they do not fit."""
+        """Return the layout with a placement per mesh axis, nested in mesh order; LayoutError if they do not fit."""
         count = len(mesh.axes)
         if len(placements) != count:
             raise LayoutError(f"mesh {mesh} takes {many(count, 'placement')}, not {len(placements)}")
@@ -329,7 +329,7 @@ class LayoutFacts(Pictured):
         return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
 
     def with_partial(self, partial: PartialLike = ()) -> Layout:
-        """The same splits with other pending axes (none by default)."""
+        """Return the layout with other pending axes (none by default)."""
         return self.mesh(*self.dims, partial=partial)
 
     def short(self) -> str:
@@ -353,7 +353,7 @@ class LayoutFacts(Pictured):
         return tuple(self.mesh.axis_size(*entry) for entry in self.dims)
 
     def is_even(self, shape: Sequence[int]) -> bool:
-        """Whether every rank's piece of a tensor of this shape has the same size."""
+        """Return True if every rank's shard of a tensor of this shape has the same size."""
         self.check_shape(shape)
         return all(size % parts == 0 for size, parts in zip(shape, self.cuts))
 
@@ -376,7 +376,7 @@ class LayoutFacts(Pictured):
     # -- which of the distinct pieces a rank holds ----------------------------------------------------
 
     def shard_index(self, rank: int) -> int:
-        """Which distinct piece the rank holds, counted with dim 0 and the first axis of a tuple as major."""
+        """Return the number of the distinct shard of a rank, dim 0 and the first axis of a tuple as major."""
         coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
         for axis in self.split_axes:
             number = number * self.mesh.size_of[axis] + coords[axis]
@@ -388,7 +388,7 @@ class LayoutFacts(Pictured):
         return self.mesh.axis_size(*self.split_axes)
 
     def replica_ranks(self, rank: int) -> tuple[int, ...]:
-        """The ranks that hold the same values as ``rank``, itself included, in mesh order."""
+        """Return the ranks that own the same values as ``rank``, itself included, in mesh order."""
         return self.mesh.group(rank, *self.replicated_axes)
 
     #: Their names up to version 0.1.

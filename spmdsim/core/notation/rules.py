@@ -29,13 +29,13 @@ _ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
 
 
 def members(term: Term) -> set[str]:
-    """All factors of a term."""
+    """Return all factors of a term."""
     return {factor for dim in term for factor in dim}
 
 
 @lru_cache(maxsize=4096)
 def terms_of(text: str) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-    """The terms of operands and of results that a line says; a RuleError says where it is none.
+    """Return the terms of operands and results in a line; raise RuleError if the line has none.
 
     >>> terms_of("m k, k n -> m n")[1]
     ((('m',), ('n',)),)
@@ -74,7 +74,7 @@ def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: s
 
 
 def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
-    """The sets of operands that a rule is linear in together: as they are, or ``"none"``, ``"each"`` or ``"all"``."""
+    """Return the sets of operands in which a rule is linear, from sets or ``"none"``, ``"each"`` or ``"all"``."""
     groups: dict[str, Iterable[Iterable[int]]] = {
         "none": (),
         "each": [{i} for i in range(count)],
@@ -90,7 +90,7 @@ def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) 
 def fitted(
     rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
-    """The terms of operands and results with their ``...`` written out, and the size of every factor.
+    """Return the terms with their ``...`` written out, and the size of every factor.
 
     ``sizes`` are those that the shapes do not determine. A RuleError says what contradicts what.
     """
@@ -177,7 +177,7 @@ def _in_words(axes: Axes) -> str:
 
 
 def of_strategy(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
-    """Why a rule does not allow a strategy.
+    """Return the reason why a rule does not allow a strategy.
 
     Some factors must stay whole. Those that share a dim are cut evenly, a minor one only where the major one is cut up
     completely. And what comes out waits for one reduction.
@@ -249,7 +249,7 @@ def not_passed_on(rule: Rule, operands: Sequence[int], ops: Sequence[str], axis:
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:
-    """The mesh all layouts share; RuleError if they are on different ones."""
+    """Return the mesh of all layouts; raise RuleError if they are on different meshes."""
     mesh = layouts[0].mesh
     for layout in layouts:
         if layout.mesh != mesh:

@@ -90,31 +90,37 @@ class ReceptionBound(NamedTuple):
 
     @classmethod
     def of_each(cls, ranks: np.ndarray, total: int | None = None) -> ReceptionBound:
-        """A bound from the ranks' own, and the total if it is not their sum."""
+        """Return a bound from those of single ranks, with the total if it is not their sum."""
         return cls(int(ranks.max(initial=0)), int(ranks.sum()) if total is None else total, ranks)
 
 
 def kept_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
-    """The axes whose values stay pending with the same reduction, in mesh order."""
+    """Return the axes that are pending with the same reduction in both layouts, in mesh order."""
     if not src.partial or not dst.partial or src.mesh != dst.mesh:
         return ()
     return tuple(axis for axis, op in src.partial if (axis, op) in dst.partial)
 
 
 def reduced_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
-    """The axes whose pending values have to be reduced, in mesh order."""
+    """Return the axes whose pending values have to be reduced, in mesh order."""
     kept = kept_axes(src, dst)
     return tuple(axis for axis in src.partial_axes if axis not in kept)
 
 
 def contributions(src: Layout, dst: Layout) -> int:
-    """How many contributions are combined into one element (1: values only move)."""
+    """Return the number of contributions that are combined into one element; 1 if values only move."""
     return src.mesh.axis_size(*reduced_axes(src, dst)) if src.partial else 1
 
 
 @lru_cache(maxsize=1024)
 def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """The least that any algorithm receives to get from ``src`` to ``dst``; ``parts``: what is not complete yet takes so many elements.
+    """Return what ranks must receive to get from one layout to another.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: global shape.
+        parts: elements that an incomplete sum takes while it travels; 2 for 16-bit floats, which are added in float32.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
@@ -135,7 +141,7 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
 
 @lru_cache(maxsize=1024)
 def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """The same without weights of ranks, told quickly."""
+    """Return a lower bound like :func:`lower_bound`, from the average over all ranks only, in less time."""
     mesh, kept = dst.mesh, kept_axes(src, dst)
     terms = contributions(src, dst)
     new = tuple(axis for axis in dst.partial_axes if axis not in kept)
@@ -164,7 +170,7 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: in
 def _least_of_few(
     src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], joining: int
 ) -> ReceptionBound:
-    """:func:`least_on_average` of few ranks where values are reduced, and nothing else becomes pending: without arrays."""
+    """Return :func:`least_on_average` of a reduction on few ranks without new pending axes. Uses no arrays."""
     mesh = dst.mesh
     here, want, have = positions_in(src.mesh, mesh), boxes_of(dst, shape), boxes_of(src, shape)
     source = piece_numbers(src.mesh, src.split_axes).tolist()
@@ -181,7 +187,7 @@ def _least_of_few(
 
 
 def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """Per group the elements of its distinct pieces."""
+    """Return, for each group, the elements of its distinct pieces."""
     _, first = np.unique(group * (piece.max(initial=0) + 1) + piece, return_index=True)
     return np.bincount(group[first], weights=elements[first], minlength=len(group)).astype(np.int64)
 
@@ -195,7 +201,7 @@ class SumCell(NamedTuple):
     own: dict[int, int]
 
     def finishers(self, adders: Collection[int]) -> list[int]:
-        """The ranks that could add their own contribution last, if these add the others; none if one of these can."""
+        """Return the ranks that can add their own contribution last after ``adders``; none if an adder can do so."""
         own, wanting = self.own, self.wanting
         if [rank for rank in adders if rank in own and rank in wanting]:
             return []
@@ -203,7 +209,7 @@ class SumCell(NamedTuple):
         return [rank for rank in wanting if rank in own and own[rank] not in theirs]
 
     def joins(self, rank: int, adders: Collection[int]) -> bool:
-        """Whether a rank can add up a part of an element, too, without a reception more in all."""
+        """Return True if ``rank`` can add up a part of an element with ``adders`` without another reception."""
         own, wanting = self.own, self.wanting
         if rank not in own:  # it can only be the last one
             return rank in wanting and all(one in own or one not in wanting for one in adders)
@@ -227,7 +233,7 @@ class SumCell(NamedTuple):
         return len(self.holders) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Per adder its receptions per element, but for the one that a rank which wants the result has anyway."""
+        """Return each rank's receptions per element as an adder, without the reception of the result itself."""
         terms, own, wanting = len(self.holders), self.own, self.wanting
         last = {own[rank] for rank in wanting if rank in own}
         extras = dict.fromkeys(ranks, terms - bool(last))
@@ -297,7 +303,7 @@ class Sums:
         return self._solution[0]
 
     def least(self, parts: int = 1) -> int:
-        """Elements that the busiest rank receives at least: no weights of ranks make more of it than these.
+        """Return the elements that the busiest rank receives at least, by the best weights of ranks.
 
         What is not complete yet takes ``parts`` elements.
         """
@@ -313,7 +319,7 @@ sums = lru_cache(maxsize=512)(Sums)
 def _pieces(
     layout: Layout, shape: tuple[int, ...], kept: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[tuple[int, int]]]:
-    """By problem (the place along axes that stay pending) and box: its ranks and their positions; no empty ones."""
+    """Return ``(rank, position)`` of the ranks that own each box, by problem and box, without empty boxes."""
     problem = piece_numbers(layout.mesh, kept).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()
     boxes: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}

@@ -112,7 +112,7 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=512)
 def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
-    """Who adds up what on the way from a pending layout to another one, on any mesh.
+    """Return the boxes of a reduction with the ranks that add them up, on any mesh.
 
     >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
@@ -135,7 +135,7 @@ def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
 
 
 def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
-    """The messages, round by round: ``(from, to, number of the part)``."""
+    """Return the messages of each round: ``(from, to, number of the part)``."""
     longest = max([len(part.adders) for part in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
     for number, part in enumerate(summed):
@@ -148,7 +148,7 @@ def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
 
 @lru_cache(maxsize=1024)
 def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Elements that every rank receives and sends in a direct reduction."""
+    """Return the elements that each rank number receives and sends in a direct reduction."""
     size = 1 + max(int(ranks_of(one.mesh).rank.max()) for one in (src, dst))
     received, sent = [0] * size, [0] * size
     for part in parts(src, dst, shape):
@@ -160,7 +160,7 @@ def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int],
 
 
 def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """The ranks that one receives from in a direct reduction, and how many elements."""
+    """Return ``(peer, elements)`` for each rank from which ``rank`` receives in a direct reduction."""
     counts: Counter[int] = Counter()
     summed = parts(src, dst, shape)
     for some in rounds(summed):
@@ -171,7 +171,7 @@ def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[t
 
 
 def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
-    """Elements that a rank holds at most besides its shards: packed, landed and added up, round by round.
+    """Return the peak number of elements in the buffers of a rank: packed, received and added up.
 
     The shard after it is there only when the last round has landed.
     """
@@ -190,7 +190,7 @@ def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
 
 
 def _dealt(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
-    """Boxes with their adders, and the receptions of each besides the one that it has if it wants the result."""
+    """Yield boxes with their adders and the number of receptions of each adder."""
     _, whole, rest = _in_whole(problem)
     for cells, counts, extras, singles in zip(problem.groups, whole, problem.extras.tolist(), rest):
         stops = list(accumulate(counts))
@@ -219,7 +219,7 @@ class Single(NamedTuple):
     receptions: dict[int, int]
 
     def open_to(self, rank: int, gone: int = -1) -> bool:
-        """Whether a rank can have another reception, perhaps instead of another rank's."""
+        """Return True if ``rank`` can take another reception, perhaps instead of the rank ``gone``."""
         left: Collection[int] = self.receptions
         if self.receptions.get(gone) == 1:
             left = [one for one in self.receptions if one != gone]
@@ -253,7 +253,7 @@ def _problem(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
 
 @lru_cache(maxsize=512)
 def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
-    """What the busiest rank receives, the ranks' shares in whole elements, and what is left over, element by element."""
+    """Return the busiest rank's receptions, the shares in whole elements, and the single elements that remain."""
     extras = problem.extras
     limit = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
     best: tuple[int, list[list[int]], list[list[Single]]] | None = None
@@ -281,7 +281,7 @@ def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, 
 
 
 def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
-    """The last elements of some cells, which the same ranks can add up."""
+    """Return the last ``count`` elements of cells that equal ranks can add up."""
     singles: list[Single] = []
     for cell in reversed(cells):
         some = min(count - len(singles), volume(cell.box))
@@ -341,7 +341,7 @@ def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
 
 
 def _order(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
-    """The adders in order: one that can finish comes last, else one that wants the result follows if it holds a part."""
+    """Return the adders in order. A rank that can finish is the last one."""
     order = sorted(
         receptions, key=lambda rank: (rank in cell.wanting, rank in cell.wanting and rank in cell.own, rank)
     )
@@ -356,7 +356,7 @@ def _order(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> l
 def _part(
     cell: SumCell, order: list[int], box: Bounds, receptions: dict[int, int], sent: dict[int, int]
 ) -> Part:
-    """A part with the contributions that each adder is sent, from ranks that have sent the least so far."""
+    """Return a part. Of several ranks with one contribution, the rank that has sent the least sends it."""
     own = {cell.own[rank]: rank for rank in reversed(order) if rank in cell.own}
     left = [term for term in range(len(cell.holders)) if term not in own]
     adders = []
@@ -376,7 +376,7 @@ def _part(
 
 
 def _boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
-    """The elements ``first`` to ``last`` of a box in row-major order, as boxes.
+    """Return the elements ``first`` to ``last`` of a box in row-major order, as boxes.
 
     >>> _boxes(((0, 3), (0, 4)), 2, 8)
     [((0, 1), (2, 4)), ((1, 2), (0, 4))]

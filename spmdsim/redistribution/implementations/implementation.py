@@ -135,7 +135,7 @@ def _preference(implementation: Implementation, tuning: Tuning) -> int:
 
 
 def _is_new(step: Step, rank: int) -> bool:
-    """Whether a local step makes new memory on this rank; a fill does so on all ranks but those that keep values."""
+    """Return True if a local step makes new memory on this rank."""
     if step.collective == "reshape":
         return False
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
@@ -146,7 +146,7 @@ def _is_new(step: Step, rank: int) -> bool:
 
 
 def _numbered(step: Step, rank: int, itemsize: int) -> int:
-    """Elements packed, landed and set aside, and the numbers of those that travel, which are kept."""
+    """Return the bytes of an exchange by numbers: of elements packed, received and set aside, and of their numbers."""
     travel = sent_nbytes(step, rank, 1) + step.nbytes(rank, 1)
     held = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
     stays = held - step.nbytes(rank, 1)
@@ -187,7 +187,7 @@ def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) 
 
 
 def threshold(table: Thresholds, ranks: int) -> int:
-    """Bytes from which the alternative pays for a group of this size.
+    """Return the bytes from which the alternative pays for a group of this size.
 
     >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
     (10, True)
@@ -222,7 +222,7 @@ def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Im
 
 
 def _halo(step: HaloStep, rank: int) -> int:
-    """Elements that are packed, or land, besides: those of a neighbour which are no contiguous piece where they are."""
+    """Return the elements of a halo exchange that need a buffer: a neighbour's elements that are not contiguous."""
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
     room = room_around(step, rank)
     total = 0 if room is None else math.prod(room.shape) - math.prod(target)
@@ -238,12 +238,12 @@ def _halo(step: HaloStep, rank: int) -> int:
 
 
 def _is_flat(shape: tuple[int, ...], index: Index) -> bool:
-    """Whether a box is contiguous in an array, and read in its order."""
+    """Return True if a box is contiguous in an array and read in the order of the array."""
     return all(part.step in (None, 1) for part in index) and flat_offset(shape, index) is not None
 
 
 def _apart(traffic: RankTransfers) -> int:
-    """Elements of the boxes that are not contiguous where they are."""
+    """Return the elements of the boxes that are not contiguous."""
     sides = (traffic.sends, traffic.source), (traffic.receives, traffic.target)
     boxes = [(shape, piece) for pieces, shape in sides for piece in pieces]
     return sum([piece.count for shape, piece in boxes if flat_offset(shape, piece.index) is None])
@@ -253,7 +253,7 @@ def _apart(traffic: RankTransfers) -> int:
 
 
 def in_library(op: str | None, dtype: np.dtype) -> bool:
-    """Whether MPI's own reduction does the same as numpy's; else ranks reduce themselves.
+    """Return True if MPI's own reduction has NumPy's results. Otherwise, ranks reduce themselves.
 
     Floats of 16 bits are accumulated in float32, which MPI does not do (nor knows bfloat16), and its MAX of a
     NaN depends on the order of the operands while numpy's is NaN. Sums of 8- and 16-bit integers wrap around in
@@ -265,14 +265,14 @@ def in_library(op: str | None, dtype: np.dtype) -> bool:
 
 
 def chunk_elements(chunk: int, itemsize: int, size: int, count: int) -> int:
-    """Elements of every block in one chunk of a composed reduction."""
+    """Return the elements of each block in one chunk of a composed reduction."""
     return max(min(chunk // itemsize, count) // size, 1)
 
 
 def _reducing(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int, reproducible: bool
 ) -> tuple[Implementation, ...]:
-    """The tables decide whether MPI's own reduction is taken, since it may add up in another order."""
+    """Return the implementations of a reduction. The tuning decides if MPI's own reduction is the first one."""
     size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
     if size == 1 or 0 in shape:
@@ -294,18 +294,18 @@ def _reducing(
 
 
 def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
-    """Whether a reduction comes to the same in all orders: of two operands, of integers, of the largest."""
+    """Return True if the result of a reduction does not depend on the order of its operands."""
     exact = dtype.kind in "iub" or op in ("max", "min")
     return (exact and op != "avg") or (size == 2 and (op == "sum" or (op == "prod" and dtype.kind == "f")))
 
 
 def _in_one_order(mesh: Mesh, size: int) -> bool:
-    """Whether MPI, which adds in the order of its ranks, adds in one order for all groups of a size, and so for replicas."""
+    """Return True if MPI reduces in one order in all groups of a size, so that replicas are equal."""
     return mesh.ranks is None or size == mesh.size or all(one < other for one, other in pairwise(mesh.ranks))
 
 
 def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
-    """The arrays of all to all where they are few, or not in the order of the ranks, or MPI cannot add them."""
+    """Return the implementation of a scan. Small, unordered or unsupported arrays are gathered on all ranks."""
     order, nbytes = step.order(rank), step.held(rank) * dtype.itemsize
     if len(order) == 1:
         return Implementation("identity")
@@ -358,7 +358,7 @@ def _scattering(
 
 
 def _wider(op: str | None, dtype: np.dtype) -> int:
-    """Bytes of an element in which sums of narrower ones add up; 0 if they add up in their own type."""
+    """Return the bytes of an element of the accumulator type; 0 if sums have the type of the elements."""
     kind = accumulator(op, dtype)
     return 0 if kind == dtype else kind.itemsize
 
@@ -370,10 +370,10 @@ ASKED = 64
 def step_memory(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning = TABLE["Open MPI"]
 ) -> tuple[int, int]:
-    """Bytes that a rank of ``MPIWorld`` takes in a step.
+    """Return ``(shard, buffers)``: bytes of new memory on a rank of ``MPIWorld`` in a step.
 
-    Those of the shard after the step, 0 if it is the one before or a view of it; and of the buffers in which values are
-    packed, or land, besides; those of an all_gather are left out in groups of more than 1,024.
+    The shard is that after the step; it takes 0 bytes if it is the shard before or a view of it. Values are packed and
+    received in the buffers. Those of an all_gather in groups of more than 1,024 ranks are left out.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -392,14 +392,14 @@ def step_memory(
 
 
 def step_buffer(step: Step, dtype: np.dtype) -> int:
-    """Bytes that a step takes on the rank that takes most: see :func:`step_memory`."""
+    """Return the new bytes of a step on the rank that needs most; see :func:`step_memory`."""
     return max(sum(step_memory(step, rank, dtype)) for rank in _ranks([step]))
 
 
 def plan_peak(steps: Sequence[Step], held: np.dtype, dtype: np.dtype) -> int:
-    """Bytes held at most on the rank that holds most while steps run, the shard before them included.
+    """Return the peak bytes of a plan on the rank that needs most, the shard before the plan included.
 
-    They run in the type ``held``, and the result is rounded to ``dtype`` in the end. A shard in between is forgotten
+    The steps run in the type ``held``, and the result is rounded to ``dtype`` in the end. A shard in between is forgotten
     once the next one is there; the first stays its owner's.
     """
     return max(_peak(steps, rank, held, dtype) for rank in _ranks(steps))

@@ -16,7 +16,7 @@ from spmdsim.errors import PlanError
 
 
 def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
-    """Where a box begins in the flat array if it is contiguous there, else None.
+    """Return the place of a contiguous box in the flat array, or None if the box is not contiguous.
 
     >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
     (6, None)
@@ -81,7 +81,7 @@ def _shape(box: Bounds) -> tuple[int, ...]:
 
 
 def group_transfers(step: Step, rank: int) -> RankTransfers:
-    """The traffic of a placing step inside a group of the mesh."""
+    """Return the transfers of a placing step inside a group of the mesh."""
     members = tuple(sorted(step.group(rank)))
     before = [step.src.bounds(step.shape, m) for m in members]
     after = [step.dst.bounds(step.shape, m) for m in members]
@@ -128,7 +128,7 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
 
 
 def _alike(before: list[Bounds], after: list[Bounds]) -> bool:
-    """Whether all members hold boxes of one shape that differ in one dim before and in another one after.
+    """Return True if the boxes of all members have equal shapes, split in one dimension before and another one after.
 
     They then cut their boxes in the same places: what one of them finds out about its blocks holds for all.
     """
@@ -142,7 +142,7 @@ def _differing(boxes: list[Bounds]) -> list[int]:
 
 
 def _blocks(traffic: RankTransfers) -> bool:
-    """Whether both sides are one equal block per member, one after the other."""
+    """Return True if source and target are one equal block per member, in the order of the members."""
     if traffic.own is None:
         return False
     for stays, pieces, shape in (
@@ -158,7 +158,7 @@ def _blocks(traffic: RankTransfers) -> bool:
 
 
 def exchange_transfers(step: Step, rank: int) -> RankTransfers:
-    """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
+    """Return the transfers of a direct exchange between two layouts, over the ranks of both meshes."""
     from spmdsim.redistribution.exchange.direct import exchange_between
 
     meshes = step.src.mesh, step.dst.mesh
@@ -197,7 +197,7 @@ class Side:
 
 
 def packed_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
-    """A side in which the pieces lie one after the other, or in place where all of them are contiguous."""
+    """Return one side of a packed exchange. Pieces stay where they are if all of them are contiguous."""
     counts, offsets, packed = [0] * size, [0] * size, 0
     places = [flat_offset(shape, piece.index) for piece in pieces]
     direct = None not in places and len({piece.member for piece in pieces}) == len(pieces)
@@ -231,7 +231,7 @@ class Blocks:
 
 
 def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
-    """The blocks of a reduce_scatter; members are sorted world ranks."""
+    """Return the blocks of a reduce_scatter; members are sorted world ranks."""
     source = step.src.bounds(step.shape, rank)
     shape = _shape(source)
     indices = []
@@ -297,7 +297,7 @@ def count_blocks(step: Step, rank: int) -> Blocks:
 
 
 def row_count(traffic: RankTransfers) -> int | None:
-    """How many rows the target has if each row is made of the members' equal parts, in order; else None."""
+    """Return the number of rows of the target if each row has an equal part of each member, in order; else None."""
     assert traffic.gathered is not None
     first, place = traffic.gathered[0], 0
     if first is None:

@@ -209,7 +209,7 @@ RELATIVES = ("Intel MPI", "MVAPICH", "MVAPICH2", "Microsoft MPI")
 
 @lru_cache(maxsize=8)
 def tuning(vendor: str, path: str | None = None) -> Tuning:
-    """The choices for an MPI library: the built-in ones, of its relatives MPICH's, changed by a measured file.
+    """Return the choices for an MPI library: built-in ones, changed by a measured file.
 
     It is a JSON file of choices by library; if it is left out, the file that ``SPMDSIM_TUNE`` names.
     """

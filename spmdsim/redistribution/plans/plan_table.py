@@ -30,7 +30,7 @@ _HEAD = (
 
 
 def bytes_text(nbytes: float, digits: str = ".4g") -> str:
-    """A byte count for people, in the unit in which it is rounded to less than 1024.
+    """Return a byte count in the unit in which it is rounded to less than 1024.
 
     >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20), bytes_text(2**20 - 1), bytes_text(2**50)
     ('1.5 KiB', '100 B', '3 MiB', '1 MiB', '1 PiB')
@@ -42,7 +42,7 @@ def bytes_text(nbytes: float, digits: str = ".4g") -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds for people, in the unit in which they are rounded to less than 1000.
+    """Return a time in the unit in which it is rounded to less than 1000.
 
     >>> seconds_text(0.00025), seconds_text(0), seconds_text(0.0009997), seconds_text(86400)
     ('250 us', '0 s', '1 ms', '86,400 s')
@@ -94,7 +94,7 @@ def candidates_table(plan: Plan) -> Table:
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The best candidate of every kind, best first."""
+    """Return the best candidate of every kind, best first."""
     kinds: dict[str, Candidate] = {}
     for one in candidates:
         kinds.setdefault(one.kind, one)
@@ -102,7 +102,7 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def plan_dict(plan: Plan) -> dict[str, Any]:
-    """The plan in plain types."""
+    """Return the plan in plain types."""
     return {
         "shape": [int(size) for size in plan.shape],
         "to_shape": None if plan.to_shape is None else [int(size) for size in plan.to_shape],

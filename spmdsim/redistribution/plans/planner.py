@@ -247,7 +247,7 @@ class StyledPlan(Protocol):
         """The plan of this package."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data."""
+        """Return the plan in plain types."""
 
 
 @overload
