@@ -191,7 +191,7 @@ class World(AbstractWorld):
         """Run a step, maybe by an emulated algorithm."""
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
-        """What runs a step on the only owned rank's shard just as :meth:`run` did last, while nobody records."""
+        """Return the program of a step on the only owned rank's shard; None if there is no fast path."""
         return None
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
@@ -284,7 +284,7 @@ class World(AbstractWorld):
         recorder.emit(event)
 
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
-        """The algorithm that runs this step: ``"auto"`` decided, None for steps that none can run."""
+        """Return the algorithm that runs a step, with ``"auto"`` decided; None for steps that no algorithm can run."""
         if algorithm == "native" or step.collective not in EMULATED:
             return None
         size = step.src.mesh.axis_size(*step.axes)
@@ -298,7 +298,7 @@ class World(AbstractWorld):
         return cheapest(step.collective, size, nbytes, machine)
 
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """What a step that ran moved; in a world without processes, what it amounts to."""
+        """Return what a step moved; in a world without processes, what it would move."""
         if algorithm is None:
             received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
         else:
@@ -314,7 +314,7 @@ class World(AbstractWorld):
     def _moved_rows(
         self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
     ) -> Moved:
-        """The same for a step of rows, of which ``planned`` and ``peers`` say what each owned rank received."""
+        """Return what a step of rows moved, of which ``planned`` and ``peers`` count what each owned rank received."""
         sent = dict.fromkeys(self.ranks, 0)
         for some in peers:
             for peer, count in some:
@@ -338,13 +338,13 @@ class World(AbstractWorld):
         yield  # what makes it a generator: there is nothing to wait for
 
     def overlaps(self, mesh: Mesh) -> bool:
-        """Whether collectives on this mesh are begun early, if nobody needs them yet; alike on all its ranks."""
+        """Return True if collectives on this mesh start before their results are needed; equal on all ranks."""
         if self.algorithms or self.replicated != "own" or recorder.programs:
             return False
         return self._distant(mesh) if self.overlap is None else self.overlap
 
     def _distant(self, mesh: Mesh) -> bool:
-        """Whether the ranks of a mesh are on several nodes, whose network works by itself."""
+        """Return True if the ranks of a mesh are on several nodes, whose network works by itself."""
         return False
 
     def proceed(self) -> None:
@@ -397,7 +397,7 @@ class World(AbstractWorld):
         self.variant = (*sorted(algorithms.items()), replicated)
 
     def _chosen(self, what: str) -> None:
-        """All ranks have chosen other ways: what they did, beside what ``algorithms`` and ``replicated`` say."""
+        """Have ranks compare a call that changed ``algorithms``, ``replicated`` or the machine on all ranks."""
 
     # -- the control plane and memory ---------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class World(AbstractWorld):
         return one_per_rank(values, len(self.ranks))
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
-        """Whether these ranks, this process's among them, have the same number; all of them ask, in this call."""
+        """Return True if these ranks, this process among them, have equal numbers. Collective over these ranks."""
         return True
 
     def gather_on(self, ranks: Sequence[int], value: Any, what: str = "") -> Mapping[int, Any]:
@@ -420,7 +420,7 @@ class World(AbstractWorld):
         return dict.fromkeys(ranks, value)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
-        """An uninitialised C-ordered array, from a pool of buffers that nobody uses any more."""
+        """Return an uninitialised C-ordered array from a pool of unused buffers."""
         from spmdsim.worlds.pool import empty
 
         return empty(tuple(shape), dtype)

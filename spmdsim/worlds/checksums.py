@@ -26,7 +26,7 @@ def checksum(array: np.ndarray) -> int:
 
 
 def sampled(array: np.ndarray, turn: int = 0) -> int:
-    """A checksum of a small array, or of samples of a large one; another turn, other samples."""
+    """Return the checksum of a small array, or of samples of a large one; each turn has its own samples."""
     if array.nbytes <= SMALL:
         return checksum(array)
     flat: Any = array.ravel() if array.flags.c_contiguous else array.flat

@@ -34,7 +34,7 @@ def leave(one: World) -> None:
 
 @explained
 def world(size: int | None = None, mesh: Mesh | None = None) -> World:
-    """The world this process is in, the same one each time: MPIWorld under an MPI launcher, else a LockStep.
+    """Return the world of this process: MPIWorld under an MPI launcher, else a LockStep, the same one each time.
 
     Inside ``with LockStep(8):`` it is that world. A process that no launcher started plays ``SPMDSIM_RANKS`` ranks. If
     nobody says how many, it plays as many as ``size`` asked for last, or as the largest mesh of a tensor since then. A
@@ -82,7 +82,7 @@ def _of_size(here: World, size: int | None, where: str) -> World:
 
 
 def _play(size: int | None, mesh: Mesh | None) -> World:
-    """The world of a process without a launcher."""
+    """Return the world of a process without a launcher."""
     from spmdsim.worlds.lockstep_world import LockStep
 
     is_named = size is not None

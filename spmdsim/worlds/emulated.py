@@ -48,14 +48,14 @@ class Emulation:
         return program_of(self.schedule, self.me, self.sizes)
 
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """The input vector."""
+        """Return the input vector."""
         if self.gives is None:
             return array.reshape(-1)
         parts = [array[index].reshape(-1) for index in self.gives]
         return np.concatenate(parts) if parts else np.empty(0, array.dtype)
 
     def unpack(self, vector: np.ndarray) -> np.ndarray:
-        """The target shard from the output vector."""
+        """Return the target shard from the output vector."""
         if self.takes is None:
             result = vector.reshape(self.target)
         else:
@@ -69,7 +69,7 @@ class Emulation:
         return result
 
     def function(self, dtype: np.dtype) -> np.ufunc:
-        """What combines two operands."""
+        """Return the function that combines two operands."""
         return np.add if self.op is None else ufunc(self.op, dtype)
 
 
@@ -78,7 +78,7 @@ program_of = lru_cache(maxsize=4096)(compile_program)
 
 @lru_cache(maxsize=8192)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
-    """This rank's part of a step run by an algorithm."""
+    """Return this rank's part of a step run by an algorithm."""
     if step.op is not None:
         check_reduce(step.op, dtype)
     members = step.group(rank)
@@ -146,7 +146,7 @@ def check_name(name: str, collectives: Sequence[str]) -> None:
 
 @lru_cache(maxsize=4096)
 def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
-    """The algorithm that the cost model gives the least time."""
+    """Return the algorithm with the least time by the cost model."""
     from spmdsim.cost.machine import Machine
     from spmdsim.cost.prediction import predict
 
@@ -156,6 +156,6 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
 
 
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:
-    """The size of a step as its collective counts it: a rank's vector, its blocks, or all blocks together."""
+    """Return the size of a step in its collective's convention: a rank's vector, its blocks, or all blocks together."""
     layout = step.dst if step.collective == "all_gather" else step.src
     return volume(layout.bounds(step.shape, rank)) * itemsize

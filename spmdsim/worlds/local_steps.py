@@ -24,7 +24,7 @@ from spmdsim.worlds.programs import Run
 
 
 def stays(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
-    """Whether a piece of a block of so many elements is the windows where it lies: all of them, and most of the block."""
+    """Return True if a piece of a block can stay in place as the windows: it is all of them and most of the block."""
     return piece.size == math.prod(shape) and 2 * piece.size >= size
 
 
@@ -34,7 +34,7 @@ def assembled(
     dtype: np.dtype,
     parts: Iterable[tuple[np.ndarray, Sequence[HaloPiece]]],
 ) -> np.ndarray:
-    """A rank's windows from blocks, or on the way back its block from contributions, added up in the group's order."""
+    """Return a rank's windows from blocks, or in the reverse step its block from added contributions."""
     if not step.back:
         parts = list(parts)
         if len(parts) == 1 and len(parts[0][1]) == 1:
@@ -54,7 +54,7 @@ def assembled(
 
 
 def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run:
-    """A rank's windows that are one piece of its own block: where it lies, if it is most of it."""
+    """Return the function that cuts windows out of a rank's own block, in place if they are most of it."""
     shape, source, target = step.dst.local_shape(step.shape, rank), piece.source, piece.target
     if stays(piece, shape, math.prod(step.src.local_shape(step.shape, rank))):
         return lambda array: array[source]
@@ -71,7 +71,7 @@ def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run
 
 
 def filling(step: Step, rank: int, dtype: np.dtype) -> Run:
-    """How ``rank`` makes its part of a value that becomes pending over the step's axes.
+    """Return the function that makes a rank's part of a value that becomes pending over the step's axes.
 
     Along an axis on which the source is replicated, coordinate 0 keeps the values, and the others hold the identity; along
     one that split it, every rank keeps its own slice. For an average all replicas keep the values, multiplied so that the
@@ -101,7 +101,7 @@ def filling(step: Step, rank: int, dtype: np.dtype) -> Run:
 
 
 def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:
-    """What :func:`fold` makes of all contributions, or, of a part of them, what :func:`add_on` completes."""
+    """Return the sum of all contributions by :func:`fold`, or the completed sum of a part of them by :func:`add_on`."""
     return fold(op if complete or op != "avg" else "sum", parts)
 
 
@@ -177,7 +177,7 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
 
 
 def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:
-    """A step of rows on the shards of all ranks of the world: parts of the table; or gradients, that go back there."""
+    """Run a step of rows on the shards of all ranks: parts of the table, or gradients that go back to it."""
     nothing = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
     results: list[Any] = [nothing] * len(values)
     peers: list[Peers] = [()] * len(values)
@@ -194,7 +194,7 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
 
 
 def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables: Sequence[Any]) -> list[Any]:
-    """The rows that each member of a group wants; members that want the same share the array."""
+    """Return the rows that each member of a group wants. Members that want equal rows share the array."""
     shared: dict[tuple[int, str], np.ndarray] = {}
     results = []
     for k, rank in enumerate(frame.members):
@@ -209,7 +209,7 @@ def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables:
 def _return_rows(
     step: RowStep, frame: RowFrame, wants: Sequence[Want], gradients: Sequence[Any]
 ) -> list[Any]:
-    """The gradient of each member's part of the table."""
+    """Return the gradient of each member's part of the table."""
     sums = [summed(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
     results = []
     for k, rank in enumerate(frame.members):
@@ -219,7 +219,7 @@ def _return_rows(
 
 
 def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
-    """The gradients of the rows that a rank wanted, each the sum over the ids that name it."""
+    """Return the gradients of the rows that a rank wanted, each the sum over the ids that name it."""
     sums = np.zeros((len(want.rows) + 1, gradients.shape[-1]), gradients.dtype)
     add_rows(sums, want.index, gradients.reshape(len(want.index), gradients.shape[-1]))
     return sums[:-1]
@@ -228,7 +228,7 @@ def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
 def gathered_gradient(
     frame: RowFrame, wants: Sequence[Want], member: int, parts: Sequence[np.ndarray], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The gradient of a member's part of the table, from what every member of the group wanted of it, in order."""
+    """Return the gradient of a member's part of the table, from the gradients of every member in order."""
     gradient = np.zeros(shape, parts[0].dtype)
     for want, columns, part in zip(wants, frame.columns, parts):
         if part.size:
@@ -244,7 +244,7 @@ def _same_ids(members: Sequence[int], ids: Sequence[Any]) -> None:
 
 
 def different_ids(one: int, other: int) -> str:
-    """The sentence for ranks whose ids differ though their layout says they are the same."""
+    """Return the sentence for ranks whose ids differ though their layout requires equal ids."""
     return (
         f"ranks {one} and {other} have different ids, but the ranks that share a table's rows must have the same; "
         "say with the ids' layout how they are split"
@@ -252,7 +252,7 @@ def different_ids(one: int, other: int) -> str:
 
 
 def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
-    """A member's rows from all members' tables, and zeros for the ids that name none."""
+    """Return a member's rows from all members' tables, and zeros for the ids that name no row."""
     columns = frame.columns[member]
     holders = [(k, rank) for k, rank in enumerate(frame.members) if want.counts[k]]
     parts = [tables[rank][:, columns][want.of(k) - frame.edges[k]] for k, rank in holders]

@@ -179,7 +179,7 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
 
 
 def _covered(step: Step, dtype: np.dtype) -> Program:
-    """What each group of a collective does, if it owns the elements that the target needs."""
+    """Return what each group of a collective does, if the group owns the elements that the target needs."""
     for members in step.src.mesh.groups(*step.axes):
         _check_cover(step, holders(step.src, step, members), holders(step.dst, step, members))
     return grouped(step, dtype)
@@ -220,7 +220,7 @@ class LockStep(World):
         self.watches_values = check_mode(None) == "values"
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
-        """The windows of an only rank, which are a piece of its block."""
+        """Return the program of windows of a single rank, which are a piece of its block."""
         if self.size > 1 or not isinstance(step, HaloStep) or step.back:
             return None
         (_, pieces), *others = received(step, 0) or (((), ()),)
@@ -295,7 +295,7 @@ class ShapeArray(Pictured):
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, order: str = "C") -> ShapeArray:
-        """The same shape with another element type."""
+        """Return an array without data of this shape with another element type."""
         return ShapeArray(self.shape, dtype)
 
 
@@ -343,14 +343,14 @@ class ShapeOnly(World):
         return Moved([count * dtype.itemsize for count in planned], [step.sent_elements(0) * dtype.itemsize])
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> ShapeArray:
-        """A shape without data."""
+        """Return a shape without data."""
         return ShapeArray(tuple(shape), np.dtype(dtype))
 
     def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
-        """The representative's value in the place of every rank's."""
+        """Return the representative's value in place of every rank's."""
         return super().gather_objects(values) * self.size
 
 
 def _expected(step: RowStep | PartsStep) -> Peers:
-    """What the representative is expected to receive, from each other rank."""
+    """Return the elements that the representative is expected to receive from each other rank."""
     return tuple((peer, count) for peer, count in step.expected(0) if peer != 0)

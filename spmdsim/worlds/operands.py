@@ -40,7 +40,7 @@ def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Seq
 
 
 def as_operand(value: Any, like: T) -> T:
-    """A number or array as a tensor replicated where ``like`` lives; a tensor stays as it is.
+    """Return a number or array as a tensor replicated on the mesh of ``like``; a tensor stays as it is.
 
     A Python number takes ``like``'s element type where it fits, as in numpy.
     """
@@ -73,7 +73,7 @@ def as_operand(value: Any, like: T) -> T:
 
 
 def constant(value: Any, like: T) -> T:
-    """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
+    """Return :func:`as_operand`, from a cache if this process owns one rank; callers must only read it."""
     kind: Any = type(value)
     world: Any = like.world
     if (kind is not int and kind is not float) or world.observers.programs or world.observers.watchers:
@@ -90,7 +90,7 @@ def constant(value: Any, like: T) -> T:
 
 @lru_cache(maxsize=1024, typed=True)
 def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """A Python number as an array that is only read, in the type that it has beside such a tensor, where every rank has it.
+    """Return a Python number as a read-only array with its replicated Meta and its provenance number.
 
     And its origin.
     """
@@ -110,7 +110,7 @@ def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, 
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
-    """The type of a Python number beside elements of a type: theirs where it fits, as in numpy."""
+    """Return the type of a Python number beside elements of a type: their type if it fits, as in NumPy."""
     if dtype.kind != "V":
         return np.result_type(dtype, value)
     return promoted(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype

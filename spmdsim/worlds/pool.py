@@ -130,7 +130,7 @@ _pool = Pool()
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised C-ordered array from this process's pool."""
+    """Return an uninitialised C-ordered array from this process's pool."""
     return _pool.empty(shape, dtype)
 
 
@@ -157,13 +157,13 @@ class Surroundings:
 
 
 def surroundings(array: np.ndarray) -> Surroundings | None:
-    """The memory with room in which an array lies, if it lies in any."""
+    """Return the padded memory in which an array is, or None."""
     under = getattr(array.base, "base", None)
     return under if isinstance(under, Surroundings) else None
 
 
 def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array with room for more elements around it, which :func:`with_margins` finds."""
+    """Return an uninitialised array with padding for more elements, which :func:`with_margins` finds."""
     here = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
     whole: np.ndarray = np.ndarray(here.shape, dtype, np.asarray(here))
     inner = whole[tuple([slice(a, a + n) for n, (a, _) in zip(shape, margins)])]
@@ -172,7 +172,7 @@ def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dty
 
 
 def with_margins(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
-    """The array with the elements around it, if exactly so many were left there."""
+    """Return the array with its padding, if exactly so many elements were reserved."""
     here = surroundings(array)
     if here is None or here.inner() is not array or here.margins != margins:
         return None
@@ -181,5 +181,5 @@ def with_margins(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.
 
 
 def pool() -> Pool:
-    """This process's pool."""
+    """Return this process's pool."""
     return _pool

@@ -65,7 +65,7 @@ class Moved(NamedTuple):
     library: Asked | None = None
 
     def and_then(self, more: Moved) -> Moved:
-        """This, and what the same step moved after it."""
+        """Return what the same step moved in this and a later call together."""
         both = (self.received, more.received), (self.sent, more.sent)
         received, sent = ([a + b for a, b in zip(before, after)] for before, after in both)
         return Moved(received, sent, ", ".join(filter(None, (self.way, more.way))), self.library)
@@ -134,7 +134,7 @@ class Posted:
         self._busy += time.perf_counter() - begin
 
     def wait(self) -> list[Any]:
-        """The shards after the step, one per owned rank, as soon as they are there.
+        """Wait for the shards after the step and return them, one per owned rank.
 
         Raises:
             WorldError: ranks that do not come, or that disagree about the step.

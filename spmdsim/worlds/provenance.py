@@ -202,7 +202,7 @@ class Provenance:
 
 
 def number_of(*facts: Any) -> int:
-    """The number of some facts, the same in all processes."""
+    """Return a number for some facts, equal in all processes."""
     return crc32(repr(alike(facts)).encode())
 
 
@@ -240,7 +240,7 @@ def computed_origin(
 
 
 def alike(value: Any) -> Any:
-    """A parameter as all processes print it; of what they may print otherwise, such as functions, the type."""
+    """Return a parameter in a form that all processes print equally; the type of values such as functions."""
     if isinstance(value, (tuple, list)):
         return [alike(part) for part in value]
     if isinstance(value, np.generic):

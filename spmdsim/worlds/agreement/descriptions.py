@@ -53,7 +53,7 @@ def find_stuck_ranks(board: SharedBoard) -> set[int]:
 
 
 def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
-    """Like `find_stuck_ranks`, but look twice, and return no rank if the two looks differ.
+    """Return the ranks of `find_stuck_ranks` if two looks at the ranks agree, else no rank.
 
     Ranks are read one after the other, so one look mixes several moments. A rank that is in one call in both looks was
     in it all the time between.

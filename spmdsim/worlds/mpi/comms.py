@@ -74,7 +74,7 @@ class Comms:
         return len(self._by_ranks)
 
     def of(self, ranks: tuple[int, ...]) -> Counted:
-        """The communicator of these ranks (sorted, this process among them); collective over them."""
+        """Return the communicator of these ranks (sorted, this process among them); collective over them."""
         comm = self._by_ranks.get(ranks)
         if comm is None:
             if self.closed and len(self._all) > 1:
@@ -97,7 +97,7 @@ class Comms:
         return comm
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
-        """All members tell the first one that they are here; when it has heard all, it tells them to go on."""
+        """Wait until all members are here: they report to the first one, which then lets them go on."""
         talk, me = self._talk, self.comm.Get_rank()
         word, heard = np.array([_number(ranks)]), np.empty(1, np.int64)
         leader, others = ranks[0], set(ranks[1:])
@@ -238,7 +238,7 @@ class Comms:
             time.sleep(0.0005)
 
     def _sign(self, awaited: Iterable[int], waited: float) -> None:
-        """The first rank that has left says whom it waits for."""
+        """Write which ranks this one waits for, if it is the first rank that has left."""
         self._listen()
         me = self._talk.rank
         if me == min([me, *self._left]):
@@ -250,7 +250,7 @@ _worlds: list[Comms] = []
 
 
 def _number(ranks: tuple[int, ...]) -> int:
-    """The number that stands for a group."""
+    """Return the number of a group."""
     return number_of(repr(ranks))
 
 

@@ -37,7 +37,7 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _collective(method: _Method) -> _Method:
-    """A collective: ranks that cannot make the call say so to those that do, and those wait for all."""
+    """Wrap a collective so that a rank that cannot make the call reports it to the ranks that wait."""
 
     @wraps(method)
     def call(self: EmulatedCommunicator, *args: Any, **options: Any) -> None:
@@ -166,7 +166,7 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        """The root's buffer to all."""
+        """Send the root's buffer to all ranks."""
         buffer = buffer_of(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
         mine = self._rank == root
@@ -176,12 +176,12 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """All blocks to all."""
+        """Send all blocks to all ranks."""
         self._gather_all(sendbuf, buffer_of(recvbuf))
 
     @_collective
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """All blocks, of different lengths, to all."""
+        """Send all blocks, of different lengths, to all ranks."""
         self._gather_all(sendbuf, buffer_of(recvbuf, vector=True))
 
     def _gather_all(self, sendbuf: Any, result: Buffer) -> None:
@@ -193,7 +193,7 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from each to each."""
+        """Send a block from each rank to each rank."""
         result = buffer_of(recvbuf)
         vector = result.elements.copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
         schedule = self._schedule("all_to_all", len(vector), result)
@@ -201,7 +201,7 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block of any length from each to each, their lengths first; InputError where the receiver expects others."""
+        """Send a block of any length from each rank to each rank; InputError if a receiver expects others."""
         result, size = buffer_of(recvbuf, vector=True), self._size
         source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf, vector=True)
         counts, begins = source.blocks(size)
@@ -217,12 +217,12 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """All blocks to the root."""
+        """Send all blocks to the root."""
         self._gather(sendbuf, recvbuf, root, False)
 
     @_collective
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """All blocks, of different lengths, to the root, which tells the others the lengths."""
+        """Send all blocks, of different lengths, to the root, which sends the lengths to all."""
         self._gather(sendbuf, recvbuf, root, True)
 
     def _gather(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
@@ -243,12 +243,12 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """The root's blocks to all."""
+        """Send the root's blocks to all ranks."""
         self._scatter(sendbuf, recvbuf, root, False)
 
     @_collective
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """The root's blocks, of different lengths, to all; the root tells the others the lengths."""
+        """Send the root's blocks, of different lengths, to all ranks, lengths first."""
         self._scatter(sendbuf, recvbuf, root, True)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
@@ -277,7 +277,7 @@ class EmulatedCommunicator(Pictured):
     # -- how -------------------------------------------------------------------------------------------
 
     def _told(self, name: str, root: int, counts: tuple[int, ...], own: int) -> tuple[int, ...]:
-        """The lengths of blocks that the root knows, and every rank its own."""
+        """Return the lengths of blocks, which the root sends to ranks that know only their own."""
         self._calls.meet(name, root)
         wanted = tuple(self.comm.allgather(own))
         if self._rank == root and wanted != counts:
@@ -328,7 +328,7 @@ class EmulatedCommunicator(Pictured):
     def _schedule(
         self, name: str, count: int, like: Buffer, op: MPI.Op | None = None, root: int = 0
     ) -> Schedule:
-        """The schedule of a call: the algorithm named, or the library's choice; in rank order if need be."""
+        """Return the schedule of the named algorithm or of the library's choice, in rank order if required."""
         elements = like.elements
         itemsize = elements.dtype.itemsize * (elements.shape[1] if elements.ndim > 1 else 1)
         commutes = op is None or op.Is_commutative()
@@ -369,7 +369,7 @@ def _known_library(library: str | None) -> str:
 
 
 def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:
-    """By the collective's own name; refused if there are none of that name."""
+    """Return the algorithms of a collective by name; raise an error if there are none."""
     named = {collective(name).name: text for name, text in algorithms.items()}
     for name, text in named.items():
         kind, options = _parsed(text)
@@ -378,7 +378,7 @@ def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str
 
 
 def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
-    """The first algorithm that fits, in rank order if the operation does not commute."""
+    """Return the first algorithm that fits, in rank order if the operation does not commute."""
     for one in algorithms(name):
         if one.fits(size, dict(one.options)):
             schedule = make_schedule(one, size, root)
@@ -390,6 +390,6 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
 
 
 def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements of each chunk where every rank owns a block of chunks."""
+    """Return the elements of each chunk where every rank owns a block of chunks."""
     each = schedule.chunk_count // schedule.size
     return tuple(part for count in counts for part in cut(count, each)) if each != 1 else tuple(counts)

@@ -45,7 +45,7 @@ class LibraryMoves(NamedTuple):
 def library_moves(
     vendor: str, function: str, counts: tuple[int, ...], rank: int, itemsize: int
 ) -> LibraryMoves | None:
-    """What a reduction of such blocks of elements moves (for an Allreduce, of balanced ones); None where that is not known.
+    """Return what a reduction of blocks of elements moves, or None if its algorithm is not known.
 
     >>> library_moves("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
     LibraryMoves(algorithm='recursive_doubling', received=64, sent=64)
@@ -89,19 +89,19 @@ class Tally:
         self.begin()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start to count a step."""
         self.data, self.library = Asked(), Asked()
         self.calls: dict[str, int] = {}
         self.algorithms: dict[str, None] = {}
         self.unknown = False
 
     def moved(self, name: str, received: int, sent: int) -> None:
-        """A call moves data."""
+        """Count a call that moves data."""
         self.calls[name] = self.calls.get(name, 0) + 1
         self.data += Asked(1, received, sent)
 
     def reduced(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
-        """A call reduces data, by an algorithm of the library's: everybody's part of a block is sent to its owner."""
+        """Count a call that reduces data by an algorithm of the library: each part of a block is sent to its owner."""
         received, sent = (len(counts) - 1) * counts[rank], sum(counts) - counts[rank]
         if name == "Allreduce":  # as much again to gather the blocks
             received = sent = received + sent
@@ -114,17 +114,17 @@ class Tally:
             self.library += Asked(1, moves.received, moves.sent)
 
     def way(self) -> str:
-        """The calls of this step in words."""
+        """Return the calls of this step in words."""
         by = f" ({', '.join(self.algorithms)})" if self.algorithms else ""
         calls = (f"{count} x {name}" if count > 1 else name for name, count in self.calls.items())
         return ", ".join(calls) + by
 
     def by_library(self) -> Asked | None:
-        """What the library's algorithms moved in this step, where it chose them and the choice is known."""
+        """Return what the library's algorithms moved in this step; None if its choice is not known."""
         return self.library if self.algorithms and not self.unknown else None
 
     def controls(self, purpose: str, received: int = 0, sent: int = 0) -> None:
-        """A call is control traffic."""
+        """Count a call of control traffic."""
         calls, before, after = self.control.get(purpose, (0, 0, 0))
         self.control[purpose] = Asked(calls + 1, before + received, after + sent)
         if recorder.open_traces:
@@ -140,7 +140,7 @@ Moves = Callable[[int, int, Any, Any], tuple[int, int]]
 
 
 def _nbytes(spec: Any) -> int:
-    """Bytes of a buffer as a call names it: an array, ``[array, type]`` or ``[array, count, type]``."""
+    """Return the bytes of a buffer: an array, ``[array, type]`` or ``[array, count, type]``."""
     if isinstance(spec, np.ndarray):
         return spec.nbytes
     if len(spec) == 2:  # arrays of element types that Python's buffers do not know are no buffers
@@ -149,7 +149,7 @@ def _nbytes(spec: Any) -> int:
 
 
 def _blocks(spec: Any) -> list[int]:
-    """Bytes of every rank's block in ``[array, (counts, places), type]``, or ``[array, counts, places, types]``."""
+    """Return the bytes of each block in ``[array, (counts, places), type]`` or ``[array, counts, places, types]``."""
     if len(spec) == 4:
         return [count * kind.Get_size() for count, kind in zip(spec[1], spec[3])]
     size = spec[2].Get_size()
@@ -157,20 +157,20 @@ def _blocks(spec: Any) -> list[int]:
 
 
 def _equal(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
-    """An equal block from each to each."""
+    """Return the bytes received and sent if each rank sends an equal block to each rank."""
     mine = taken if source is MPI.IN_PLACE else source
     return (size - 1) * _nbytes(taken), (size - 1) * _nbytes(mine)
 
 
 def _gathered(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
-    """Every rank's block, of its own length, to all others."""
+    """Return the bytes received and sent if every rank sends its block, of any length, to all others."""
     blocks = _blocks(taken)
     mine = blocks[rank] if source is MPI.IN_PLACE else _nbytes(source)
     return sum(blocks) - blocks[rank], (size - 1) * mine
 
 
 def _exchanged(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
-    """A block of any length from each to each."""
+    """Return the bytes received and sent if each rank sends a block of any length to each rank."""
     sent, received = _blocks(source), _blocks(taken)
     return sum(received) - received[rank], sum(sent) - sent[rank]
 
@@ -194,7 +194,7 @@ class Counted(MPI.Intracomm):
 
     @classmethod
     def of(cls, comm: MPI.Comm, tally: Tally) -> Counted:
-        """A communicator, counted."""
+        """Return a communicator that counts."""
         counted = cls(comm)
         counted.tally, counted.rank_size = tally, (comm.Get_rank(), comm.Get_size())
         return counted
@@ -225,7 +225,7 @@ class Counted(MPI.Intracomm):
         super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        """The root's buffer to all others."""
+        """Send the root's buffer to all other ranks."""
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(buf)
             self.tally.moved("Bcast", nbytes * (rank != root), (size - 1) * nbytes * (rank == root))
@@ -239,7 +239,7 @@ class Counted(MPI.Intracomm):
         super().Exscan(sendbuf, recvbuf, op)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """A message."""
+        """Send a message without waiting."""
         if tag in _PURPOSES:
             self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         elif recorder.open_traces:
@@ -247,7 +247,7 @@ class Counted(MPI.Intracomm):
         return super().Isend(buf, dest, tag)
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """A message, as long as its buffer."""
+        """Receive a message of the length of its buffer without waiting."""
         if recorder.open_traces:
             self.tally.moved("Irecv", _nbytes(buf), 0)
         return super().Irecv(buf, source, tag)
@@ -264,7 +264,7 @@ class Counted(MPI.Intracomm):
         super().Allreduce(mine, common, op)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """The same, without waiting."""
+        """Reduce a buffer on all ranks without waiting."""
         self._agrees(recvbuf)
         return super().Iallreduce(sendbuf, recvbuf, op)
 
@@ -275,7 +275,7 @@ class Counted(MPI.Intracomm):
         self.tally.controls("agreement", nbytes, nbytes)
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
-        """Whether a message is there."""
+        """Return True if a message has arrived."""
         self.tally.controls("polls")
         return super().Iprobe(source, tag, status)
 
@@ -290,25 +290,25 @@ class Counted(MPI.Intracomm):
         return super().Ibarrier()
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """A word of the control plane."""
+        """Send a word of the control plane."""
         self.tally.controls(_PURPOSES[tag], 0, _nbytes(buf))
         super().Send(buf, dest, tag)
 
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> None:
-        """A word of the control plane."""
+        """Receive a word of the control plane."""
         self.tally.controls(_PURPOSES[tag], _nbytes(buf), 0)
         super().Recv(buf, source, tag, status)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """An object of the control plane; it stays with the request."""
+        """Send an object of the control plane, which stays with the request."""
         return self.Isend([pickle.dumps(obj), MPI.BYTE], dest, tag)
 
     def recv(
         self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> Any:
-        """An object of the control plane, whose message is there."""
+        """Receive an object of the control plane, whose message has arrived."""
         there = MPI.Status() if status is None else status
         self.Probe(source, tag, there)
         data = bytearray(there.Get_count(MPI.BYTE))
@@ -330,12 +330,12 @@ class Counted(MPI.Intracomm):
         return [pickle.loads(everything[end - length : end]) for end, length in zip(ends, counts)]
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Counted:
-        """The communicator of a group, counted too."""
+        """Return the communicator of a group, which counts, too."""
         self.tally.controls("groups")
         return Counted.of(super().Create_group(group, tag), self.tally)
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Counted:
-        """The communicators of the nodes, counted too."""
+        """Return the communicators of the nodes, which count, too."""
         self.tally.controls("groups")
         return Counted.of(super().Split_type(split_type, key, info), self.tally)
 

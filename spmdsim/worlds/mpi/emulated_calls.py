@@ -153,7 +153,7 @@ _UFUNCS = (
 
 
 def operation_name(op: MPI.Op | None) -> str:
-    """A reduction in words; of the user's own nothing is known."""
+    """Return a reduction in words; the operations of users have no name."""
     if op is None:
         return ""
     word = next((name for value, name in _OPERATIONS if op == value), None)
@@ -161,12 +161,12 @@ def operation_name(op: MPI.Op | None) -> str:
 
 
 def type_name(array: np.ndarray) -> str:
-    """An element type in words."""
+    """Return an element type in words."""
     return array.dtype.name if array.ndim == 1 else f"elements of {many(array.shape[1], 'byte')}"
 
 
 def function_of(op: MPI.Op, like: Buffer) -> Any:
-    """The operation as a function of two arrays: numpy's where there is one, else MPI's own."""
+    """Return an operation as a function of two arrays: NumPy's if there is one, else MPI's own."""
     if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
         for operation, function in _UFUNCS:
             if op == operation:
@@ -271,7 +271,7 @@ class EmulatedCalls:
             self.end()
 
     def failed(self, collective: str, error: Exception) -> None:
-        """This rank cannot make its call, or not go on with it: why, if the others made another one."""
+        """Report to the other ranks that this rank cannot make its call or not continue it, and why."""
         if self._on and self._broken is None:
             if not self.begun:
                 self._post_facts({"collective": collective, "mistake": str(error)})
@@ -353,7 +353,7 @@ class EmulatedCalls:
     # -- ranks that leave -------------------------------------------------------------------------------------
 
     def _look(self) -> str | None:
-        """Who has left and will not come to this call."""
+        """Return a message that names ranks that left and will not come to this call; None if there are none."""
         status = MPI.Status()
         while self._exit.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             calls = np.empty(1, np.int64)
@@ -377,7 +377,7 @@ _process = os.getpid()
 
 
 def _leave() -> None:
-    """The end of the program: tell ranks that still wait for this one that it does not come."""
+    """Tell ranks that wait for this one, at the end of the program, that it does not come."""
     if not _open or os.getpid() != _process or MPI.Is_finalized():
         return
     with waiting_for_ranks():
@@ -398,7 +398,7 @@ def _wait_for_all() -> None:
 
 
 def _refuse_in_child() -> None:
-    """In a process that a rank has forked: make no calls."""
+    """Refuse calls in a process that a rank has forked."""
     for calls in _open:
         calls.refuse(refusal_in_child(MPI.COMM_WORLD.Get_rank()))
 

@@ -39,7 +39,7 @@ Arrays = dict[int, np.ndarray]
 
 
 def exchange_numbered(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
-    """This rank's part of an exchange by row-major element numbers that changes the shape; of these ranks."""
+    """Run this rank's part of an exchange by row-major element numbers that changes the shape."""
     exchange = (step.src, step.dst, step.shape, step.shape_after, rank)
     received = flat_receives(*exchange)
     own = next(((one.source, one.target) for one in received if one.peer == rank), None)
@@ -61,7 +61,7 @@ def exchange_numbered(step: Step, rank: int, comm: Counted, members: Sequence[in
 
 
 def _side(numbers: Arrays, members: Sequence[int], rank: int) -> tuple[Stretches, np.ndarray]:
-    """What goes to, or comes from, each member but this rank: how much, and all element numbers in their order."""
+    """Return what goes to, or comes from, each other member: the counts, and all element numbers in order."""
     nothing = np.zeros(0, np.int64)
     lists = [nothing if member == rank else numbers.get(member, nothing) for member in members]
     return Stretches.of(list(map(len, lists))), np.concatenate(lists)
@@ -109,7 +109,7 @@ class _Round:
 
 
 def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
-    """This rank's part of a direct reduction over a communicator of the given world ranks."""
+    """Run this rank's part of a direct reduction over a communicator of the given world ranks."""
     op, shares = check_reduce(step.op, dtype), parts(step.src, step.dst, step.shape)
     contributions, *passed, results = [_Round(shares, hops, members, rank) for hops in rounds(shares)]
     have = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
@@ -140,7 +140,7 @@ def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], d
 
 
 def _indices(shares: Sequence[Part], mine: Bounds) -> dict[int, tuple[slice, ...]]:
-    """Where the parts lie that a box contains."""
+    """Return the places of the parts that a box contains."""
     return {
         k: within(part.box, mine)
         for k, part in enumerate(shares)
@@ -152,7 +152,7 @@ def _indices(shares: Sequence[Part], mine: Bounds) -> dict[int, tuple[slice, ...
 
 
 def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
-    """An exclusive scan of a rank's array."""
+    """Run an exclusive scan of a rank's array."""
     op = check_reduce(step.op, dtype)
     order = group.order[::-1] if step.backward else group.order
     me, first, native = order.index(group.me), identity(op, dtype), native_op(op, dtype)
@@ -184,7 +184,7 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Im
 
 
 def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, outgoing: Parts) -> Arrived:
-    """A part to each member in one Alltoallv; what a rank gives itself is copied."""
+    """Send a part to each member in one Alltoallv. The own part of a rank is copied."""
     places, me = [order.index(member) for member in sorted(order)], order.index(rank)
     parts, counts = [outgoing.arrays[k] for k in places], [int(outgoing.counts[k]) for k in places]
     if max(sum(map(len, parts)), sum(counts)) > messages.MAX_COUNT:
@@ -211,7 +211,7 @@ FILLED = 64
 
 
 class RoomMemory(NamedTuple):
-    """Memory with a room's shape: a block stands in it, and beside the block what comes from neighbours."""
+    """A buffer with a block and, around it, the elements received from neighbours."""
 
     here: Surroundings
     whole: np.ndarray
@@ -219,7 +219,7 @@ class RoomMemory(NamedTuple):
 
     @classmethod
     def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
-        """That in which the block lies, if there is such room around it; else a copy of the block."""
+        """Return the padded buffer in which the block is, or a copy of the block."""
         here = surroundings(block)
         if (
             here is None
@@ -232,18 +232,18 @@ class RoomMemory(NamedTuple):
 
     @classmethod
     def copied(cls, block: np.ndarray, room: Room) -> RoomMemory:
-        """A copy of the block, with room around it."""
+        """Return a copy of the block with padding."""
         here = Surroundings(room.shape, block.dtype)
         whole: np.ndarray = np.ndarray(room.shape, block.dtype, np.asarray(here))
         whole[room.block] = block
         return cls(here, whole, room)
 
     def takes(self, come: Come) -> bool:
-        """Whether what has come is not otherwise than what was there before: other tensors may share a rank's block."""
+        """Return True if received elements equal those in the padding, because other tensors may share a block."""
         return all(_agree(self.whole, old, *one) for old in self.here.filled for one in come)
 
     def filled(self, come: Come) -> np.ndarray:
-        """The windows, as soon as all has come."""
+        """Return the windows, after copying the received elements into the padding."""
         for index, part in come:
             if index not in self.here.filled:
                 self.whole[index] = part
@@ -252,7 +252,7 @@ class RoomMemory(NamedTuple):
 
 
 def settled(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
-    """A block where its windows lie, if they lie in a copy of it: the next slices need no other copy then.
+    """Return the copy of a block beside its windows if there is one, so that later slices need no other copy.
 
     In ``u[:-2] + u[2:]`` both are views of the memory in which ``u`` has its block, beside which lands what comes.
     """
@@ -267,7 +267,7 @@ def settled(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
 
 
 def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> bool:
-    """Whether what has come is what was there before, where both lie: other tensors may share a rank's block."""
+    """Return True if received elements equal those in the buffer, because other tensors may share a block."""
     common = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(before, index)]
     if any(one.start >= one.stop for one in common):
         return True
@@ -289,7 +289,7 @@ class Arriving(NamedTuple):
 
 
 def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
-    """This rank's part; without a group there is nobody to talk to."""
+    """Run this rank's part of a halo exchange; without a group, nothing is sent."""
     shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
     incoming, outgoing = halo.received(step, rank), halo.sent(step, rank)
     own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
@@ -361,7 +361,7 @@ def _arriving(
 
 
 def _parts(peer: Arriving, buffer: np.ndarray) -> Come:
-    """What has come from a rank, part by part, each with its place."""
+    """Return the parts received from a rank, each with its place."""
     return [(target, buffer[part].reshape(sizes)) for part, sizes, target in peer.parts]
 
 
@@ -371,7 +371,7 @@ def _in_order(
     array: np.ndarray,
     landed: Sequence[tuple[Arriving, np.ndarray]],
 ) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
-    """The contributions of all ranks, this one's among them, in the group's order: they are added up in it."""
+    """Return the contributions of all ranks, this rank's included, in the order of the group."""
     contributions: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
     others = iter(landed)
     for peer, pieces in incoming:

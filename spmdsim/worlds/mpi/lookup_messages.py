@@ -93,11 +93,11 @@ class RowExchange:
             datatype.Free()
 
     def _unit(self, width: int) -> int:
-        """What MPI counts in a row of this width: its elements, or the row."""
+        """Return the unit that MPI counts in a row of this width: its elements, or the row."""
         return 1 if self._whole else width
 
     def look_up(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """The looked-up rows, and the elements that came from each other rank."""
+        """Return the looked-up rows, and the elements received from each other rank."""
         wants = self.frame.wants(ids)
         if self.windows is not None and (memory := self.windows.memory()) is not None:
             return self._into(memory, ids, table), tuple(self.frame.elements(wants, self.me))
@@ -115,7 +115,7 @@ class RowExchange:
         return out.reshape(self.target), received
 
     def _incoming(self, want: Want) -> Stretches:
-        """Per rank of the communicator, how many elements come from it, and where they go."""
+        """Return, for each rank of the communicator, the number of elements from it and their place."""
         unit = self._unit(self.width)
         counts, starts = (
             [want.counts[k] * unit for k in self.places],
@@ -124,13 +124,13 @@ class RowExchange:
         return Stretches(counts, starts)
 
     def _received(self, counts: Sequence[int]) -> Peers:
-        """The elements from each other rank, from the counts that the call was made with."""
+        """Return the elements from each other rank, from the counts of the call."""
         each = self.width if self._whole else 1
         elements = {k: count * each for k, count in zip(self.places, counts) if k != self.me}
         return tuple((self.frame.members[k], elements[k]) for k in sorted(elements))
 
     def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
-        """All ranks want the same rows: each gives those it holds, in place."""
+        """Gather rows that all ranks want: each rank sends those it owns, in place."""
         want = wants[self.me]
         counts, starts = self._incoming(want)
         if max(want.counts) and self.width:
@@ -141,7 +141,7 @@ class RowExchange:
         return self._received(counts)
 
     def _to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
-        """The same as Allgatherv in place, which passes rows on around a ring, by messages between all pairs.
+        """Gather rows by messages between all pairs, instead of an Allgatherv that passes rows around a ring.
 
         On one node, where no message is farther than another, that takes half of the time or less.
         """
@@ -166,7 +166,7 @@ class RowExchange:
         return self._received(taken.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """The gradient of this rank's part of the table, and the elements that came from each other rank.
+        """Return the gradient of this rank's part of the table, and the elements received from each other rank.
 
         The same messages as for the lookup, the other way: each row's gradient, summed over the ids that name it.
         """
@@ -189,14 +189,14 @@ class RowExchange:
         return gradient, self._received(counts)
 
     def _asked(self, wants: Sequence[Want]) -> Stretches:
-        """Per rank of the communicator, how many elements it wants of this rank, and where they are when packed."""
+        """Return, for each rank of the communicator, the number of elements it wants and their packed place."""
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
         counts = [some * self._unit(part.stop - part.start) for some, part in zip(rows, columns)]
         return Stretches.of(counts)
 
     def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Stretches, np.ndarray]:
-        """The rows that the others want of this rank, one rank's after the other's."""
+        """Return the rows that the other ranks want of this rank, ordered by rank."""
         asked = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
         if self._same_columns:
             rows, packed = np.concatenate(asked), self._packed()

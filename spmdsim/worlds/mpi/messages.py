@@ -58,13 +58,13 @@ class Stretches(NamedTuple):
         return Stretches(counts, [0, *accumulate(counts)][:-1])
 
     def without(self, rank: int) -> Stretches:
-        """The same, in which nothing belongs to a rank."""
+        """Return these transfers without the elements of one rank."""
         return Stretches([0 if k == rank else count for k, count in enumerate(self.counts)], self.starts)
 
 
 @lru_cache(maxsize=64)
 def element(itemsize: int) -> MPI.Datatype:
-    """The MPI type as which elements of this size are moved (bytes for unusual sizes).
+    """Return the MPI type that moves elements of this size (bytes for unusual sizes).
 
     Given beside an array, it spares MPI the question of what the array's elements are: any can be moved.
     """
@@ -91,13 +91,13 @@ def native_op(op: str, dtype: np.dtype) -> MPI.Op | None:
 
 
 def number_view(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous array as a flat view that MPI can reduce (bools as bytes)."""
+    """Return a C-contiguous array as a flat view that MPI can reduce (bools as bytes)."""
     flat = array.reshape(-1)
     return flat.view(np.uint8) if flat.dtype.kind == "b" else flat
 
 
 def subarray(shape: tuple[int, ...], index: Index, itemsize: int) -> MPI.Datatype:
-    """The MPI type of a box inside a C-contiguous array of this shape. To be freed."""
+    """Return the MPI type of a box inside a C-contiguous array of this shape. The caller frees it."""
     starts, sizes = [part.start for part in index], [part.stop - part.start for part in index]
     return element(itemsize).Create_subarray(list(shape), sizes, starts, MPI.ORDER_C).Commit()
 
@@ -148,7 +148,7 @@ class Messages:
 
 
 def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
-    """This rank's part of a step by an emulated algorithm, over the communicator of its group."""
+    """Run this rank's part of a step by an emulated algorithm, over the communicator of its group."""
     places = sorted(part.members)
     messages = Messages(comm, [places.index(rank) for rank in part.members])
     program = part.program
@@ -323,7 +323,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
-    """The pieces one after the other, or the array itself if they are contiguous in it."""
+    """Return the pieces one after the other, or the array itself if they are contiguous in it."""
     if side.direct:
         return array
     buffer, offset = empty((side.total,), array.dtype), 0
@@ -362,7 +362,7 @@ def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
 
 
 def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Messages between actual peers, in pieces that MPI can count."""
+    """Send messages to actual peers, in pieces that MPI can count."""
     kind, own, target = element(dtype.itemsize), traffic.own, traffic.target
 
     def run(array: np.ndarray) -> np.ndarray:

@@ -137,7 +137,7 @@ class MPIWorld(BeginsEarly):
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
-        """The world of all processes that the launcher says it started; who asks for it keeps it.
+        """Return the world of all processes of the launcher. The caller keeps it.
 
         Raises:
             WorldError: MPI sees another number of processes.
@@ -166,7 +166,7 @@ class MPIWorld(BeginsEarly):
         return super().run(step, shards, algorithm)
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
-        """The derived form of a step that runs natively."""
+        """Return the derived form of a step that runs natively."""
         return (
             None
             if self.algorithms
@@ -340,7 +340,7 @@ class MPIWorld(BeginsEarly):
         return place(implementation, comm, dtype, program.types)
 
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
-        """The ranks that this one reduces with, sorted, and their communicator."""
+        """Return the ranks with which this rank reduces, sorted, and their communicator."""
         order = step.group(self.rank)
         members = tuple(sorted(order))
         numbers = tuple(members.index(rank) for rank in order)
@@ -402,7 +402,7 @@ class MPIWorld(BeginsEarly):
                 pass
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
-        """Whether these ranks have the same number; see :meth:`World.equal_on`. WorldError: as :meth:`barrier`."""
+        """Return True if these ranks have equal numbers; see :meth:`World.equal_on`. WorldError: as :meth:`barrier`."""
         members = tuple(sorted(ranks))
         with self._together(what, members):
             return Comparison(self._comms.of(members), number, self._deadline).equal()

@@ -71,7 +71,7 @@ class BeginsEarly(World):
 
     @abstractmethod
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
-        """The ranks that this one reduces with, sorted, and their communicator."""
+        """Return the ranks with which this rank reduces, sorted, and their communicator."""
 
     def _distant(self, mesh: Mesh) -> bool:
         return self.rank in mesh and not self.remote_ranks.isdisjoint(mesh.rank_list)
@@ -107,7 +107,7 @@ class BeginsEarly(World):
                 return [end.value]
 
     def _begun_early(self, step: Step, dtype: np.dtype) -> EarlyProgram:
-        """How a step is begun early, if it can be, and what compares that."""
+        """Return how a step starts early, if it can, and what compares it."""
         post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)

@@ -48,7 +48,7 @@ class ReduceGroup:
 def reduce_all(
     step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int, ...], implementation: Implementation
 ) -> Run:
-    """all_reduce of a shard of this shape."""
+    """Return the function of an all_reduce of a shard of this shape."""
     op = check_reduce(step.op, dtype)
     if implementation.name == "native":
         return _native_all(op, group, shape, dtype)
@@ -91,7 +91,7 @@ def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
 
 
 def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
-    """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks.
+    """Return an all_reduce in chunks: each rank reduces its block of a chunk, and all gather the blocks.
 
     The blocks of all chunks together are balanced, so exactly what an all_reduce amounts to is moved.
     """
@@ -122,7 +122,7 @@ def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
 
 @lru_cache(maxsize=256)
 def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
-    """Where chunks begin and how long they are; fewer elements than ranks go with the chunk before them."""
+    """Yield the start and length of chunks. Fewer elements than ranks join the chunk before them."""
     starts = range(0, max(total - total % size, 1), most)
     return tuple((a, b - a) for a, b in pairwise((*starts, total)))
 
@@ -167,7 +167,7 @@ def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, implementa
 
 
 def packed(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
-    """The blocks where ``layout.offsets`` says; ``always`` one after the other, and nothing else."""
+    """Return the blocks at the places of ``layout.offsets``; with ``always``, one after the other in new memory."""
     if layout.direct and (layout.packed or not always):
         return array.reshape(-1)[: sum(layout.counts)] if always else array
     buffer, start = empty((sum(layout.counts),), array.dtype), 0
@@ -229,7 +229,7 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
 def _exchange_and_fold(
     op: str, group: ReduceGroup, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
-    """In chunks of every block: each rank gets its part from all others and reduces it into ``result``."""
+    """Reduce in chunks of every block: each rank receives its part from all others and adds it to ``result``."""
     comm, size, me = group.comm, group.size, group.me
     mine, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
     kind = element(itemsize)

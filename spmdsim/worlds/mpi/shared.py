@@ -122,7 +122,7 @@ class Shared:
         self._on_one_node: dict[tuple[int, ...], bool] = {}
 
     def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
-        """Whether all members are on one node; collective when first asked."""
+        """Return True if all members are on one node; collective when it is first called."""
         together = self._on_one_node.get(members)
         if together is None:
             node, each = comm.Split_type(MPI.COMM_TYPE_SHARED), RANKS_PER_NODE.read()
@@ -135,7 +135,7 @@ class Shared:
         return together
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
-        """The windows for results of this size."""
+        """Return the windows for results of this size."""
         group = self._windows.setdefault(members, {})
         if nbytes not in group:
             group[nbytes] = Windows(comm, nbytes, group)
@@ -152,7 +152,7 @@ class Shared:
 def gather_shared(
     traffic: RankTransfers, comm: Counted, dtype: np.dtype, shared: Shared, otherwise: Run
 ) -> Run:
-    """all_gather: every rank copies its piece into the group's result."""
+    """Return an all_gather in which every rank copies its shard into the group's result."""
     if traffic.gathered is None:  # some members are replicas of others
         return otherwise
     index: Index | None = traffic.gathered[traffic.me]
@@ -174,7 +174,7 @@ def reduce_shared(
     otherwise: Run,
     chunk: int,
 ) -> Run:
-    """all_reduce: every rank reduces its block of the group's result, and nobody gathers the blocks."""
+    """Return an all_reduce in which every rank reduces its block of the group's result."""
     target = step.dst.local_shape(step.shape, members[group.me])
     windows = shared.windows(members, group.comm, math.prod(target) * dtype.itemsize)
 

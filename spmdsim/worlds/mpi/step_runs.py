@@ -35,7 +35,7 @@ class MPIStepProgram(StepProgram):
     types: list[MPI.Datatype] = field(default_factory=list)
 
     def after(self, shards: list[Any], result: np.ndarray) -> list[Any]:
-        """The shards after; the one before moves to where they lie, if that is a copy of it.
+        """Return the shards after the step. Move the shard before into their buffer if that has a copy of it.
 
         Not while what runs is written down: who writes it knows arrays by their identity.
         """

@@ -27,7 +27,7 @@ HEADING = (
 
 
 def nbytes_text(count: float) -> str:
-    """Bytes for people.
+    """Return a number of bytes as text.
 
     >>> nbytes_text(512), nbytes_text(1536), nbytes_text(3 << 20)
     ('512 B', '1.5 KiB', '3.0 MiB')
@@ -60,7 +60,7 @@ def _total(trace: Trace) -> tuple[str, ...]:
 def _line(
     name: str, moved: Asked, note: str, what: str = "", planned: str = "", seconds: str = ""
 ) -> tuple[str, ...]:
-    """A line below the events."""
+    """Return a line below the events."""
     moves = nbytes_text(moved.received), nbytes_text(moved.sent)
     return (name, what, "", "", "", planned, *moves, "", seconds, note)
 
@@ -91,7 +91,7 @@ def _row(event: Event) -> tuple[str, ...]:
 
 
 def matrix(trace: Trace, size: int) -> np.ndarray:
-    """Bytes that went from rank to rank: an int64 array ``[receiver, sender]`` over all ranks of the world.
+    """Return the bytes sent from rank to rank: an int64 array ``[receiver, sender]`` over all ranks of the world.
 
     Placing steps send the boxes they place. Reductions are counted as the bandwidth-optimal direct algorithm
     moves them: every member's part of a block to its owner, and for all_reduce the blocks back. Rows sum up to
@@ -109,7 +109,7 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
 
 
 def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    """The peers from which ``rank`` receives in a step, with the number of elements (never 0)."""
+    """Return the peers from which ``rank`` receives in a step, with the number of elements (never 0)."""
     counts: Counter[int] = Counter()  # a peer may send several boxes in one message
     for peer, count in _pairs(step, rank):
         counts[peer] += count
@@ -117,7 +117,7 @@ def pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
-    """The same for an event: where data decide, what this process saw; else what the step says."""
+    """Return the peers of an event: those that this process recorded if data decide, else the step's."""
     if event.peers is not None and rank in event.ranks:
         return [(peer, count) for peer, count in event.peers[event.ranks.index(rank)] if count]
     return pairs(event.step, rank)
@@ -162,7 +162,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def difference(one: Trace, other: Trace) -> list[str]:
-    """Where two traces of the same program differ, times aside; empty if they agree.
+    """Return the first difference of two traces of one program, times aside; empty if they agree.
 
     They may come from different worlds: for the ranks that both own the bytes are compared that the steps amount to,
     whichever way each world took, and those of the emulated algorithms.

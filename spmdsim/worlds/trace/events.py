@@ -198,18 +198,18 @@ class ComputedSpan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def received_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Elements each of the ranks receives from others in a step, 0 for ranks outside its meshes."""
+    """Return the elements that each rank receives from others in a step, 0 outside its meshes."""
     return tuple(step.nbytes(rank, 1) for rank in ranks)
 
 
 @lru_cache(maxsize=4096)
 def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Elements each of the ranks sends to others in a step, 0 for ranks outside its meshes."""
+    """Return the elements that each rank sends to others in a step, 0 outside its meshes."""
     return tuple(sent_nbytes(step, rank, 1) for rank in ranks)
 
 
 def group_size(step: Step) -> int:
-    """Ranks per group of a step; for exchanges the ranks of both meshes together."""
+    """Return the ranks per group of a step; for exchanges the ranks of both meshes together."""
     if step.collective not in EXCHANGES:
         return step.src.mesh.axis_size(*step.axes)
     if step.src.mesh.ranks is None and step.dst.mesh.ranks is None:

@@ -49,7 +49,7 @@ _TYPES = {"rank": int, "number": int, "begin": int, "end": int}
 
 
 def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: int) -> dict[str, Any]:
-    """The timeline of some calls: one process per rank, one lane per group.
+    """Return the timeline of some calls: one process per rank, one lane per group.
 
     Args:
         calls: of all ranks.
@@ -102,7 +102,7 @@ def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A document from its file.
+    """Return a document from its file.
 
     Raises:
         InputError: there is none.
@@ -159,7 +159,7 @@ def table(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def title(documents: Sequence[dict[str, Any]]) -> str:
-    """Whose calls documents hold, and why they were written."""
+    """Return a title with the ranks of the documents and the reason why they were written."""
     reasons = dict.fromkeys(one["otherData"]["reason"] for one in documents)
     return f"last calls of {name_ranks(_ranks(documents))}: {'; '.join(reasons)}"
 
@@ -184,7 +184,7 @@ class GroupCalls:
 
 
 def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
-    """The groups whose calls documents hold, the first to call first."""
+    """Return the groups whose calls the documents contain, ordered by their first call."""
     by_group: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
     calls = [call for one in documents for call in _calls(one)]
     for call in sorted(calls, key=lambda call: call.begin):
@@ -235,7 +235,7 @@ def _cell(call: LastCall | None, never: bool, labels: dict[tuple[str, str, str],
 
 
 def _label(number: int) -> str:
-    """a, b, ..., z, aa, ab, ...
+    """Return the label of a number: a, b, ..., z, aa, ab, ...
 
     >>> _label(0), _label(25), _label(26), _label(702)
     ('a', 'z', 'aa', 'aaa')

@@ -19,7 +19,7 @@ MOST_ARROWS = 20_000
 
 
 def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
-    """The timeline of one program.
+    """Return the timeline of one program.
 
     Args:
         traces: one trace per process, such as ``world.gather_objects([trace])`` gives.
@@ -59,12 +59,12 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def _owned(trace: Trace) -> Sequence[int]:
-    """The ranks of the process that recorded."""
+    """Return the ranks of the process that recorded."""
     return next((event.ranks for event in trace.collectives), trace.ranks)
 
 
 def _lines(trace: Trace) -> dict[int, int]:
-    """The lines, from 1 on, of events that were begun early, by their numbers: those of a line do not overlap."""
+    """Return the lines, from 1 on, of events that started early, by number. Events of a line do not overlap."""
     early = [(one.start, n) for n, one in enumerate(trace) if getattr(one, "exposed", None) is not None]
     ends: list[float] = []
     lines: dict[int, int] = {}
@@ -76,7 +76,7 @@ def _lines(trace: Trace) -> dict[int, int]:
 
 
 def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the lanes of slices are called: what is begun early has lanes of its own."""
+    """Return the names of the lanes. Events that started early have lanes of their own."""
     lanes = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"})
     words = ("operators and collectives", "begun early")
     return [
@@ -114,7 +114,7 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 
 
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
-    """A start at the beginning of the sender's slice, a finish at the end of the receiver's, per message."""
+    """Return a start at the beginning of the sender's slice and a finish at the end of the receiver's, per message."""
     arrows: list[dict[str, Any]] = []
     for (rank, number), (event, start, line) in slices.items():
         if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:

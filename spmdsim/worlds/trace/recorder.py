@@ -104,20 +104,20 @@ class Trace(Pictured, Sequence[Event]):
         return [event for event in self.events if isinstance(event, OperatorEvent)]
 
     def counts(self, local: bool = False) -> dict[str, int]:
-        """How often each collective ran; ``local=True`` counts local steps, which move nothing, too."""
+        """Return how often each collective ran; ``local=True`` counts local steps, which move nothing, too."""
         skipped = () if local else LOCAL_STEPS
         return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
 
     def nbytes(self, rank: int | None = None) -> int:
-        """Bytes that ``rank`` received; without a rank, the most that any rank of this process received."""
+        """Return the bytes that ``rank`` received; without a rank, the most of any rank of this process."""
         return self._total("nbytes", rank)
 
     def sent(self, rank: int | None = None) -> int:
-        """Bytes that ``rank`` sent; without a rank, the most that any rank of this process sent."""
+        """Return the bytes that ``rank`` sent; without a rank, the most of any rank of this process."""
         return self._total("sent", rank)
 
     def planned(self, rank: int | None = None) -> int:
-        """Bytes that ``rank`` would receive by the convention of plans, whichever way its steps took."""
+        """Return the bytes that ``rank`` would receive by the convention of plans."""
         return self._total("planned", rank)
 
     def _total(self, what: str, rank: int | None) -> int:
@@ -139,13 +139,13 @@ class Trace(Pictured, Sequence[Event]):
         return events_table(self).text()
 
     def matrix(self, size: int) -> np.ndarray:
-        """Bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""
+        """Return the bytes from rank to rank, ``[receiver, sender]``, over the ranks of a world of ``size``."""
         from spmdsim.worlds.trace.event_table import matrix
 
         return matrix(self, size)
 
     def difference(self, other: Trace) -> list[str]:
-        """Where another trace of the same program differs, times aside; it may come from another world."""
+        """Return the first difference from another trace of the program, times aside; worlds may differ."""
         from spmdsim.worlds.trace.event_table import difference
 
         return difference(self, other)
@@ -163,7 +163,7 @@ class Trace(Pictured, Sequence[Event]):
         return f"Trace({many(len(self.operators), 'operator')}, {self.counts(local=True)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What a notebook shows: the table."""
+        """Print the table in a notebook."""
         printer.text("..." if cycle else str(self))
 
 
@@ -195,7 +195,7 @@ def record() -> Iterator[Trace]:
 
 @contextlib.contextmanager
 def told(writer: Trace) -> Iterator[None]:
-    """In the ``with`` block who writes programs down is told of what runs, as those who record are."""
+    """Add a writer of programs to the observers in the ``with`` block."""
     try:
         programs.append(writer)
         open_traces.append(writer)
@@ -212,7 +212,7 @@ def untold(writer: Trace) -> None:
 
 @contextlib.contextmanager
 def unseen(*listeners: list[Any]) -> Iterator[None]:
-    """What runs in the ``with`` block is no part of the program: who records is not told, nor who writes programs down.
+    """Hide what runs in the ``with`` block from recordings and writers of programs.
 
     Args:
         *listeners: only these are not told, :data:`open_traces` or the programs of :mod:`spmdsim.core.world`.
@@ -229,7 +229,7 @@ def unseen(*listeners: list[Any]) -> Iterator[None]:
 
 
 def recording() -> bool:
-    """Whether anybody records now."""
+    """Return True if a recording is open."""
     return bool(open_traces)
 
 
@@ -297,5 +297,5 @@ class operator:
 
 
 def current_operator() -> str:
-    """The operator that runs now, ``"to"`` outside of any."""
+    """Return the operator that runs now, ``"to"`` outside of any."""
     return _operators[-1] if _operators else "to"

@@ -28,7 +28,7 @@ def cell(file: str) -> str | None:
 
 
 def in_words(file: str, line: int | None, folder: bool = False) -> str:
-    """A place in a source file, with its folder if wanted.
+    """Return a place in a source file as text, with its folder if wanted.
 
     >>> in_words("/home/me/model.py", 12), in_words("/home/me/model.py", 12, folder=True)
     ('model.py:12', '/home/me/model.py:12')
@@ -51,7 +51,7 @@ def source_line(frame: FrameType | None = None) -> str | None:
 
 
 def user_place() -> tuple[str, int]:
-    """The file and the line of the innermost frame outside this package."""
+    """Return the file and the line of the innermost frame outside this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -59,12 +59,12 @@ def user_place() -> tuple[str, int]:
 
 
 def source_lines(most: int = 8) -> str:
-    """The user's call and what called it, innermost first: ``"model.py:12 < train.py:40"``."""
+    """Return the user's call and its callers, innermost first: ``"model.py:12 < train.py:40"``."""
     return " < ".join(islice(_user_lines(sys._getframe(1)), most))
 
 
 def users(name: str) -> bool:
-    """Whether a file is the user's, or a cell: neither this package's nor what runs its ``with`` blocks."""
+    """Return True if a file is the user's, or a cell, and not this package's or that of a ``with`` block."""
     return (
         not name.startswith(PACKAGE)
         and name != contextlib.__file__
@@ -95,7 +95,7 @@ _numbers = count(1)
 
 
 def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """The first frame of the user's from this one on, and the number of its function."""
+    """Return the user's first frame from this one on, and the number of its function."""
     while frame is not None:
         function = functions.get(id(frame.f_code))
         if function is None:
@@ -107,7 +107,7 @@ def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
 
 
 def remember(code: CodeType) -> int:
-    """The number of a function; 0 if it is not the user's."""
+    """Return the number of a function; 0 if it is not the user's."""
     if len(_codes) >= KEPT:
         functions.clear()
         _codes.clear()
@@ -117,7 +117,7 @@ def remember(code: CodeType) -> int:
 
 
 def threads_in_calls() -> list[str]:
-    """The user's threads that are in a call of the package now, by name."""
+    """Return the user's threads that are in a call of the package now, by name."""
     here = []
     frames = sys._current_frames()
     for thread in threading.enumerate():
