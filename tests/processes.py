@@ -16,8 +16,8 @@ MPIRUN = """\
 import os, subprocess, sys
 from spmdsim.launch.mpi import find_launcher
 mpirun = find_launcher()
-command = [*mpirun.command(int(sys.argv[1]), oversubscribe=True), *sys.argv[2:]]
-sys.exit(subprocess.run(command, env={**os.environ, **mpirun.environment()}).returncode)
+command = [*mpirun.make_command(int(sys.argv[1]), oversubscribe=True), *sys.argv[2:]]
+sys.exit(subprocess.run(command, env={**os.environ, **mpirun.choose_variables()}).returncode)
 """
 
 

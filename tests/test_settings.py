@@ -102,7 +102,7 @@ def test_a_wrong_name_is_a_line_on_one_process(tmp_path, launcher) -> None:
         ["program.py"],
         ["-m", "spmdsim", "launch", "-n", 2, "program.py"],
         ["-m", "spmdsim", "launch", "-n", 2, "--world", "lockstep", "program.py"],
-        ["-c", CHILD, *find_launcher().command(2, True), sys.executable, "program.py"],
+        ["-c", CHILD, *find_launcher().make_command(2, True), sys.executable, "program.py"],
     ]
     for start in starts:
         result = run_python(*start, cwd=tmp_path, SPMDSIM_CHEK="1", **find_launcher().environment())

@@ -304,10 +304,10 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from spmdsim.launch.mpi import version_lines
+        from spmdsim.launch.mpi import list_versions
 
         if is_root():
-            sys.stdout.write("\n".join(version_lines()) + "\n")
+            sys.stdout.write("\n".join(list_versions()) + "\n")
         parser.exit()
 
 

@@ -67,7 +67,7 @@ examples:
 )
 def main(args: argparse.Namespace) -> int:
     """Train; 0 unless a comparison fails, or the loss is no number any more."""
-    from spmdsim.launch.logs import open_own_log
+    from spmdsim.launch.logs import open_rank_log
 
     if args.perfetto is None:
         only_with(args, "--machine", "--perfetto, whose prediction has its prices")
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         return code
     here = world_of(args)
     images, network = _prepared(args, here.size)
-    with open_own_log(args.log_dir, here.ranks[0]):
+    with open_rank_log(args.log_dir, here.ranks[0]):
         return _run(args, here, images, network)
 
 

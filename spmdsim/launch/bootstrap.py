@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 #: Signals that launchers pass on to their ranks.
 FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
-#: How long a rank may take to end once it was asked to.
+#: Seconds for a rank to end after SIGTERM.
 GRACE_SECONDS = 3
-#: How long the starter may take to end the job after a rank died.
+#: Seconds for the starter to end the job after a rank died.
 ENDED_SECONDS = 5.0
-#: Between two looks for ranks that wait where MPI starts.
+#: Seconds between two looks for ranks that wait in MPI's start.
 LOOK_SECONDS = 0.25
-#: How long starting MPI may take for a rank that only wants to say why it stops.
+#: Seconds for MPI's start on a rank that stops before it: the other ranks must be about to start MPI, too.
 JOIN_SECONDS = 4.0
 
 
@@ -67,8 +67,8 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
     In a job of ``spmdsim launch`` this forks: the child returns, the process that called becomes its supervisor and exits.
 
     Args:
-        program: gets what the launcher says of this rank, None outside of a job; returns an exit code, or None for 0.
-        name: what error lines call the program.
+        program: receives the job as the launcher describes it, None outside of a job; returns an exit code, or None for 0.
+        name: the program's name in error lines.
     """
     job = prepare()
     start_supervisor(job)
@@ -88,7 +88,7 @@ def guard(program: Callable[[], int | None], name: str) -> int:
 
     Args:
         program: returns its exit code, or None for 0, after its last call to other ranks.
-        name: what error lines call the program.
+        name: the program's name in error lines.
     """
     hook_threads()
     try:
@@ -139,7 +139,7 @@ def start_supervisor(job: Launched | None) -> None:
     if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
         # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    folder = exit_notes.job_folder()
+    folder = exit_notes.find_job_folder()
     if job is None or folder is None or LAUNCHER in read_job_facts() or not can_watch_processes():
         return
     give_job_facts(os.environ, launcher=str(os.getppid()))
@@ -151,7 +151,7 @@ def start_supervisor(job: Launched | None) -> None:
     child = os.fork()
     if child == 0:
         set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != supervisor:  # gone already
+        if os.getppid() != supervisor:  # the supervisor has ended already
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
@@ -169,12 +169,28 @@ def start_supervisor(job: Launched | None) -> None:
 
 
 class _Supervisor:
+    """The parent of a rank's process: sees how the rank ends, and informs the starter.
+
+    Attributes:
+        child: the rank's process.
+        job: the job, as the launcher describes it.
+        folder: the folder of the job's notes.
+        was_asked: whether the rank was asked to end, so that its end is no failure of its own.
+    """
+
     def __init__(self, child: ProcessHandle, job: Launched, folder: Path) -> None:
         self.child, self.job, self.folder = child, job, folder
-        self.asked = False
+        self.was_asked = False
 
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
-        """Wait for the end of the rank, and return its exit code."""
+        """Wait for the end of the rank, report it, and return the rank's exit code.
+
+        If the starter ends first, kill the rank and remove the job's files.
+
+        Args:
+            forwarded: the signals that are passed on to the rank.
+            mask: the signals to block from now on.
+        """
         rank = self.child.descriptor
         assert rank is not None  # can_watch_processes()
         starter = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
@@ -187,23 +203,24 @@ class _Supervisor:
         poll.register(rank, select.POLLIN)
         if starter is not None:
             poll.register(starter, select.POLLIN)
-        alone = False
+        has_no_starter = False
         while rank not in (ready := [descriptor for descriptor, _ in poll.poll()]):
-            alone = starter in ready
-            self.asked = True
+            has_no_starter = starter in ready
+            self.was_asked = True
             poll.unregister(ready[0])
             self.child.send_signal(signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.child.process, 0)[1])
-        if alone:
+        if has_no_starter:
             self._remove_leftovers()
-        elif not self.asked:
+        elif not self.was_asked:
             self._report_death(code)
         return to_shell_code(code)
 
     def _forward(self, number: int, _: object) -> None:
+        """Pass a signal on to the rank. After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS``."""
         if number == signal.SIGTERM:
-            self.asked = True
-            signal.alarm(GRACE_SECONDS)  # a rank that is stopped, or does not listen
+            self.was_asked = True
+            signal.alarm(GRACE_SECONDS)  # the rank may be stopped or ignore the signal
         self.child.send_signal(number)
 
     def _report_death(self, code: int) -> None:
@@ -217,9 +234,8 @@ class _Supervisor:
             return
         exit_notes.note_failure(to_shell_code(code), describe_death(code))
         end = time.monotonic() + ENDED_SECONDS
-        while (
-            code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size
-        ):  # do all go like this?
+        # After os._exit(0) on all ranks the job has ended well. After one on some ranks the others wait for these.
+        while code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:
@@ -227,20 +243,21 @@ class _Supervisor:
             time.sleep(ENDED_SECONDS)
 
     def _wait_for_others(self) -> None:
-        """Stay after a rank that ended before it started MPI, until the other ranks end or wait for it in MPI's start.
+        """Wait after a rank that ended before it started MPI, until the other ranks end. End the job if they start MPI.
 
-        The launcher must not see its end: some launchers do not name the rank then, others let the ranks wait for ever.
+        They would wait in MPI's start for this rank. The launcher must not see its end: some launchers do not name the rank
+        then, others let the ranks wait without end.
         """
-        while not self.asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
-            if waiting := exit_notes.list_ranks_starting_mpi(self.folder):
-                exit_notes.note_failure(CODE, describe_early_exit(waiting))
+        while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
+            if waiting_ranks := exit_notes.list_ranks_starting_mpi(self.folder):
+                exit_notes.note_failure(CODE, describe_early_exit(waiting_ranks))
                 exit_notes.note_end()
                 time.sleep(ENDED_SECONDS)
                 return
             time.sleep(LOOK_SECONDS)
 
     def _remove_leftovers(self) -> None:
-        """Remove the job's files after the starter died. The last supervisor finds none of them in use."""
+        """Remove the job's files after the starter has ended. The last supervisor of the job finds none of them in use."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
             since = exit_notes.read_begin(self.folder)
@@ -250,10 +267,10 @@ class _Supervisor:
 
 def _open_ancestor(process: int) -> int | None:
     """Return a descriptor of a process, or None if it is no ancestor of this one."""
-    here = os.getpid()
-    while (status := read_status(here)) is not None and here > 1:
-        here = status.parent
-        if here == process:
+    ancestor = os.getpid()
+    while (status := read_status(ancestor)) is not None and ancestor > 1:
+        ancestor = status.parent
+        if ancestor == process:
             with suppress(OSError):
                 return os.pidfd_open(process)
     return None

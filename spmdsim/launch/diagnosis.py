@@ -1,6 +1,6 @@
-"""What decides how runs on many ranks go on this machine, looked at one by one.
+"""Examine what runs on many ranks need of this machine: MPI, BLAS, cores, settings, files of earlier jobs.
 
-What MPI's library can do is found by doing it, on every rank: ``python -m spmdsim.launch.diagnosis``.
+The abilities of MPI's library are tried on every rank: ``python -m spmdsim.launch.diagnosis``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import InputError, SpmdError, many
-from spmdsim.launch.mpi import YIELD_VARIABLE, count_blas_threads, count_cores, package_version, prepare
+from spmdsim.launch.mpi import (
+    YIELD_VARIABLE,
+    check_size,
+    count_blas_threads,
+    count_cores,
+    find_package_version,
+    prepare,
+)
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
 from spmdsim.shutdown.leftovers import find_leftovers, remove_path
+from spmdsim.shutdown.phase_watch import start_mpi
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+#: Seconds for two ranks to start, try MPI and end. A loaded machine takes several.
+TRIAL_SECONDS = 60
+#: Barriers that are timed.
+BARRIERS = 10
+#: Microseconds of a barrier from which on waiting ranks seem to keep their cores: the system takes cores away every few ms.
+SLOW_BARRIER = 5000
+
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at: what it is here, and what to do if that is bad.
+    """A finding about one thing that runs depend on.
 
-    Its state is "ok", "note", "warning" (slow or surprising) or "broken" (runs are not possible).
+    Attributes:
+        about: the thing, such as "MPI threads".
+        state: "ok", "note", "warning" (slow or surprising) or "broken" (runs are not possible).
+        observed: what it is on this machine.
+        advice: what to do; empty if the state is "ok".
     """
 
     about: str
@@ -37,27 +56,40 @@ class Diagnosis:
     advice: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """Plain values for JSON."""
+        """Return the finding as values of JSON."""
         return {"about": self.about, "state": self.state, "found": self.observed, "advice": self.advice}
 
 
 def examine(trial: bool = True) -> list[Diagnosis]:
-    """Look at everything; a trial starts two ranks, or uses the ranks of this job, if it is one."""
+    """Return the findings on everything that runs depend on.
+
+    Args:
+        trial: try MPI, in this job if it is one, else in a job of two ranks; not if anything is broken.
+    """
     job = detect()
-    findings = [*_software(), *_machine(job), *_left_behind(), *_settings(), *_blas(job), *_launcher(job)]
-    if trial and not any(f.state == "broken" for f in findings):
-        findings += _trial(job)
+    findings = [
+        *_examine_software(),
+        *_examine_cores(job),
+        *_examine_leftovers(),
+        *_examine_settings(),
+        *_examine_blas(job),
+        *_examine_launcher(job),
+    ]
+    if trial and not any(finding.state == "broken" for finding in findings):
+        findings += _start_trial() if job is None else _try_mpi()
     return findings
 
 
-def _software() -> Iterator[Diagnosis]:
+def _examine_software() -> Iterator[Diagnosis]:
+    """Yield the versions of this package, Python and numpy."""
     from spmdsim._version import __version__
 
     yield Diagnosis("spmdsim", "ok", f"{__version__}, Python {sys.version.split()[0]}")
-    yield Diagnosis("numpy", "ok", package_version("numpy"))
+    yield Diagnosis("numpy", "ok", find_package_version("numpy"))
 
 
-def _machine(job: Launched | None) -> Iterator[Diagnosis]:
+def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
+    """Yield the number of cores, and in a job the number of ranks."""
     available = count_cores(together=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
@@ -70,8 +102,8 @@ def _machine(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("ranks", "ok", ranks)
 
 
-def _left_behind() -> Iterator[Diagnosis]:
-    """What killed jobs left; nothing is said where there is nothing."""
+def _examine_leftovers() -> Iterator[Diagnosis]:
+    """Yield the files that killed jobs left, if there are any."""
     paths = find_leftovers()
     sizes = [path.stat().st_blocks * 512 for path in paths if path.exists()]
     if sizes:
@@ -92,8 +124,8 @@ def clean() -> Diagnosis:
     )
 
 
-def _settings() -> Iterator[Diagnosis]:
-    """Yield the value in force of each of this package's environment variables, and the names that are none of them."""
+def _examine_settings() -> Iterator[Diagnosis]:
+    """Yield the value of each environment variable of this package, and variables with similar, unknown names."""
     for setting in SETTINGS:
         try:
             value = setting.read()
@@ -106,9 +138,9 @@ def _settings() -> Iterator[Diagnosis]:
         yield Diagnosis(name, "warning", os.environ[name], advice)
 
 
-def _blas(job: Launched | None) -> Iterator[Diagnosis]:
-    """Which BLAS kernels run, with how many threads."""
-    import numpy  # noqa: F401 - loads the BLAS that is looked at
+def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
+    """Yield the kernels of BLAS and their number of threads."""
+    import numpy  # noqa: F401 - loads the BLAS
     from threadpoolctl import threadpool_info
 
     for info in threadpool_info():
@@ -127,17 +159,17 @@ def _blas(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("OPENBLAS_CORETYPE", "warning", preset, advice)
 
 
-def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
-    """mpi4py, its MPI library, the launcher that belongs to it."""
+def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
+    """Yield mpi4py and its MPI library, and outside of a job the launcher that belongs to it."""
     from spmdsim.launch.mpi import find_launcher, find_library
 
     try:
-        lib = find_library()
+        library = find_library()
     except SpmdError as error:
-        yield Diagnosis("mpi4py", "broken", package_version("mpi4py"), str(error))
+        yield Diagnosis("mpi4py", "broken", find_package_version("mpi4py"), str(error))
         return
-    yield Diagnosis("mpi4py", "ok", package_version("mpi4py"))
-    yield Diagnosis("MPI", "ok", str(lib))
+    yield Diagnosis("mpi4py", "ok", find_package_version("mpi4py"))
+    yield Diagnosis("MPI", "ok", str(library))
     if job is not None:
         return
     try:
@@ -148,19 +180,17 @@ def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
 
 
-def _trial(job: Launched | None) -> list[Diagnosis]:
-    """Try MPI out: in this job, or in one of two ranks started for it."""
-    if job is not None:
-        return _try_mpi()
+def _start_trial() -> list[Diagnosis]:
+    """Start two ranks that try MPI, and return their findings."""
     code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
     command = [sys.executable, "-c", code, sys.executable, "-m", "spmdsim.launch.diagnosis"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)
         lines: list[Any] = json.loads(result.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
-        why = result.stderr.strip() if isinstance(error, ValueError) else "no answer within 60 s"
-        bad = Diagnosis("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")
-        return [bad]
+        no_answer = f"no answer within {TRIAL_SECONDS} s"
+        text = result.stderr.strip() or "no output" if isinstance(error, ValueError) else no_answer
+        return [Diagnosis("trial on 2 ranks", "broken", text, "the launcher does not work here")]
     return [
         Diagnosis("trial on 2 ranks", "ok", "started and ended"),
         *(Diagnosis(*line.values()) for line in lines),
@@ -168,15 +198,23 @@ def _trial(job: Launched | None) -> list[Diagnosis]:
 
 
 def _try_mpi() -> list[Diagnosis]:
-    """Try every ability on all ranks; the same answers on each of them."""
-    from spmdsim.launch.mpi import require_mpi
+    """Try the abilities of MPI that this package uses, on all ranks. The findings are equal on all ranks."""
+    start_mpi()
+    from mpi4py import MPI
 
-    comm = require_mpi()
-    return [_threads(), _float16(comm), _large_counts(), _waiting(comm), _transport()]
+    comm = MPI.COMM_WORLD
+    check_size(comm.size, MPI.get_vendor()[0], detect())
+    return [
+        _examine_threads(),
+        _try_float16(comm),
+        _examine_large_counts(),
+        _measure_waiting(comm),
+        _examine_transport(),
+    ]
 
 
-def _threads() -> Diagnosis:
-    """A watchdog thread can end a hanging job only if threads may call MPI."""
+def _examine_threads() -> Diagnosis:
+    """Return whether threads may call MPI. Only then can a thread end a hanging job."""
     from mpi4py import MPI
 
     level = MPI.Query_thread()
@@ -187,23 +225,23 @@ def _threads() -> Diagnosis:
     return Diagnosis("MPI threads", "warning", name, "hanging jobs cannot be ended from a thread")
 
 
-def _float16(comm: MPI.Comm) -> Diagnosis:
-    """Half precision in reductions: recent libraries only."""
+def _try_float16(comm: MPI.Comm) -> Diagnosis:
+    """Return whether MPI's reductions support half precision, as recent libraries do."""
     import numpy as np
 
-    mine, total = np.ones(4, np.float16), np.empty(4, np.float16)
+    ones, total = np.ones(4, np.float16), np.empty(4, np.float16)
     try:
-        comm.Allreduce(mine, total)
-    except Exception as error:  # whatever a library says instead
-        said, advice = f"no MPI reduction ({error})", "reduced by our own operation instead"
-        return Diagnosis("float16", "note", said, advice)
+        comm.Allreduce(ones, total)
+    except Exception as error:  # the type of the error depends on the library
+        text, advice = f"no MPI reduction ({error})", "reduced by our own operation instead"
+        return Diagnosis("float16", "note", text, advice)
     if (total == comm.size).all():
         return Diagnosis("float16", "ok", "MPI reductions work")
     return Diagnosis("float16", "warning", "MPI reductions are wrong")
 
 
-def _large_counts() -> Diagnosis:
-    """More than 2^31 elements in one call need MPI 4."""
+def _examine_large_counts() -> Diagnosis:
+    """Return whether one call of MPI takes more than 2^31 elements, as from MPI 4 on."""
     from mpi4py import MPI
 
     version = MPI.Get_version()
@@ -213,36 +251,37 @@ def _large_counts() -> Diagnosis:
     return Diagnosis("large counts", "note", text, "messages of 2^31 elements and more are sent in pieces")
 
 
-def _waiting(comm: MPI.Comm) -> Diagnosis:
-    """Do waiting ranks give way? Seen by how long a barrier takes."""
+def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
+    """Return the mean time of a barrier, with a warning if waiting ranks keep their cores from others."""
     comm.Barrier()
     begin = time.perf_counter()
-    for _ in range(10):
+    for _ in range(BARRIERS):
         comm.Barrier()
-    microseconds: float = comm.allreduce((time.perf_counter() - begin) / 10 * 1e6) / comm.size
+    microseconds: float = comm.allreduce((time.perf_counter() - begin) / BARRIERS * 1e6) / comm.size
     text = f"a barrier takes {microseconds:.0f} us on {many(comm.size, 'rank')}"
     yielding = os.environ.get(YIELD_VARIABLE)
     if yielding:
         text += f", mpi_yield_when_idle={yielding}"
     job = detect()
-    if job and job.local_size > count_cores(together=True) and microseconds > 5000:
+    if job and job.local_size > count_cores(together=True) and microseconds > SLOW_BARRIER:
         advice = f"waiting ranks do not give way: {YIELD_VARIABLE}=1, or fewer ranks"
         return Diagnosis("waiting", "warning", text, advice)
     return Diagnosis("waiting", "ok", text)
 
 
-def _transport() -> Diagnosis:
+def _examine_transport() -> Diagnosis:
+    """Return the user's choice of transports for messages."""
     names = ("OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_TLS", "FI_PROVIDER")
     chosen = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return Diagnosis("transports", "ok", ", ".join(chosen) or "the library's own choice")
 
 
 def main() -> int:
-    """Print the answers of rank 0 as JSON."""
+    """Try MPI on all ranks, and print the findings of rank 0 as JSON."""
     prepare()
-    answers = [answer.to_dict() for answer in _try_mpi()]
+    findings = [finding.to_dict() for finding in _try_mpi()]
     if is_root():
-        sys.stdout.write(json.dumps(answers) + "\n")
+        sys.stdout.write(json.dumps(findings) + "\n")
     return 0
 
 

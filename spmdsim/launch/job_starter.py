@@ -33,6 +33,7 @@ from spmdsim.shutdown.exit_notes import (
     read_begin,
     read_failures,
     to_shell_code,
+    write_note,
 )
 from spmdsim.shutdown.hooks import set_hooks
 from spmdsim.shutdown.leftovers import remove_segments, remove_session
@@ -40,11 +41,15 @@ from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
 
-#: Seconds for which the starter waits: for the ranks to write their last calls after a death; for the launcher to end by itself
-#: after all ranks have failed; for it to pass on what a rank printed before the rank ends the job; for it to end its ranks
-#: after a signal.
-WRITTEN_SECONDS, FAILED_SECONDS, SAID_SECONDS, GRACE_SECONDS = 5.0, 5.0, 0.3, 2.0
-#: Processes that are started on one machine.
+#: Seconds for the ranks to write their last calls after a death.
+RECORD_SECONDS = 5.0
+#: Seconds for the launcher to end by itself after all ranks have failed.
+FAILED_SECONDS = 5.0
+#: Seconds for the launcher to forward the prints of a rank that ends the job.
+FORWARD_SECONDS = 0.3
+#: Seconds for the launcher to end its ranks after a signal.
+GRACE_SECONDS = 2.0
+#: The largest number of processes that are started on one machine.
 MOST_STARTED = 8192
 
 
@@ -66,21 +71,20 @@ def start(
         log_dir: write ``worker_N.log`` per rank there, and echo rank 0.
         env: variables to add to the environment of the ranks.
         lockstep: start one process that plays all ranks instead, without MPI.
-        blocks: print what a rank of ``spmdsim.launch.bootstrap`` prints at once in one piece, not mixed with lines of other
-            ranks.
-        shown: whether rank 0 is echoed if there are logs.
+        blocks: write each print of a rank of ``spmdsim.launch.bootstrap`` in one piece, not mixed with lines of other ranks.
+        shown: echo rank 0 if there are logs.
 
     Returns:
         0 if every rank ended well, else the exit code of the rank that failed first.
 
     Raises:
-        WorldError: no MPI, or none that fits the installed mpi4py; or this process is a rank itself.
-        InputError: fewer than one rank, or more than the machine has room for.
+        WorldError: If no MPI is installed, or none that fits the installed mpi4py; or if this process is a rank itself.
+        InputError: If ``n`` is less than 1 or greater than ``MOST_STARTED``.
     """
     require_startable(n, lockstep)
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
-    working_folder()  # some launchers say no more than that there is none
+    working_folder()  # raises a clearer error than launchers if the folder does not exist
     launcher = None if lockstep else find_launcher()
     logs = None if log_dir is None else Path(log_dir)
     if logs is not None:
@@ -92,8 +96,8 @@ def start(
         if launcher is None:
             environment, command = {**os.environ, RANKS.name: str(n)}, list(argv)
         else:
-            environment = rank_environment(n) | launcher.environment()
-            command = launcher.command(n, oversubscribe=n > count_cores()) + list(argv)
+            environment = make_rank_environment(n) | launcher.choose_variables()
+            command = launcher.make_command(n, oversubscribe=n > count_cores()) + list(argv)
         environment |= env or {}
         give_job_facts(environment, folder=name, starter=str(os.getpid()))
         echoed = None
@@ -112,7 +116,7 @@ def start(
 
 
 def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
-    """Run ``python -m spmdsim <argv>`` on ``n`` ranks: how a command starts itself under MPI.
+    """Run ``python -m spmdsim <argv>`` on ``n`` ranks, and return the exit code. Commands start themselves so under MPI.
 
     Args:
         n: number of ranks.
@@ -132,37 +136,38 @@ def end_job_on_error(name: str = "program") -> None:
 
 
 def require_startable(n: int, lockstep: bool = False) -> None:
-    """Raise InputError if ``n`` ranks cannot be started: fewer than one, or more processes than a machine has room for."""
+    """Raise InputError if ``n`` is less than 1, or if it needs more than ``MOST_STARTED`` processes."""
     if n < 1:
         raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
     if not lockstep and n > MOST_STARTED:
         raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
 
 
-def rank_environment(n: int) -> dict[str, str]:
-    """Return the environment of the ranks: this process's, with as many BLAS threads as fit."""
+def make_rank_environment(n: int) -> dict[str, str]:
+    """Return this process's environment for ranks, with one BLAS thread per core and rank unless the user has set it."""
     threads = dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(n, count_cores())))
     return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
 
 
 class LastCallFiles:
-    """The files to which the ranks of one job write their last calls, or to which the starter asks them to write."""
+    """The files of ``--record`` to which the ranks of one job write their last calls."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self.folder = folder
-        asked = RECORD.read(environment)
-        self.path = Path(asked) if asked else None
-        self._before = self._files()
+        name = RECORD.read(environment)
+        self.path = Path(name) if name else None
+        self._older_files = self._list_files()
 
-    def _files(self) -> set[tuple[Path, int]]:
+    def _list_files(self) -> set[tuple[Path, int]]:
+        """Return the files that exist, and when each was written: the user's file, and those of ranks on other machines."""
         if self.path is None:
             return set()
-        apart = self.path.parent.glob(f"{escape(self.path.stem)}.rank*{self.path.suffix}")
-        return {(path, path.stat().st_mtime_ns) for path in (self.path, *apart) if path.is_file()}
+        rank_files = self.path.parent.glob(f"{escape(self.path.stem)}.rank*{self.path.suffix}")
+        return {(path, path.stat().st_mtime_ns) for path in (self.path, *rank_files) if path.is_file()}
 
     def list_written(self) -> list[Path]:
         """Return the files that the job has written."""
-        return sorted(path for path, _ in self._files() - self._before)
+        return sorted(path for path, _ in self._list_files() - self._older_files)
 
     def is_empty(self) -> bool:
         """Return True if the user wants a file and no rank logs calls that it could write there."""
@@ -176,32 +181,33 @@ class LastCallFiles:
             process.send_signal(number)
 
     def _explain_empty(self) -> str:
+        """Return the line for a file that the job has not written."""
         return (
             f"{self.path} is not written: the ranks log calls of an MPIWorld, and the program has made none\n"
         )
 
-    def request(self, process: subprocess.Popen[bytes], why: str = "") -> None:
+    def request(self, process: subprocess.Popen[bytes], reason: str = "") -> None:
         """Ask the remaining ranks to write, unless one has written, and wait for the files.
 
-        Do so before the launcher ends: it gives its ranks no time.
+        Call this before the launcher ends, which ends its ranks at once.
 
         Args:
             process: the launcher.
-            why: the reason that the files name; empty if the ranks know it.
+            reason: the reason that the files name; empty if the ranks know it.
         """
         if self.path is None or self.is_empty() or self.list_written() or not hasattr(signal, "SIGUSR1"):
             return
-        (self.folder / ASKED).write_text(why)
+        write_note(self.folder / ASKED, reason)
         process.send_signal(signal.SIGUSR1)
-        end = time.monotonic() + WRITTEN_SECONDS
+        end = time.monotonic() + RECORD_SECONDS
         while not self.list_written() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
 
     def remove_partial_files(self) -> None:
         """Remove files that ranks had not finished when they ended."""
         if self.path is not None:
-            for half in self.path.parent.glob(f"{escape(self.path.stem)}.*.part"):
-                half.unlink(missing_ok=True)
+            for partial_file in self.path.parent.glob(f"{escape(self.path.stem)}.*.part"):
+                partial_file.unlink(missing_ok=True)
 
     def print_paths(self) -> None:
         """Print where the files are, after the end: launchers drop what ranks print while they are ended."""
@@ -232,7 +238,7 @@ def report_end(
     failures = read_failures(folder)
     failure = choose_failure(failures, ranks)
     unfinished = [] if code or failures else find_unfinished_ranks(folder)
-    if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
+    if code == 128 + signal.SIGINT and launcher is not None:  # in lock step the program prints it
         sys.stderr.write("interrupted\n")
     if unfinished:
         # MPICH's launcher reports success after an abort with code 0.
@@ -243,8 +249,9 @@ def report_end(
     if failure is not None or code:
         last_calls.print_paths()
     if failure is not None:
-        equal = len(failures) == ranks and len({one.code for one in failures}) == 1
-        if failure.cause and not (equal and failure.cause.startswith(BEFORE_MPI)):  # they have all said why
+        all_equal = len(failures) == ranks and len({other.code for other in failures}) == 1
+        # If all ranks fail before MPI starts, each of them has printed its own error.
+        if failure.cause and not (all_equal and failure.cause.startswith(BEFORE_MPI)):
             sys.stderr.write(f"rank {failure.rank} of {ranks} {failure.cause}, the job ends\n")
         if logs is not None:
             sys.stderr.write(format_log_tail(logs, failure.rank, failure.code))
@@ -265,21 +272,26 @@ def choose_failure(failures: Sequence[Failure], ranks: int) -> Failure | None:
     >>> choose_failure([Failure(1, 0, "left"), Failure(0, 137, "was killed")], 2)
     Failure(rank=0, code=137, cause='was killed')
     """
-    left = failures[0]._replace(code=1) if 0 < len(failures) < ranks else None
-    return next((failure for failure in failures if failure.code), left)
+    early_exit = failures[0]._replace(code=1) if 0 < len(failures) < ranks else None
+    return next((failure for failure in failures if failure.code), early_exit)
 
 
 def remove_leftovers(since: float, seconds: float) -> None:
-    """Remove what a job left in shared memory. Wait up to ``seconds`` for ranks that are just ending."""
+    """Remove the shared memory of a job that has ended. Wait up to ``seconds`` for ranks that still end.
+
+    Args:
+        since: when the job began, by the file system's clock.
+        seconds: the longest wait.
+    """
     end = time.monotonic() + seconds
     while remove_segments(since) and time.monotonic() < end:
         time.sleep(0.05)
 
 
 def find_remaining_seconds(folder: Path, n: int) -> float | None:
-    """Return how long the launcher may still run: None until a rank ends the job, or all ``n`` ranks have failed."""
+    """Return the seconds that the launcher may still run. Return None until a rank ends the job or all ``n`` have failed."""
     if (folder / ENDING).exists():
-        return SAID_SECONDS
+        return FORWARD_SECONDS
     return FAILED_SECONDS if len(list(folder.glob("rank_*"))) == n else None
 
 
@@ -287,7 +299,7 @@ def find_remaining_seconds(folder: Path, n: int) -> float | None:
 
 
 class Terminated(Exception):
-    """This process was asked to end."""
+    """A request to this process to end, by SIGTERM."""
 
 
 def run_launcher(
@@ -310,30 +322,29 @@ def run_launcher(
         remaining_seconds: see :func:`find_remaining_seconds`.
         last_calls: the files of the last calls.
     """
-    stop, echo, dies = (
-        threading.Event(),
-        None,
-        partial(set_process_option, SIGNAL_WITH_PARENT, signal.SIGTERM),
+    has_ended, echo = threading.Event(), None
+    end_with_starter = partial(set_process_option, SIGNAL_WITH_PARENT, signal.SIGTERM)
+    process = subprocess.Popen(
+        command, env=dict(environment), start_new_session=True, preexec_fn=end_with_starter
     )
-    process = subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=dies)
     if echoed is not None:
-        echo = threading.Thread(target=echo_file, args=(echoed, stop), daemon=True)
+        echo = threading.Thread(target=echo_file, args=(echoed, has_ended), daemon=True)
         echo.start()
 
     def end_job(*_: object) -> None:
-        raise Terminated  # a handler could not wait for the launcher itself
+        raise Terminated  # a handler must not wait for the launcher
 
     def forward(number: int, _: object) -> None:
         last_calls.forward(process, number)
 
-    by = signal.SIGTERM if launcher is None else launcher.ended_by
+    end_signal = signal.SIGTERM if launcher is None else launcher.ended_by
     try:
         with handle_signal("SIGTERM", end_job), handle_signal("SIGUSR1", forward):
-            return wait_for_launcher(process, remaining_seconds, by, last_calls)
+            return wait_for_launcher(process, remaining_seconds, end_signal, last_calls)
     except (KeyboardInterrupt, Terminated) as error:
         number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         last_calls.request(process, number.name)
-        # Some launchers pass Ctrl-C on, and every rank would print where it was. Ranks that get SIGTERM are quiet.
+        # Some launchers forward Ctrl-C, and every rank would print a traceback. Ranks that get SIGTERM print nothing.
         terminate(process, signal.SIGINT if launcher is None and number == signal.SIGINT else signal.SIGTERM)
         if number == signal.SIGTERM:
             sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
@@ -343,7 +354,7 @@ def run_launcher(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        stop.set()
+        has_ended.set()
         remove_session(process.pid)
         if echo is not None:
             echo.join()
@@ -352,12 +363,18 @@ def run_launcher(
 def wait_for_launcher(
     process: subprocess.Popen[bytes],
     remaining_seconds: Callable[[], float | None],
-    by: int,
+    end_signal: int,
     last_calls: LastCallFiles,
 ) -> int:
-    """Wait for the launcher, and return its exit code. Terminate it by the signal ``by`` if it has no seconds left.
+    """Wait for the launcher, and return its exit code. End it if it has no seconds left.
 
     Launchers sometimes hang while they clean up after a failure.
+
+    Args:
+        process: the launcher.
+        remaining_seconds: see :func:`find_remaining_seconds`.
+        end_signal: the signal that ends the launcher.
+        last_calls: the files of the last calls.
     """
     deadline = math.inf
     while True:
@@ -369,7 +386,7 @@ def wait_for_launcher(
                 deadline = min(deadline, time.monotonic() + seconds)
             if time.monotonic() > deadline:
                 last_calls.request(process)
-                terminate(process, by)
+                terminate(process, end_signal)
 
 
 @contextmanager
@@ -385,9 +402,9 @@ def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -
         signal.signal(getattr(signal, name), before)
 
 
-def terminate(process: subprocess.Popen[bytes], with_signal: int) -> None:
+def terminate(process: subprocess.Popen[bytes], end_signal: int) -> None:
     """Ask the launcher to stop its ranks; after a grace period, stop the whole group."""
-    process.send_signal(with_signal)
+    process.send_signal(end_signal)
     try:
         process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from weakref import WeakSet
 
 from spmdsim.errors import InputError, SpmdError
@@ -33,29 +34,35 @@ from spmdsim.shutdown.processes import (
     make_unreadable,
     read_status,
 )
+from spmdsim.shutdown.stop import is_users_file
 from spmdsim.worlds.trace.source_lines import in_words
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
 
 MIB = 1 << 20
 #: The limits if nothing else is asked for.
 SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
-#: A process may take this many times its processor time by the clock, and LOADING seconds more as long as it works;
-#: besides, what it waits for a processor, up to so many times its processor time.
+#: By the clock a process may take ``WALL`` times its processor time, and ``LOADING`` seconds more while it works; besides, the
+#: time that it waits for a processor, up to ``MOST_WAITING`` times its processor time.
 WALL, MOST_WAITING = 2, 8
 #: Seconds of processor time for what a command itself needs until the user's code begins.
 LOADING = 5
-#: Seconds for a process that is over its time to say where it is: by the clock, and of its processor time.
-LAST_WORDS, LAST_SECONDS = 5.0, 2
-PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-leave = os._exit  # simulations have another one
-OVER = PASSED_SIGNAL
+#: Seconds for a process at its limit to report its line: by the clock, and of processor time.
+REPORT_SECONDS, LAST_SECONDS = 5.0, 2
+#: The exit of the system: a simulation replaces ``os._exit``.
+exit_now = os._exit
+#: The signal by which a process that reaches a limit is asked for its line, by the system or by its parent.
+LIMIT_SIGNAL = PASSED_SIGNAL
 
 
 @dataclass(frozen=True)
 class Limits:
     """The limits of a command, seconds of processor time and bytes; 0 is no limit.
 
-    By the clock a process may take twice its seconds, and ``LOADING`` more if it works; besides, what it waits for a processor.
-    Memory is counted beyond what the program itself needs (on Linux), output if it is not on a terminal.
+    By the clock a process may take ``WALL`` times its seconds, and ``LOADING`` more while it works; besides, the time that it
+    waits for a processor. Memory is counted beyond what the command itself needs (on Linux). Output on a terminal is not
+    counted.
     """
 
     seconds: float = SECONDS
@@ -64,19 +71,28 @@ class Limits:
 
 
 def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
-    """Run a function in a child process with limits.
+    """Run a function in a child process with limits, and return its exit code.
 
-    Ranks of an MPI job, and systems that cannot fork, run it as it is. InputError: it reached a limit, or did not come to
-    its end. After Ctrl-C it is said where the user's code was.
+    The child and its descendants end before this function returns. A rank of an MPI job, and a system that cannot fork, run
+    the function in this process without limits. After Ctrl-C the line of the user's code is printed.
+
+    Args:
+        body: the function, which runs the user's code.
+        limits: the limits.
+        reads: whether the user's code may read stdin.
+
+    Raises:
+        InputError: the function reached a limit, or its process ended before the function did.
     """
     if not hasattr(os, "fork") or launched() or limits == Limits(0, 0, 0):
         return body()
     streams = [stream for stream in (sys.stdout, sys.stderr) if not stream.isatty()]
-    pipes = [os.pipe() for _ in streams]  # a terminal is the child's as well: it has colours and a width
+    pipes = [os.pipe() for _ in streams]  # a terminal stays the child's, which asks for its colours and width
     report = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    in_group = reads and sys.stdin is not None and sys.stdin.isatty()  # else the terminal stops who reads
+    # A terminal stops a process that reads from it outside of the terminal's group.
+    in_group = reads and sys.stdin is not None and sys.stdin.isatty()
     word = secrets.token_hex(8)
     with make_unreadable():
         with warnings.catch_warnings():
@@ -114,10 +130,22 @@ def _describe_time_limit(limits: Limits) -> str:
     return f"it has not ended after {limits.seconds:g} s: --time-limit allows more"
 
 
-def describe_own_exit(status: int) -> str:
+def is_end_by_time_limit(status: int, usage: struct_rusage, limits: Limits) -> bool:
+    """Return True if the system has ended a process at its limit of processor time.
+
+    Args:
+        status: its exit code, or minus its signal.
+        usage: the processor time that it and its descendants have used.
+        limits: its limits.
+    """
+    is_over = 0 < limits.seconds <= usage.ru_utime + usage.ru_stime
+    return is_over and status in (-LIMIT_SIGNAL, -signal.SIGKILL)
+
+
+def describe_early_exit(status: int) -> str:
     """Return the words for code that has ended its own process."""
-    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
-    return f"the program ended its own process with {how}: nothing can be said of it"
+    end = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+    return f"the program ended its own process with {end}: nothing can be said of it"
 
 
 def _run_child(
@@ -128,8 +156,8 @@ def _run_child(
     reads: bool,
     in_group: bool,
 ) -> NoReturn:
-    """Run the function in the child, report how it ended, and exit. Nothing of the parent continues here."""
-    me, said = os.getpid(), ""
+    """Run the function in the child, report how it ended, and exit. The parent's program must not continue here."""
+    process, outcome = os.getpid(), ""
     try:
         if not in_group:
             os.setpgid(0, 0)
@@ -141,14 +169,14 @@ def _run_child(
             name = "stdout" if number == 1 else "stderr"
             setattr(sys, name, _open_like(getattr(sys, name), number))
         _set_limits(limits, report[0], report[1])
-        said = _run_body(body)
+        outcome = _run_body(body)
     finally:
         with suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
-        if os.getpid() == me:  # what the user's code has forked has nothing to say
-            os.write(report[0], f"{report[1]} {said}\n".encode(errors="surrogateescape"))
-        leave(0)
+        if os.getpid() == process:  # not in a process that the user's code has forked
+            os.write(report[0], f"{report[1]} {outcome}\n".encode(errors="surrogateescape"))
+        exit_now(0)
 
 
 def _open_like(stream: TextIO, number: int) -> TextIO:
@@ -182,7 +210,7 @@ def _run_body(body: Callable[[], int]) -> str:
 
 
 def describe_mistake(error: BaseException) -> str:
-    """Return in one line what the user's code has raised."""
+    """Return one line on the exception that the user's code has raised."""
     if isinstance(error, SpmdError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -194,29 +222,20 @@ def describe_mistake(error: BaseException) -> str:
 
 def find_users_place(frame: FrameType | None) -> str:
     """Return the innermost line of the user's code in a stack; empty if the stack has none."""
-    while frame is not None and frame.f_code is not _run_child.__code__ and not _is_users_frame(frame):
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
+        if frame.f_code is _run_child.__code__:
+            return ""  # the user's code runs below this frame
         frame = frame.f_back
-    if frame is None or frame.f_code is _run_child.__code__:
-        return ""  # it has not come to the user's code yet, or is past it
+    if frame is None:
+        return ""
     return in_words(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _find_raise_place(error: BaseException) -> str:
     """Return the innermost line of the user's code that an exception passed, and a colon; empty if it passed none."""
-    words, trace = "", error.__traceback__
-    while trace is not None:
-        if _is_users_frame(trace.tb_frame):
-            words = f"{in_words(trace.tb_frame.f_code.co_filename, trace.tb_lineno)}: "
-        trace = trace.tb_next
-    return words
-
-
-def _is_users_frame(frame: FrameType) -> bool:
-    file, installed = (
-        frame.f_code.co_filename,
-        (PACKAGE, "<frozen", "<string>", os.path.dirname(os.__file__) + os.sep),
-    )
-    return not file.startswith(installed) and "site-packages" not in file
+    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    users_lines = [in_words(file, line) for file, line in lines if is_users_file(file)]
+    return f"{users_lines[-1]}: " if users_lines else ""
 
 
 def _set_limits(limits: Limits, report: int, word: str) -> None:
@@ -224,20 +243,22 @@ def _set_limits(limits: Limits, report: int, word: str) -> None:
     global _memory, current
     current = limits
 
-    def over(_: int, frame: FrameType | None) -> None:
-        place = next(filter(None, (one.find_place() for one in sandboxes)), "") or find_users_place(frame)
-        with suppress(RuntimeError):  # it may be printing just now
+    def report_place(_: int, frame: FrameType | None) -> None:
+        place = next(filter(None, (sandbox.find_place() for sandbox in sandboxes)), "") or find_users_place(
+            frame
+        )
+        with suppress(RuntimeError):  # the signal may interrupt a print
             sys.stdout.flush()
         os.write(report, f"{word} at {place}\n".encode(errors="surrogateescape"))
-        leave(1)
+        exit_now(1)
 
-    signal.signal(OVER, over)
-    signal.signal(signal.SIGINT, over)
+    signal.signal(LIMIT_SIGNAL, report_place)
+    signal.signal(signal.SIGINT, report_place)
     try:
         import resource
     except ImportError:
         return
-    import numpy  # noqa: F401 - what the program itself needs is not the user's
+    import numpy  # noqa: F401 - the memory that the command itself needs is not the user's
 
     _lower_limit(resource.RLIMIT_CORE, 0, 0)
     _limit_time(limits.seconds + LOADING)
@@ -247,7 +268,7 @@ def _set_limits(limits: Limits, report: int, word: str) -> None:
 
 
 def start_clock() -> None:
-    """Count the time limit from now on, where the user's code begins."""
+    """Start to count the time limit, when the user's code starts."""
     if current.seconds:
         _limit_time(current.seconds)
 
@@ -262,14 +283,16 @@ def _limit_time(seconds: float) -> None:
 
 
 def _lower_limit(kind: int, soft: int, hard: int) -> None:
+    """Set a limit of the system for this process, but none above the hard limit that it has."""
     import resource
 
-    most = resource.getrlimit(kind)[1]
-    most = sys.maxsize if most == resource.RLIM_INFINITY else most
-    resource.setrlimit(kind, (min(soft, most), min(hard, most)))
+    allowed = resource.getrlimit(kind)[1]
+    allowed = sys.maxsize if allowed == resource.RLIM_INFINITY else allowed
+    resource.setrlimit(kind, (min(soft, allowed), min(hard, allowed)))
 
 
 def _measure_address_space() -> int:
+    """Return the bytes of this process's address space; 0 if the system does not tell them."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -280,9 +303,9 @@ def _measure_address_space() -> int:
 
 
 def measure_busy_seconds(process: int) -> tuple[float, float]:
-    """Return how long a process and its children have used a processor, and how long they waited for one.
+    """Return the seconds that a process and its descendants have used a processor, and those that they waited for one.
 
-    Zeros where the system does not say.
+    A number that the system does not tell is 0.
     """
     status = read_status(process)
     if status is None:
@@ -290,23 +313,25 @@ def measure_busy_seconds(process: int) -> tuple[float, float]:
     waited = 0.0
     with suppress(OSError, ValueError, IndexError):  # not on every system
         waited = int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
-    below = [measure_busy_seconds(child) for child in list_children(process)]
-    return status.seconds + sum(used for used, _ in below), waited + sum(waits for _, waits in below)
+    children = [measure_busy_seconds(child) for child in list_children(process)]
+    return status.seconds + sum(used for used, _ in children), waited + sum(waits for _, waits in children)
 
 
 class _ChildWatch:
-    """The parent's view of the child: print what the child prints, end it at its limits, report how it ended."""
+    """The child as its parent sees it: prints its output, ends it at its limits, reports how it ended."""
 
     def __init__(
         self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool, word: str
     ) -> None:
         self.child, self.handle = child, ProcessHandle(child)
         self.limits, self.streams, self.report = limits, streams, report
-        self.in_group, self.secret = in_group, word
-        self.printed, self.used, self.in_a_line, self.said, self.why = 0, 0.0, False, b"", ""
+        self.secret = word
+        self.printed_bytes, self.used, self.is_in_line, self.message = 0, 0.0, False, b""
+        #: The limit that the child has reached: "time" or "output"; "interrupted" after Ctrl-C; else empty.
+        self.reached = ""
         self.status: int | None = None
-        # In the terminal's group somebody types.
         self.started, self.limit = time.monotonic(), limits.seconds or math.inf
+        # In the terminal's group the child waits for a user who types.
         self.deadline = math.inf if in_group else self.started + WALL * self.limit
 
     def run(self) -> int:
@@ -325,53 +350,56 @@ class _ChildWatch:
 
     def _watch(self) -> None:
         """Wait until the child reports, ends, or exceeds the time that it has after a request to end."""
-        while not self.said.endswith(b"\n") and self.status is None:
-            left = self.deadline - time.monotonic()
-            if left <= 0 and self.why:
+        while not self.message.endswith(b"\n") and self.status is None:
+            remaining = self.deadline - time.monotonic()
+            if remaining <= 0 and self.reached:
                 return
-            if left <= 0 and not self._extend_deadline():
+            if remaining <= 0 and not self._extend_deadline():
                 self._request_place("time")
-            self._read(min(max(left, 0), 0.2))
-            done, status, used = os.wait4(self.child, os.WNOHANG)
-            if done:
+            self._read(min(max(remaining, 0), 0.2))
+            process, status, usage = os.wait4(self.child, os.WNOHANG)
+            if process:
                 self.status = os.waitstatus_to_exitcode(status)
-                over = 0 < self.limits.seconds <= used.ru_utime + used.ru_stime
-                self.why = self.why or ("time" if self.status in (-OVER, -signal.SIGKILL) and over else "")
+                if not self.reached and is_end_by_time_limit(self.status, usage, self.limits):
+                    self.reached = "time"
         while self._read(0):
             pass
 
     def _extend_deadline(self) -> bool:
-        """Return True if the child may go on, and move the deadline.
+        """Move the deadline, and return True if the child may continue.
 
-        It was at work, or ready for it, a tenth of its time, and is not past what it may take by the clock.
+        It may if it worked, or waited for a processor, for a tenth of the time since the last deadline, and has not reached
+        the time that it may take by the clock.
         """
         before = self.used
         used, waited = measure_busy_seconds(self.child)
         self.used = used + waited
-        last = self.started + WALL * self.limit + LOADING + min(waited, MOST_WAITING * self.limit)
-        self.deadline = min(self.deadline + WALL * self.limit, last)
+        last_deadline = self.started + WALL * self.limit + LOADING + min(waited, MOST_WAITING * self.limit)
+        self.deadline = min(self.deadline + WALL * self.limit, last_deadline)
         return self.used - before > WALL * self.limit / 10 and time.monotonic() < self.deadline
 
     def _read(self, seconds: float) -> bool:
-        some = False
+        """Read what the child prints and reports within ``seconds``. Return True if it is more than nothing."""
+        has_read = False
         for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
             data = os.read(end, 1 << 16)
-            some = some or bool(data)
+            has_read = has_read or bool(data)
             if end == self.report:
-                self.said += data
+                self.message += data
             else:
-                self._write(self.streams[end], data)
-        return some
+                self._print(self.streams[end], data)
+        return has_read
 
-    def _write(self, stream: TextIO, data: bytes) -> None:
-        if self.why:
+    def _print(self, stream: TextIO, data: bytes) -> None:
+        """Write the child's output to a stream of this process, up to the limit of output."""
+        if self.reached:
             return
-        self.printed += len(data)
-        if self.limits.output and self.printed > self.limits.output:
+        self.printed_bytes += len(data)
+        if self.limits.output and self.printed_bytes > self.limits.output:
             self._request_place("output")
             return
         if stream is sys.stderr:
-            self.in_a_line = not data.endswith(b"\n")
+            self.is_in_line = not data.endswith(b"\n")
         if hasattr(stream, "buffer"):
             stream.buffer.write(data)
             stream.buffer.flush()
@@ -379,10 +407,14 @@ class _ChildWatch:
             stream.write(data.decode(errors="replace"))
 
     def _request_place(self, why: str) -> None:
-        """Ask the child to report its line and to end, within ``LAST_WORDS`` seconds."""
-        self.why, self.deadline = why, time.monotonic() + LAST_WORDS
+        """Ask the child to report its line and to end, within ``REPORT_SECONDS``.
+
+        Args:
+            why: the reason for ``self.reached``.
+        """
+        self.reached, self.deadline = why, time.monotonic() + REPORT_SECONDS
         if self.status is None:
-            self.handle.send_signal(OVER)
+            self.handle.send_signal(LIMIT_SIGNAL)
 
     def _kill(self) -> None:
         """End the child, and all processes that it started."""
@@ -393,24 +425,25 @@ class _ChildWatch:
         self.handle.close()
 
     def _report_end(self) -> int:
-        secret, _, said = self.said.decode(errors="surrogateescape").strip().partition(" ")
-        word, _, rest = said.partition(" ") if secret == self.secret else ("", "", "")
-        at = f"{rest}: " if word == "at" and rest else ""
-        if self.why == "interrupted":
-            sys.stderr.write(f"interrupted{' at ' if at else ''}{rest if at else ''}\n")
-            raise KeyboardInterrupt("was said")
-        if self.why == "output":
-            sys.stderr.write("\n" * self.in_a_line)
+        """Return the exit code that the child has reported. Raise InputError if it reached a limit or reported a mistake."""
+        secret, _, report = self.message.decode(errors="surrogateescape").strip().partition(" ")
+        word, _, text = report.partition(" ") if secret == self.secret else ("", "", "")
+        at = f"{text}: " if word == "at" and text else ""
+        if self.reached == "interrupted":
+            sys.stderr.write(f"interrupted{f' at {text}' if at else ''}\n")
+            raise KeyboardInterrupt("is printed")  # an argument: the caller prints no other line
+        if self.reached == "output":
+            sys.stderr.write("\n" * self.is_in_line)
             mebibytes = self.limits.output / MIB
             raise InputError(f"{at}it has printed more than {mebibytes:g} MiB: --output-limit allows more")
-        if self.why == "time" or word == "at":
+        if self.reached == "time" or word == "at":
             raise InputError(f"{at}{_describe_time_limit(self.limits)}")
-        if self.said and not word:
+        if self.message and not word:
             raise InputError("the program writes to the command's own pipe: nothing can be said of it")
         if word == "code":
-            return int(rest)
+            return int(text)
         if word in ("error", "word"):
-            error = InputError(rest)
+            error = InputError(text)
             error.wrong_word = word == "word"
             raise error
-        raise InputError(describe_own_exit(self.status or 0))
+        raise InputError(describe_early_exit(self.status or 0))

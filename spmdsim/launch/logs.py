@@ -1,4 +1,4 @@
-"""Keep what ranks print: a log per rank, or one file in which the prints of all ranks do not mix."""
+"""Write the prints of ranks to a log per rank, or to one file in which the prints of all ranks do not mix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def redirect_output(rank: int) -> None:
     try:
         log = _open_log(folder, rank)
     except InputError:
-        give_job_facts(os.environ, logs=None)  # what this rank has to say goes where it is read
+        give_job_facts(os.environ, logs=None)  # the error is printed to the terminal instead
         raise
     with log:
         os.dup2(log.fileno(), 1)
@@ -39,6 +39,7 @@ def redirect_output(rank: int) -> None:
 
 
 def _open_log(folder: str, rank: int) -> TextIO:
+    """Open a rank's log for writing. Raise InputError if the system refuses it."""
     path = find_log(Path(folder), rank)
     try:
         return path.open("w")
@@ -47,7 +48,12 @@ def _open_log(folder: str, rank: int) -> TextIO:
 
 
 def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:
-    """Make the file that all ranks print to, and return its path. The ranks get its name and the width of the terminal."""
+    """Make the file that all ranks print to, and return its path.
+
+    Args:
+        folder: the folder of the file.
+        environment: the environment of the ranks, to which the path and the width of the terminal are added.
+    """
     path = folder / "printed"
     path.touch()
     give_job_facts(environment, blocks=str(path))
@@ -56,11 +62,11 @@ def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:
     return path
 
 
-class _InBlocks(io.TextIOWrapper):
-    """Writes each print in one piece, to the end of a file that others write to as well."""
+class _BlockStream(io.TextIOWrapper):
+    """A text stream that writes each print in one piece to the end of a file, to which other ranks write, too."""
 
     def write(self, text: str) -> int:
-        """Hold the text back until a line ends with it."""
+        """Buffer the text until its last line is complete."""
         count = super().write(text)
         if text.endswith("\n"):
             self.flush()
@@ -68,63 +74,69 @@ class _InBlocks(io.TextIOWrapper):
 
 
 def print_in_blocks() -> None:
-    """Print to the file of all ranks, if there is one. Launchers pass lines on in any order.
+    """Make ``print`` write to the file of all ranks, if the starter has made one on this machine.
 
-    Ranks on other machines than the starter print as usual.
+    Launchers forward the lines of ranks in any order.
     """
     path = read_job_facts().get(BLOCKS)
     with suppress(OSError):
         if path:
             raw = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND), "w")
-            sys.stdout = _InBlocks(io.BufferedWriter(raw, 1 << 20), encoding="utf-8", errors="replace")
+            sys.stdout = _BlockStream(io.BufferedWriter(raw, 1 << 20), encoding="utf-8", errors="replace")
 
 
-class _Both(io.TextIOBase):
-    def __init__(self, first: TextIO, second: TextIO) -> None:
-        self.first, self.second = first, second
+class _DoubleStream(io.TextIOBase):
+    """A text stream that writes to the terminal and to a log."""
+
+    def __init__(self, terminal: TextIO, log: TextIO) -> None:
+        self.terminal, self.log = terminal, log
 
     def write(self, text: str) -> int:
-        """Write to both."""
-        self.second.write(text)
-        return self.first.write(text)
+        """Write to both streams."""
+        self.log.write(text)
+        return self.terminal.write(text)
 
     def flush(self) -> None:
-        """Flush both."""
-        self.first.flush()
-        self.second.flush()
+        """Flush both streams."""
+        self.terminal.flush()
+        self.log.flush()
 
 
 @contextmanager
-def open_own_log(folder: str | None, rank: int) -> Iterator[None]:
-    """Print to this rank's log inside of the block; rank 0 prints to the terminal, too.
+def open_rank_log(folder: str | None, rank: int) -> Iterator[None]:
+    """Make ``print`` write to this rank's log in the block, and on rank 0 to the terminal, too.
 
-    Do nothing if ``spmdsim launch`` gave this rank a log, or if ``folder`` is empty.
+    Do nothing if ``spmdsim launch`` has opened a log for this rank.
+
+    Args:
+        folder: the folder of the logs; None or empty for no log.
+        rank: the number of this rank.
     """
     if not folder or has_log():
         yield
         return
     make_folder(Path(folder))
-    shown = sys.stdout
+    terminal = sys.stdout
     with _open_log(folder, rank) as log:
         give_job_facts(os.environ, logs=folder)
-        sys.stdout = _Both(shown, log) if rank == 0 else log
+        sys.stdout = _DoubleStream(terminal, log) if rank == 0 else log
         try:
             yield
         finally:
-            sys.stdout = shown
+            sys.stdout = terminal
             give_job_facts(os.environ, logs=None)
 
 
 def prepare_logs(log_dir: Path) -> None:
-    """Make the folder, and remove the logs of an earlier run."""
+    """Make the folder of the logs, and remove the logs of an earlier run from it."""
     make_folder(log_dir)
-    for old in log_dir.glob("worker_[0-9]*.log"):
-        if not old.is_dir():
-            old.unlink()
+    for older_log in log_dir.glob("worker_[0-9]*.log"):
+        if not older_log.is_dir():
+            older_log.unlink()
 
 
 def make_folder(log_dir: Path) -> None:
-    """Make the folder of the logs."""
+    """Make the folder of the logs. Raise InputError if it is a file, or if the system refuses it."""
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -139,21 +151,21 @@ def find_log(log_dir: Path, rank: int) -> Path:
 
 
 def echo_file(path: Path, stop: threading.Event) -> None:
-    """Echo a growing file to stdout until ``stop``, and then to its end; nothing more once nobody reads stdout."""
+    """Echo a growing file to stdout until ``stop`` is set, and then to its end. Return when stdout's reader has ended."""
     position, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
     while True:
-        last = stop.is_set()
+        is_last = stop.is_set()
         if path.is_file():
             with path.open("rb") as file:
                 file.seek(position)
                 text = file.read()
             position += len(text)
             try:
-                sys.stdout.write(decoder.decode(text, final=last))
+                sys.stdout.write(decoder.decode(text, final=is_last))
                 sys.stdout.flush()
             except BrokenPipeError:
                 return
-        if last:
+        if is_last:
             return
         time.sleep(0.05)
 

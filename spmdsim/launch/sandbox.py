@@ -1,10 +1,9 @@
 """Run a user's code in a separate process, which answers questions with plain data.
 
-Whoever judges code must not run it: it could change the judge. The process that runs it is a fork whose memory is its own;
-it has two pipes to who asks, and nothing else of theirs: no other open file, and no right to look into other processes.
-Whatever processes it starts end with it, also those that left their parent's process group or session: a reaper waits for it.
-What it prints goes to stderr. It keeps what its user may do with files and with signals: who lets others judge themselves
-gives them a user who may not write the package.
+A process that judges code must not run it: the code could change the judge. A sandbox is a fork of the judge with memory of its
+own. It has two pipes to the judge, no other open file, and no right to look into other processes. Processes that it starts end
+with it, also those in sessions of their own: a reaper waits for it. Its prints go to stderr. It keeps the user's rights to
+change files and send signals. To judge code of other people, start the judge as a user that cannot write the package.
 """
 
 from __future__ import annotations
@@ -27,22 +26,24 @@ from spmdsim.shutdown.processes import NO_NEW_RIGHTS, ProcessHandle, fork_below_
 
 Serve = Callable[[list[Any]], Any]
 
-#: Rights of root that the process loses: to load code into the system, to look into other processes, to administrate.
-_LOST = (16, 17, 19, 21)
+#: Rights of root that the process loses: CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE, CAP_SYS_ADMIN.
+_LOST_RIGHTS = (16, 17, 19, 21)
+#: The version of Linux's capget and capset that has 64 rights.
 _VERSION = 0x20080522
 
 
 class Sandbox:
-    """Asks a function questions that ``make``, called in a process of its own, gives; both are as JSON has them.
+    """A process that calls ``make`` and answers questions by the function that ``make`` returns.
 
-    NoAnswer: it cannot be made, raised an error or reached a limit, or its process has ended.
+    Questions and answers are values of JSON. NoAnswer is raised if ``make`` or the function raises an error or reaches a
+    limit, or if the process has ended.
     """
 
     def __init__(self, make: Callable[[], Serve]) -> None:
         (self._answers, to_us), (from_us, self._questions) = os.pipe(), os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._rest, self._why = b"", ""
+        self._unread, self._failure = b"", ""
         with warnings.catch_warnings():
             # BLAS has threads, of which Python warns since 3.12; it makes its own anew in a fork.
             warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
@@ -57,30 +58,33 @@ class Sandbox:
 
     def ask(self, *question: Any) -> Any:
         """Return the answer to a question. Raises NoAnswer."""
-        if self._why:
-            raise NoAnswer(self._why)
+        if self._failure:
+            raise NoAnswer(self._failure)
         with suppress(BrokenPipeError):
-            _write(self._questions, json.dumps(question))
+            _write_line(self._questions, json.dumps(question))
         return self._read_answer()
 
     def _read_answer(self) -> Any:
-        kind, said = self._parse_answer()
+        """Return the next answer. Raise NoAnswer if it is an error, or no answer at all."""
+        kind, value = self._parse_answer()
         if kind == "error":
-            raise NoAnswer(str(said))
+            raise NoAnswer(str(value))
         if kind == "answer":
-            return said
+            return value
         self._fail(
-            limits.describe_overtime(str(said))
+            limits.describe_overtime(str(value))
             if kind == "at"
             else "the user's code writes what is no answer"
         )
 
-    def _fail(self, why: str) -> NoReturn:
-        self._why = why
+    def _fail(self, failure: str) -> NoReturn:
+        """End the process, and raise NoAnswer for this question and all later ones."""
+        self._failure = failure
         self.close()
-        raise NoAnswer(why)
+        raise NoAnswer(failure)
 
     def _parse_answer(self) -> tuple[Any, Any]:
+        """Return the kind of the next line ("answer", "error", "at") and its value; ("", None) for any other line."""
         line = self._read_line()
         with suppress(ValueError, RecursionError):
             answer = json.loads(line)
@@ -89,36 +93,37 @@ class Sandbox:
         return "", None
 
     def _read_line(self) -> bytes:
-        parts = [self._rest]
+        """Return the next line from the process. Raise NoAnswer if the process ends instead."""
+        parts = [self._unread]
         while b"\n" not in parts[-1]:
             data = os.read(self._answers, 1 << 20)
             if not data:
                 self._report_death()
             parts.append(data)
-        line, _, self._rest = b"".join(parts).partition(b"\n")
+        line, _, self._unread = b"".join(parts).partition(b"\n")
         return line
 
     def _report_death(self) -> NoReturn:
-        _, status, used = os.wait4(self._process, 0)
+        """Wait for the process, which has closed its pipe, and raise NoAnswer with the way it ended."""
+        _, status, usage = os.wait4(self._process, 0)
         self._process, code = 0, os.waitstatus_to_exitcode(status)
-        over = 0 < limits.current.seconds <= used.ru_utime + used.ru_stime
-        over = over and code in (-limits.OVER, -signal.SIGKILL)
-        self._fail(limits.describe_overtime("") if over else limits.describe_own_exit(code))
+        is_over = limits.is_end_by_time_limit(code, usage, limits.current)
+        self._fail(limits.describe_overtime("") if is_over else limits.describe_early_exit(code))
 
     def find_place(self) -> str:
-        """Return the line of code that does not end; empty if the process does not answer soon."""
+        """End the process, and return the line of its code; empty if it does not answer soon."""
         if not self._process:
             return ""
-        self._handle.send_signal(limits.OVER)
+        self._handle.send_signal(limits.LIMIT_SIGNAL)
         with suppress(OSError):
             os.set_blocking(self._answers, False)
-        end, said = time.monotonic() + limits.LAST_WORDS / 2, self._rest
-        while time.monotonic() < end and not said.endswith(b"\n"):
+        end, text = time.monotonic() + limits.REPORT_SECONDS / 2, self._unread
+        while time.monotonic() < end and not text.endswith(b"\n"):
             with suppress(OSError):
-                said += os.read(self._answers, 1 << 20)
+                text += os.read(self._answers, 1 << 20)
             time.sleep(0.01)
         with suppress(ValueError, RecursionError, TypeError):
-            kind, place = json.loads(said.splitlines()[-1])
+            kind, place = json.loads(text.splitlines()[-1])
             return str(place) if kind == "at" else ""
         return ""
 
@@ -132,14 +137,15 @@ class Sandbox:
 
     def __del__(self) -> None:
         if sys is None or sys.is_finalizing():
-            return  # modules go already; the process ends with this one
+            return  # modules are cleared already; the process ends with this one
         self.close()
         self._handle.close()
         for number in (self._answers, self._questions):
             os.close(number)
 
 
-def _write(number: int, text: str) -> None:
+def _write_line(number: int, text: str) -> None:
+    """Write all of a line to a pipe."""
     data = memoryview(text.encode() + b"\n")
     while data:
         data = data[os.write(number, data) :]
@@ -149,62 +155,65 @@ def _write(number: int, text: str) -> None:
 
 
 def _run_server(make: Callable[[], Serve], questions: int, answers: int) -> NoReturn:
-    """Answer questions in the child until the parent closes the pipe. Nothing of the parent continues here."""
-    me = os.getpid()
+    """Answer questions in the child until the parent closes the pipe. The parent's program must not continue here."""
     try:
         _drop_rights()
         os.dup2(2, 1)
         sys.stdout = sys.stderr
         _close_other_files(questions, answers)
-        signal.signal(limits.OVER, lambda _, frame: _write_place(answers, frame))
+        signal.signal(limits.LIMIT_SIGNAL, lambda _, frame: _write_place(answers, frame))
         limits.start_clock()
-        _answer_questions(make, questions, answers, me)
+        _answer_questions(make, questions, answers)
     finally:
-        limits.leave(0)
+        limits.exit_now(0)
 
 
-def _answer_questions(make: Callable[[], Serve], questions: int, answers: int, me: int) -> None:
-    serve, rest = None, b""
-    question: list[Any] | None = None
-    while True:
-        try:
-            if question is None:
-                serve, said = make(), ["answer", None]
-            else:
-                assert serve is not None
-                said = ["answer", serve(question)]
-            text = json.dumps(said)
-        except BaseException as error:
-            text = json.dumps(["error", limits.describe_mistake(error)])
-        sys.stderr.flush()
-        if os.getpid() != me:  # what the user's code has forked has nothing to say
-            return
-        _write(answers, text)
-        while b"\n" not in rest:
-            if not (data := os.read(questions, 1 << 16)):
+def _answer_questions(make: Callable[[], Serve], questions: int, answers: int) -> None:
+    """Write a line for ``make``, and one for each question, until the parent closes the pipe.
+
+    Args:
+        make: returns the function that answers questions.
+        questions: the pipe from which questions are read, a line of JSON each.
+        answers: the pipe to which lines are written: ``["answer", value]`` or ``["error", text]``.
+    """
+    serve: Serve | None = None
+    process = os.getpid()
+    with open(questions, "rb", closefd=False) as lines:
+        line: bytes | None = None
+        while line != b"":
+            try:
+                if serve is None or line is None:
+                    serve, answer = make(), None
+                else:
+                    answer = serve(json.loads(line))
+                text = json.dumps(["answer", answer])
+            except BaseException as error:
+                text = json.dumps(["error", limits.describe_mistake(error)])
+            sys.stderr.flush()
+            if os.getpid() != process:  # a process that the user's code has forked must not answer
                 return
-            rest += data
-        line, _, rest = rest.partition(b"\n")
-        question = json.loads(line)
+            _write_line(answers, text)
+            line = lines.readline()
 
 
 def _write_place(answers: int, frame: FrameType | None) -> None:
-    _write(answers, json.dumps(["at", limits.find_users_place(frame)]))
-    limits.leave(1)
+    """Write the line of the user's code, and exit. Runs as the handler of the signal for a limit."""
+    _write_line(answers, json.dumps(["at", limits.find_users_place(frame)]))
+    limits.exit_now(1)
 
 
 def _close_other_files(*numbers: int) -> None:
     """Redirect all open files but these to the null device. Their numbers stay in use, so later closes are harmless."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null_device = os.open(os.devnull, os.O_RDWR)
     try:
         open_files = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
         open_files = list(range(3, 1024))
     for number in open_files:
-        if number > 2 and number not in (*numbers, nowhere):
+        if number > 2 and number not in (*numbers, null_device):
             with suppress(OSError):
                 os.fstat(number)
-                os.dup2(nowhere, number)
+                os.dup2(null_device, number)
 
 
 def _drop_rights() -> None:
@@ -215,6 +224,6 @@ def _drop_rights() -> None:
         head, rights = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
         if system.capget(head, rights) == 0:
             for k in range(3):
-                for right in _LOST:
+                for right in _LOST_RIGHTS:
                     rights[k] &= ~(1 << right)
             system.capset(head, rights)

@@ -15,23 +15,23 @@ from typing import NamedTuple
 
 from spmdsim.launcher import FOLDER, read_job_facts, this_rank
 
-#: The note, beside those of the ranks, that the job ends now.
+#: The name of the note that a rank ends the job now.
 ENDING = "ending"
-#: The note of the starter why it asks the ranks for what they called last.
+#: The name of the starter's note on why it asks the ranks for their last calls.
 ASKED = "asked"
-#: The note of a rank that it logs calls, and writes them when a signal asks for that.
+#: The name of the note that a rank logs calls, and writes them when it receives a signal.
 RECORDING = "recording"
-#: What the note of a rank whose program is over ends with, if it has not started MPI.
+#: The end of the note of a rank whose program has ended, if the rank has not started MPI.
 BEFORE = " before MPI"
-#: What the note of a rank that has started begins with.
+#: The begin of the name of the note that a rank has started.
 STARTED = "start-"
-#: What the note of a rank that starts MPI just now begins with.
+#: The begin of the name of the note that a rank starts MPI now.
 STARTING_MPI = "starting_mpi-"
-#: The note of the starter that is as old as the job.
+#: The name of the starter's note that is as old as the job.
 BEGUN = "begun"
 
 
-def job_folder() -> Path | None:
+def find_job_folder() -> Path | None:
     """Return the folder of the notes, or None without a starter on this machine."""
     folder = read_job_facts().get(FOLDER)
     return Path(folder) if folder and os.path.isdir(folder) else None
@@ -54,13 +54,13 @@ def note_failure(code: int, cause: str = "") -> bool:
         code: the exit code.
         cause: the words that the starter prints; empty if the rank has printed them itself.
     """
-    folder = job_folder()
-    return folder is not None and _write_note(
+    folder = find_job_folder()
+    return folder is not None and write_note(
         folder / f"rank_{this_rank()}", f"{code}\n{cause}", keep_first=True
     )
 
 
-def _write_note(path: Path, text: str, keep_first: bool = False) -> bool:
+def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
     """Write a note so that a reader sees all of it or none. Return False if the system refuses, as on a full disk.
 
     Args:
@@ -89,16 +89,16 @@ def note_start(folder: Path, rank: int) -> None:
 
 
 def find_unfinished_ranks(folder: Path) -> list[int]:
-    """Return the ranks that started and have left no note of their end, neither of a good one nor of a failure."""
+    """Return the ranks that have started, and have noted neither a failure nor the end of their program."""
     started = {path.name.removeprefix(STARTED) for path in folder.glob(f"{STARTED}*")}
     return sorted(map(int, started - list_ended_ranks(folder)))
 
 
 def note_left(code: int) -> None:
-    """Write that this rank's program is over. Only MPI's end comes before its exit code."""
-    folder = job_folder()
+    """Write a note that this rank's program has ended with an exit code. MPI may still run."""
+    folder = find_job_folder()
     if folder is not None:
-        _write_note(folder / f"left_{this_rank()}", f"{code}{'' if has_started_mpi() else BEFORE}")
+        write_note(folder / f"left_{this_rank()}", f"{code}{'' if has_started_mpi() else BEFORE}")
 
 
 def has_started_mpi() -> bool:
@@ -110,10 +110,10 @@ def has_started_mpi() -> bool:
 @contextmanager
 def noting_mpi_start() -> Iterator[None]:
     """Keep a note in the block that this rank starts MPI, where it waits for all other ranks."""
-    folder = job_folder()
+    folder = find_job_folder()
     note = None if folder is None else folder / f"{STARTING_MPI}{this_rank()}"
     if note is not None:
-        _write_note(note, "")
+        write_note(note, "")
     try:
         yield
     finally:
@@ -127,38 +127,39 @@ def list_ranks_starting_mpi(folder: Path) -> list[int]:
 
 
 def has_left(folder: Path, rank: int, code: int) -> bool:
-    """Return True if a rank wrote that its program is over, with this exit code."""
+    """Return True if a rank has noted that its program has ended, with this exit code."""
     return _read_left_note(folder, rank).removesuffix(BEFORE) == str(code)
 
 
 def has_left_before_mpi(folder: Path, rank: int) -> bool:
-    """Return True if a rank wrote that its program is over, and had not started MPI."""
+    """Return True if a rank has noted that its program has ended, and that it had not started MPI."""
     return _read_left_note(folder, rank).endswith(BEFORE)
 
 
 def _read_left_note(folder: Path, rank: int) -> str:
+    """Return the note that a rank's program has ended; empty if it has written none."""
     with suppress(OSError):
         return (folder / f"left_{rank}").read_text()
     return ""
 
 
 def list_ended_ranks(folder: Path) -> set[str]:
-    """Return the ranks that have written a note of their end, a failure or a good one."""
+    """Return the numbers, as text, of the ranks that have noted a failure or the end of their program."""
     return {
         path.name.rpartition("_")[2] for kind in ("rank", "left") for path in folder.glob(f"{kind}_[0-9]*")
     }
 
 
 def note_recording() -> None:
-    """Tell the starter that this rank logs its calls, and answers the signal that asks for them."""
-    folder = job_folder()
+    """Write a note that this rank logs its calls, and writes them when it receives the signal."""
+    folder = find_job_folder()
     if folder is not None:
         Path(folder, RECORDING).touch()
 
 
 def read_request() -> str | None:
-    """Return why the starter asks for the last calls of the ranks; None if it does not say."""
-    folder = job_folder()
+    """Return the starter's reason for asking for the last calls; None if it has noted none."""
+    folder = find_job_folder()
     try:
         return None if folder is None else (folder / ASKED).read_text() or None
     except OSError:
@@ -166,14 +167,14 @@ def read_request() -> str | None:
 
 
 def note_end() -> None:
-    """Tell the starter that this rank ends the job now."""
-    folder = job_folder()
+    """Write a note that this rank ends the job now."""
+    folder = find_job_folder()
     if folder is not None:
         Path(folder, ENDING).touch()
 
 
 class Failure(NamedTuple):
-    """The exit code of a rank that failed, and the cause in words; empty if the rank has printed it itself."""
+    """A rank that has failed, its exit code, and the cause in words; the cause is empty if the rank has printed it."""
 
     rank: int
     code: int
@@ -183,8 +184,8 @@ class Failure(NamedTuple):
 def read_failures(folder: Path) -> list[Failure]:
     """Return the notes of the ranks that failed, the first failure first."""
     notes = sorted(folder.glob("rank_*"), key=lambda note: note.stat().st_mtime_ns)
-    told = [(note.name.removeprefix("rank_"), *note.read_text().partition("\n")) for note in notes]
-    return [Failure(int(rank), int(code or 1), cause) for rank, code, _, cause in told]
+    texts = [(note.name.removeprefix("rank_"), *note.read_text().partition("\n")) for note in notes]
+    return [Failure(int(rank), int(code), cause) for rank, code, _, cause in texts]
 
 
 def to_shell_code(returncode: int) -> int:
@@ -206,5 +207,5 @@ def describe_death(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = "of no name"
-    why = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-    return f"was killed by signal {-code} ({name}{why})"
+    reason = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({name}{reason})"

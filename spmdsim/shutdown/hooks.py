@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.errors import SpmdError, WorldError
 from spmdsim.shutdown import stop
-from spmdsim.shutdown.exit_notes import job_folder
+from spmdsim.shutdown.exit_notes import find_job_folder
 from spmdsim.shutdown.phase_watch import end_before_mpi, read_deadline, watch_shutdown
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def run_before_quick_exit(function: Callable[[], None]) -> None:
 
 def _print_quick_exit(status: int, frame: FrameType) -> None:
     """Print which rank calls ``os._exit``, unless a starter does so."""
-    comm = None if job_folder() is not None else _find_several_ranks()
+    comm = None if find_job_folder() is not None else _find_several_ranks()
     if comm is not None:
         line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         os.write(2, f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {line}\n".encode())

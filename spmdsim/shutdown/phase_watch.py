@@ -29,10 +29,16 @@ from typing import NamedTuple, NoReturn
 from spmdsim import settings
 from spmdsim.errors import InputError
 from spmdsim.launcher import Launched, detect
-from spmdsim.shutdown.exit_notes import has_started_mpi, job_folder, note_end, note_failure, noting_mpi_start
+from spmdsim.shutdown.exit_notes import (
+    find_job_folder,
+    has_started_mpi,
+    note_end,
+    note_failure,
+    noting_mpi_start,
+)
 from spmdsim.shutdown.leftovers import OPEN_MPI_SEGMENTS, unlink_segments
 from spmdsim.shutdown.processes import ProcessHandle, list_mapped_files, list_processes, read_status
-from spmdsim.shutdown.stop import BEFORE_MPI, ask_launcher_to_end, write
+from spmdsim.shutdown.stop import BEFORE_MPI, PACKAGE, ask_launcher_to_end, is_users_file, write
 from spmdsim.sides import name_ranks
 
 #: Seconds that a rank waits at least for the others to start MPI, whatever ``SPMDSIM_DEADLINE`` says of calls; and between
@@ -48,10 +54,10 @@ LATER_SECONDS = 2.0
 KILL_SECONDS = 1.0
 #: The exit code of a job that ends so.
 CODE = 2
-#: Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
-#: for each rank, so that one of them comes first.
+#: Seconds for the other ranks to fail, too, before a rank that fails ends the job by its launcher; and more seconds for each
+#: rank, so that only the first of them prints the line.
 ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
-#: Seconds that a process has to say where it is.
+#: Seconds for a process to write its stacks.
 ANSWER_SECONDS = 1.0
 #: The place of a process in a function that is not written in Python.
 NO_LINES = "a function without lines of Python"
@@ -59,18 +65,20 @@ NO_LINES = "a function without lines of Python"
 WAITS, GOES_ON = b"w", b"g"
 #: The signal that has a process write the stacks of its threads.
 STACK_SIGNAL = getattr(signal, "SIGUSR2", signal.SIGTERM)
-PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _THREAD = re.compile(r"hread 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def start_mpi() -> None:
-    """Start MPI if it is not started yet. A child process ends the job if another rank does not come."""
+    """Import ``mpi4py.MPI``, which starts MPI. A child process ends the job if another rank does not come.
+
+    All worlds of this package start MPI here. A program may have started it before, by its own import.
+    """
     job = detect()
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
         import mpi4py.MPI
     else:
-        deadline = max(DEADLINE, read_deadline())  # read here: the other process would repeat a warning
+        deadline = max(DEADLINE, read_deadline())  # the child would repeat a warning
         with run_beside(lambda watched: _watch_start(watched, job, deadline)):
             import mpi4py.MPI  # noqa: F401
     if job is None:
@@ -236,11 +244,13 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
 
     Both lists are empty if this process does not see all ranks: on other machines, in containers, without ``/proc``.
     """
-    here = _list_rank_processes()
-    if job.local_size < job.size or job.rank not in here:
+    processes = _list_rank_processes()
+    if job.local_size < job.size or job.rank not in processes:
         return [], []
-    left = [rank for rank in range(job.size) if rank not in here]
-    return left, [rank for rank in sorted(here) if not any(map(_has_loaded_mpi, here[rank]))]
+    gone_ranks = [rank for rank in range(job.size) if rank not in processes]
+    return gone_ranks, [
+        rank for rank in sorted(processes) if not any(map(_may_have_loaded_mpi, processes[rank]))
+    ]
 
 
 def _list_rank_processes() -> dict[int, list[int]]:
@@ -253,16 +263,17 @@ def _list_rank_processes() -> dict[int, list[int]]:
         if status and job is not None:
             parents[process], ranks[process] = status.parent, job.rank
     launcher = _find_outer_ancestor(os.getpid(), parents)
-    here: dict[int, list[int]] = {}
-    if launcher <= 1:  # nobody's child here: the launcher, and with it the other ranks, are elsewhere
-        return here
+    processes: dict[int, list[int]] = {}
+    if launcher <= 1:  # the launcher, and with it the other ranks, are in another container
+        return processes
     for number, rank in ranks.items():
         if _find_outer_ancestor(number, parents) == launcher:
-            here.setdefault(rank, []).append(number)
-    return here
+            processes.setdefault(rank, []).append(number)
+    return processes
 
 
 def _read_environment(process: int) -> dict[str, str]:
+    """Return the environment with which a process was started; {} if the system refuses it."""
     with suppress(OSError):
         text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace")
         return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
@@ -276,7 +287,8 @@ def _find_outer_ancestor(process: int, parents: Mapping[int, int]) -> int:
     return process
 
 
-def _has_loaded_mpi(process: int) -> bool:
+def _may_have_loaded_mpi(process: int) -> bool:
+    """Return True if a process has loaded ``mpi4py.MPI``, or if the system refuses to tell it."""
     files = list_mapped_files(process)
     return files is None or any("/mpi4py/MPI." in file for file in files)
 
@@ -290,20 +302,21 @@ def end_before_mpi(code: int) -> None:
         code: the exit code of this rank.
     """
     job = detect()
-    if not code or job is None or has_started_mpi() or job_folder() is not None:
+    if not code or job is None or has_started_mpi() or find_job_folder() is not None:
         return
     time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 20))  # where all fail, one says so
     write(f"rank {job.rank} of {job.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
 
 
-def describe_early_exit(waiting: Sequence[int]) -> str:
-    """Return the words for a rank that left while others wait in MPI's start.
+def describe_early_exit(waiting_ranks: Sequence[int]) -> str:
+    """Return the words for a rank that left while other ranks wait in MPI's start.
 
     >>> describe_early_exit([0, 2])
     'left the program before it started MPI, where ranks 0, 2 wait for it'
     """
-    return f"left the program before it started MPI, where {name_ranks(waiting)} wait{'s' * (len(waiting) == 1)} for it"
+    wait = "waits" if len(waiting_ranks) == 1 else "wait"
+    return f"left the program before it started MPI, where {name_ranks(waiting_ranks)} {wait} for it"
 
 
 # -- the shutdown of the interpreter -----------------------------------------------------------------------
@@ -399,12 +412,12 @@ def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
     '__del__ at a.py:3'
     """
     frames: dict[int, list[StackFrame]] = {}
-    here: list[StackFrame] = []
+    thread_frames: list[StackFrame] = []
     for line in stacks.splitlines():
         if thread := _THREAD.search(line):
-            here = frames.setdefault(int(thread[1], 16), [])
+            thread_frames = frames.setdefault(int(thread[1], 16), [])
         elif frame := _FRAME.match(line):
-            here.append(StackFrame(frame[1], int(frame[2]), frame[3]))
+            thread_frames.append(StackFrame(frame[1], int(frame[2]), frame[3]))
     stack = frames.get(main)
     if stack is None:
         return ""
@@ -412,11 +425,10 @@ def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
         return NO_LINES
     if any(frame.function == "_shutdown" and frame.file == threading.__file__ for frame in stack):
         blocked = [(name, frames[number]) for number, name in others.items() if frames.get(number)]
-        return f"thread {blocked[0][0]}, {_users_frame(blocked[0][1])}," if blocked else ""
-    return "" if stack[0].file.startswith(PACKAGE) else str(_users_frame(stack))
+        return f"thread {blocked[0][0]}, {_find_users_frame(blocked[0][1])}," if blocked else ""
+    return "" if stack[0].file.startswith(PACKAGE) else str(_find_users_frame(stack))
 
 
-def _users_frame(stack: list[StackFrame]) -> StackFrame:
+def _find_users_frame(stack: list[StackFrame]) -> StackFrame:
     """Return the innermost frame of the user's code, or the innermost frame of all."""
-    installed = (os.path.dirname(os.__file__) + os.sep, sys.prefix + os.sep + "lib", PACKAGE, "<frozen")
-    return next((frame for frame in stack if not frame.file.startswith(installed)), stack[0])
+    return next((frame for frame in stack if is_users_file(frame.file)), stack[0])

@@ -14,45 +14,51 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from spmdsim.errors import DisagreementError, SpmdError
 from spmdsim.launcher import detect, has_log, is_root
-from spmdsim.shutdown.exit_notes import has_left, job_folder, note_end, note_failure, note_left
+from spmdsim.shutdown.exit_notes import find_job_folder, has_left, note_end, note_failure, note_left
 from spmdsim.sides import name_ranks, sides
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Files whose frames say nothing at the top of a traceback.
+#: The folder of this package.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: How paths begin of files that are not the user's: this package's, Python's own, modules frozen into Python.
+_FOREIGN_PATHS = (PACKAGE, os.path.dirname(os.__file__) + os.sep, "<frozen")
+#: Files of frames that are left out at the top of a traceback: they start the user's program.
 STARTERS = ("/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
-#: Given to the launcher to pass on what was printed: some drop it when the job is aborted right after.
+#: Seconds for the launcher to forward what was printed. Some launchers drop it when the job is aborted at once.
 FORWARD_SECONDS = 0.2
-#: How long ending the job may take, by the starter or by MPI, before this rank goes by itself.
+#: Seconds for the starter or MPI to end the job. After that this rank exits by itself.
 ENDED_SECONDS = 5.0
-#: What a rank did that the others may wait for in vain.
+#: The begin of the words for a rank that fails without MPI, while the others may wait in MPI's start.
 BEFORE_MPI = "left before it started MPI,"
-#: Of the messages of ranks that stop: below every library's limit on tags, and unlikely to be anybody else's.
+#: The tag of messages between ranks that stop. It is below every library's limit; programs hardly use it.
 TAG = 77_011
-#: How long rank 0 waits for the other ranks to stop, too; others wait longer, one after the other. After ``sys.exit(code)``
-#: mostly all ranks do that, and one of them prints something first.
+#: Seconds that rank 0 waits for the other ranks to stop, too. The other ranks wait longer, one after the other. After
+#: ``sys.exit(code)`` mostly all ranks stop, and one of them prints a report first.
 SECONDS, EXIT_SECONDS = 1.0, 4.0
-#: How long rank 0 may take to end the job once it speaks for others.
-SPEAKS_SECONDS = 15.0
-#: Exit codes as shells have them: the reader of the output has left; after Ctrl-C.
+#: Seconds for rank 0 to end the job when it has received the reasons of other ranks.
+REPORT_SECONDS = 15.0
+#: Exit codes as shells have them: the reader of the output has ended; after Ctrl-C.
 READER_LEFT, INTERRUPTED = 141, 130
+#: The exit of the system, without the hooks.
 exit_now = os._exit
 
-#: The exit code that all ranks leave with, once they have agreed on one.
+#: The exit code of all ranks, if they have agreed on one.
 _agreed: list[int] = []
-#: What is done by the rank that ends the job, once it has said why.
+#: Called by the rank that ends the job after it has printed the reason.
 _last_functions: list[Callable[[str], None]] = []
 
 
-def run_before_end(last: Callable[[str], None]) -> None:
+def run_before_end(function: Callable[[str], None]) -> None:
     """Call a function with the reason before this rank ends the job."""
-    _last_functions.append(last)
+    _last_functions.append(function)
 
 
 def _run_last_functions(text: str) -> None:
+    """Call the functions of :func:`run_before_end` with the last line of a text, once and the last one first."""
     while _last_functions:
-        with suppress(Exception):  # the job ends all the same
+        with suppress(Exception):  # an error in them must not keep the job from ending
             _last_functions.pop()((text.rstrip().splitlines() or [""])[-1])
 
 
@@ -61,7 +67,7 @@ def agree_on_code(code: int) -> None:
     _agreed[:] = [code]
 
 
-#: Not empty in a process that a rank has forked: MPI runs in the rank alone, and the child has no say in the job.
+#: Not empty in a process that a rank has forked: MPI runs in the rank alone, and the child ends no job.
 _forked: list[int] = []
 
 
@@ -79,7 +85,7 @@ def is_forked() -> bool:
     return bool(_forked)
 
 
-def refusal_in_child(rank: int) -> str:
+def describe_forked_child(rank: int) -> str:
     """Return why a child that a rank has forked cannot communicate: MPI would take it for the rank."""
     return (
         f"this process is a child that rank {rank} has forked, and has no part in the job: let the rank communicate, and "
@@ -135,10 +141,18 @@ def describe_system_exit(error: SystemExit) -> str:
 def _find_users_line(error: BaseException) -> str:
     """Return a comma and the user's line that raised an exception; the innermost line if none is the user's."""
     frames = traceback.walk_tb(error.__traceback__)
-    places = [(frame.f_code.co_filename, line) for frame, line in frames]
-    foreign = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)) + os.sep, "<frozen")
-    own = [place for place in places if not place[0].startswith(foreign) and "-packages" not in place[0]]
-    return "".join(f", at {os.path.basename(file)}:{line}" for file, line in (own or places)[-1:])
+    lines = [(frame.f_code.co_filename, number) for frame, number in frames]
+    users_lines = [line for line in lines if is_users_file(line[0])]
+    return "".join(f", at {os.path.basename(file)}:{number}" for file, number in (users_lines or lines)[-1:])
+
+
+def is_users_file(file: str) -> bool:
+    """Return True if a source file is the user's: not of this package, of Python, or of an installed package.
+
+    >>> is_users_file("/home/me/program.py"), is_users_file(os.__file__), is_users_file(__file__)
+    (True, False, False)
+    """
+    return not file.startswith(_FOREIGN_PATHS) and f"-packages{os.sep}" not in file
 
 
 def strip_starters(error: BaseException) -> BaseException:
@@ -160,9 +174,9 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
         join: starts MPI if it does not run yet, to learn whether the other ranks stop, too.
     """
     code, text, job = find_exit_code(error), describe_error(error, name), detect()
-    quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
+    is_quiet = isinstance(error, SystemExit) and not isinstance(error.code, str)
     if is_forked():
-        if not quiet_exit:
+        if not is_quiet:
             write(text)
         return code
     if code == 0:
@@ -173,35 +187,35 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     if job is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
         return _leave_quietly(error, code)
     comm = find_active_world()
-    noted = note_failure(code, f"{BEFORE_MPI} by {text}" if quiet_exit and comm is None else "")
-    if comm is None and join is not None and job and not quiet_exit:
+    is_noted = note_failure(code, f"{BEFORE_MPI} by {text}" if is_quiet and comm is None else "")
+    if comm is None and join is not None and job and not is_quiet:
         comm = join(text, code)
     if comm is None or (comm.size == 1 and job and job.size > 1):
-        # Ranks cannot reach each other, as it must be with a wrong launcher. What keeps MPI from starting does so on all.
-        if not quiet_exit and is_root():
+        # Ranks cannot communicate, for example under a launcher of another MPI. Each rank then has the same error.
+        if not is_quiet and is_root():
             write(text)
         note_end()
         return code
     if comm.size == 1:
-        if not quiet_exit:
+        if not is_quiet:
             write(text)
         return code
-    reason, folder = Reason(text, isinstance(error, DisagreementError)), job_folder()
-    if comm.rank and folder is not None and has_left(folder, 0, 0):  # it hears nobody any more
+    reason, folder = Reason(text, isinstance(error, DisagreementError)), find_job_folder()
+    if comm.rank and folder is not None and has_left(folder, 0, 0):  # rank 0 receives no messages any more
         reasons: dict[int, Reason] | None = {comm.rank: reason}
     else:
-        reasons = _gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
-    if reasons is None:  # another rank speaks, and has heard from all
-        if has_log() and not quiet_exit:
+        reasons = _gather_stops(comm, reason, EXIT_SECONDS if is_quiet else SECONDS)
+    if reasons is None:  # rank 0 has the reasons of all ranks, and prints them
+        if has_log() and not is_quiet:
             write(text)
     else:
-        alone = len(reasons) < comm.size
-        if alone or not quiet_exit:
+        others_run = len(reasons) < comm.size
+        if others_run or not is_quiet:
             _print_reasons(reasons, comm.size)
         _run_last_functions(text)
-        if alone:
+        if others_run:
             abort_job(code)
-    return 0 if noted else code  # our starter knows; the launcher need not complain too
+    return 0 if is_noted else code  # the starter reads the note; the launcher would only print more lines
 
 
 # -- is it one rank that stops, or all of them? ----------------------------------------------------------
@@ -235,8 +249,8 @@ def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, R
 
 def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
     """Return, on rank 0, the reasons that stopping ranks have sent so far."""
-    there = [rank for rank in range(1, comm.size) if comm.Iprobe(source=rank, tag=TAG)]
-    return {rank: comm.recv(source=rank, tag=TAG) for rank in there}
+    senders = [rank for rank in range(1, comm.size) if comm.Iprobe(source=rank, tag=TAG)]
+    return {rank: comm.recv(source=rank, tag=TAG) for rank in senders}
 
 
 def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
@@ -250,7 +264,7 @@ def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int,
             request.wait()
             if together:
                 return None
-            time.sleep(SPEAKS_SECONDS)  # rank 0 says it for this rank, too, and ends the job
+            time.sleep(REPORT_SECONDS)  # rank 0 prints the reason of this rank, too, and ends the job
             break
         time.sleep(0.002)
     return {comm.rank: reason}
@@ -272,13 +286,13 @@ def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     Leave out ranks that only report a difference between others if a rank has a reason of its own. If none has, print one of
     the reports: they are equal, but a later rank may have seen less.
     """
-    told = sides(sorted(reasons.items()))
-    own = sorted((ranks, reason.text) for ranks, reason in told if not reason.of_others)
-    if not own:
-        write(told[0][1].text)
-    for ranks, text in own:
-        alone = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
-        write(f"{alone}{text}")
+    ranks_and_reasons = sides(sorted(reasons.items()))
+    causes = sorted((ranks, reason.text) for ranks, reason in ranks_and_reasons if not reason.of_others)
+    if not causes:
+        write(ranks_and_reasons[0][1].text)
+    for ranks, text in causes:
+        head = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
+        write(f"{head}{text}")
 
 
 # -- the end ---------------------------------------------------------------------------------------------
@@ -293,17 +307,19 @@ def note_exit_code(code: int) -> int:
         0 if a starter reads the note, so that the launcher prints nothing; else ``code``.
     """
     flush_output()
-    return 0 if note_failure(code) else code  # our starter knows; the launcher need not complain too
+    return 0 if note_failure(code) else code
 
 
 def _leave_quietly(error: BaseException, code: int) -> int:
     """Print one line after Ctrl-C, and nothing if the output's reader has ended (``| head``); return the exit code."""
     if not isinstance(error, BrokenPipeError):
-        if not error.args:  # else where it was is said already
+        if not error.args:  # else the line is printed already
             write("interrupted")
         return code
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered would complain once more at exit
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(
+        null_device, sys.stdout.fileno()
+    )  # Python would print an error when it flushes the buffer at exit
     return READER_LEFT
 
 
@@ -312,15 +328,15 @@ def abort_job(code: int) -> NoReturn:
     flush_output()
     _run_last_functions(f"a rank ends the job with code {code}")
     note_end()
-    if job_folder() is not None:
-        time.sleep(ENDED_SECONDS)  # the starter ends the job, without the launcher's many words
+    if find_job_folder() is not None:
+        time.sleep(ENDED_SECONDS)  # the starter ends the job; a launcher would print more lines
     comm = find_active_world()
     if comm is not None:
         time.sleep(FORWARD_SECONDS)
-        last = threading.Timer(ENDED_SECONDS, exit_now, [code])
-        last.daemon = True
+        timer = threading.Timer(ENDED_SECONDS, exit_now, [code])
+        timer.daemon = True
         with suppress(RuntimeError):  # no memory for a thread
-            last.start()
+            timer.start()
         comm.Abort(code)
     exit_now(code)
 

@@ -90,7 +90,7 @@ def command(case: Case, way: str, program: Path) -> tuple[list[str], dict[str, s
     if way == LAUNCH:
         return [sys.executable, "-m", "spmdsim", "launch", *case.options, "-n", str(RANKS), str(program)], {}
     starter = launcher()
-    return [*starter.command(RANKS, True), sys.executable, str(program)], starter.environment()
+    return [*starter.make_command(RANKS, True), sys.executable, str(program)], starter.choose_variables()
 
 
 def environment(folder: Path, mark: str) -> dict[str, str]:

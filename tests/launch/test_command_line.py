@@ -17,7 +17,7 @@ from spmdsim.cli.launch import TASKS
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.errors import LayoutError
 from spmdsim.launch import bootstrap
-from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
+from spmdsim.launch.diagnosis import Diagnosis, _examine_blas, _examine_cores
 from spmdsim.launch.mpi import Launcher, count_cores, describe_missing, is_related, parse_vendor
 from spmdsim.launcher import Launched
 from spmdsim.tables import Table
@@ -127,11 +127,11 @@ def test_the_doctor_answers_in_json():
 
 def test_the_doctor_sees_crowded_ranks(monkeypatch):
     monkeypatch.setattr("spmdsim.launch.diagnosis.count_cores", lambda together=False: 2 if together else 1)
-    crowded = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 8, 8))}
-    roomy = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 2, 2))}
+    crowded = {finding.about: finding for finding in _examine_cores(Launched("MPICH", 0, 8, 8))}
+    roomy = {finding.about: finding for finding in _examine_cores(Launched("MPICH", 0, 2, 2))}
     assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")
     monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [dict(BLAS_INFO, num_threads=2)])
-    (finding,) = [f for f in _blas(Launched("MPICH", 0, 8, 8)) if f.about == "BLAS"]
+    (finding,) = [f for f in _examine_blas(Launched("MPICH", 0, 8, 8)) if f.about == "BLAS"]
     assert (finding.state, finding.advice[:17]) == ("warning", "OMP_NUM_THREADS=1")
 
 
@@ -141,12 +141,12 @@ BLAS_INFO = {"user_api": "blas", "internal_api": "openblas", "version": "0.3", "
 def test_launchers_and_their_flags(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
     ompi, mpich = Launcher("/a/mpirun", "Open MPI"), Launcher("/b/mpirun", "MPICH")
-    assert "--oversubscribe" in ompi.command(8, oversubscribe=True)
-    assert "--oversubscribe" not in ompi.command(8, oversubscribe=False)
-    assert mpich.command(8, oversubscribe=True) == ["/b/mpirun", "-n", "8"]
-    assert ompi.environment()["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert "--oversubscribe" in ompi.make_command(8, oversubscribe=True)
+    assert "--oversubscribe" not in ompi.make_command(8, oversubscribe=False)
+    assert mpich.make_command(8, oversubscribe=True) == ["/b/mpirun", "-n", "8"]
+    assert ompi.choose_variables()["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
-    assert ompi.environment() == mpich.environment() == {}
+    assert ompi.choose_variables() == mpich.choose_variables() == {}
 
 
 def test_vendors():

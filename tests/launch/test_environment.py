@@ -100,7 +100,7 @@ def test_a_launcher_of_another_mpi_is_noticed():
 
 @pytest.mark.parametrize("launcher, family", [("Open MPI", "mpich"), ("MPICH", "openmpi")])
 def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(monkeypatch, launcher, family):
-    monkeypatch.setattr(mpi, "binary_interface", lambda: family)
+    monkeypatch.setattr(mpi, "find_binary_interface", lambda: family)
     with pytest.raises(WorldError, match=rf"launcher \({launcher}\) started 8 ranks, but mpi4py loads"):
         mpi.check_launcher(Launched(launcher, 0, 8, 8))
     mpi.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))

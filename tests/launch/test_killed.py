@@ -163,12 +163,12 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
     for path in segments:
         path.write_bytes(b"1" * 100)
     assert set(leftovers.find_leftovers()) == {stale, *segments[:2]}
-    (told,) = diagnosis._left_behind()
+    (told,) = diagnosis._examine_leftovers()
     assert told.state == "note" and told.observed.startswith("3 files of jobs that were killed")
     assert diagnosis.clean().observed == "3 files of jobs that were killed removed"
     assert not stale.exists() and not any(path.exists() for path in segments[:2])
     assert all(path.exists() for path in (*others, *segments[2:]))
-    assert list(diagnosis._left_behind()) == []
+    assert list(diagnosis._examine_leftovers()) == []
 
 
 def test_what_cannot_be_removed_is_not_counted(tmp_path, monkeypatch):

@@ -195,7 +195,7 @@ def test_a_plain_mpirun_writes_it_too(job):
         "import os, subprocess, sys; os.environ.update(OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')\n"
         "sys.exit(subprocess.call(sys.argv[1:]))"
     )
-    mpirun = [*launcher.command(3, True), sys.executable, "program.py", "differs"]
+    mpirun = [*launcher.make_command(3, True), sys.executable, "program.py", "differs"]
     result = run_python("-c", script, *mpirun, cwd=job, SPMDSIM_RECORD="calls.json")
     assert result.returncode != 0 and "ranks disagree about call" in result.stderr
     assert f"what the ranks called last is in {job / 'calls.json'}\n" in result.stderr

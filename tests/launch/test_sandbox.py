@@ -69,7 +69,7 @@ import os, sys
 os._exit = sys.exit = lambda *_: None
 from spmdsim.launch import limits
 limits._run_body = lambda body: "code 0"
-limits.leave = lambda *_: None
+limits.exit_now = lambda *_: None
 """,
     "all open files": r"""
 import os
@@ -223,7 +223,7 @@ def test_a_process_apart_has_nothing_of_its_parents(tmp_path: Path) -> None:
         reads = sandbox.Sandbox(lambda: lambda _: _can_read(os.getppid()))
         assert reads.ask() is False
     with pytest.raises(NoAnswer, match="ended its own process with exit code 3"):
-        sandbox.Sandbox(lambda: lambda _: limits.leave(3)).ask()
+        sandbox.Sandbox(lambda: lambda _: limits.exit_now(3)).ask()
     os.close(secret)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from spmdsim.shutdown.exit_notes import ASKED, ENDING, job_folder, note_recording, read_request
+from spmdsim.shutdown.exit_notes import ASKED, ENDING, find_job_folder, note_recording, read_request
 from spmdsim.shutdown.stop import run_before_end, write
 from spmdsim.sides import name_ranks
 from spmdsim.worlds.agreement.descriptions import describe_exit
@@ -132,7 +132,7 @@ class LastCallWriter:
             why = error.strerror if isinstance(error, OSError) else repr(error)
             write(f"what the ranks called last cannot be written to {path}: {why}")
             return
-        folder = job_folder()
+        folder = find_job_folder()
         if folder is None or not (last or any((folder / note).exists() for note in (ENDING, ASKED))):
             # Else the starter prints the path.
             who = "the ranks" if len(ranks) == self.size else name_ranks(ranks)

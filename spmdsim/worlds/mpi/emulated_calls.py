@@ -23,7 +23,7 @@ from spmdsim.collectives import Schedule
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
 from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before_quick_exit
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
-from spmdsim.shutdown.stop import end_job, refusal_in_child
+from spmdsim.shutdown.stop import describe_forked_child, end_job
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.worlds.agreement.comparison import GAVE_UP, Comparison
 from spmdsim.worlds.agreement.start_agreement import name_differing_facts
@@ -400,7 +400,7 @@ def _wait_for_all() -> None:
 def _refuse_in_child() -> None:
     """Refuse calls in a process that a rank has forked."""
     for calls in _open:
-        calls.refuse(refusal_in_child(MPI.COMM_WORLD.Get_rank()))
+        calls.refuse(describe_forked_child(MPI.COMM_WORLD.Get_rank()))
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)

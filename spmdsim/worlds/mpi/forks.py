@@ -6,7 +6,7 @@ import os
 from typing import Any
 from weakref import WeakSet
 
-from spmdsim.shutdown.stop import refusal_in_child
+from spmdsim.shutdown.stop import describe_forked_child
 
 #: The worlds of several ranks in this process.
 several: WeakSet[Any] = WeakSet()
@@ -16,7 +16,7 @@ def _refuse_in_child() -> None:
     for world in several:
         world.cache.clear()
         for side in (world._comms, world.agreement):
-            side.refuse(refusal_in_child(world.rank))
+            side.refuse(describe_forked_child(world.rank))
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)

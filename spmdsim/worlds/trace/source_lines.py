@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import count, islice
 from types import CodeType, FrameType
 
-#: The directory of this package: frames below it are not the user's.
-PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+from spmdsim.shutdown.stop import PACKAGE
+
 #: The line whose calls are made again now, by a program that was recorded; the last one counts.
 lines_again: list[str | None] = []
 
