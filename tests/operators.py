@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
-from spmdsim.arrays.numpy_names.arrangement import _slid_op
-from spmdsim.arrays.numpy_names.element_functions import _frexp_op, _ldexp_op
 from spmdsim.arrays.ops.along import _replace_op
 from spmdsim.arrays.ops.assign import _put_op
 from spmdsim.arrays.ops.scans import _extreme_op
@@ -463,12 +461,6 @@ SAMPLES = [
         "triu", lambda x, k, upper: ops.triu(x, k), ops.triu.op, (_normal(3, 8, 6),),
         lambda x: x * (np.arange(6) >= np.arange(8)[:, None] - 2), {"k": -2, "upper": True},
     ),
-    Sample(
-        "sliding_window_view", _slid_op, _slid_op, (_normal(11, 3),),
-        lambda x: np.lib.stride_tricks.sliding_window_view(x, 4, 0), {"dim": 0, "width": 4},
-    ),
-    Sample("ldexp", _ldexp_op, _ldexp_op, (_normal(8, 5), _ids(9, 5) - 4), np.ldexp),
-    Sample("frexp", _frexp_op, _frexp_op, (_normal(8, 5),), np.frexp, differentiable=False),
     Sample(
         "running_extreme", _extreme_op, _extreme_op, (_normal(11, 3),), np.maximum.accumulate,
         {"dim": 0, "op": "max", "backward": False}, differentiable=False,

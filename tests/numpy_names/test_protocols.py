@@ -54,8 +54,6 @@ def with_new(function, x, *args, **options):
     return copy
 
 
-WINDOWS = np.lib.stride_tricks.sliding_window_view
-
 FUNCTIONS = [
     np.exp, np.sqrt, np.sum, np.ravel, np.transpose, np.count_nonzero, np.shape, np.ndim, np.zeros_like, np.abs,
     lambda x: np.sum(x, axis=0), lambda x: np.sum(x, 1, keepdims=True), lambda x: np.sum(a=x, dtype="f4"),
@@ -139,37 +137,34 @@ FUNCTIONS = [
     *[lambda x, f=f, v=v: f(np.where(x > 2, v, x), 0) for f in (np.median, np.nanmedian) for v in (np.inf, -np.inf)],
     lambda x: np.insert(x, 2, A[0], 0), lambda x: np.insert(x, [5, -6, 5], A[:3] * 9, 0), lambda x: np.insert(x[:, 0].astype(int), 6, [1.5, 2]), lambda x: np.insert(x, slice(1, None, 2), 7),
     lambda x: np.delete(x, -2, 0), lambda x: np.delete(x, [0, 3, 0], 1), lambda x: np.delete(x, slice(None, None, 3)), lambda x: np.delete(x, A[0] > 2, 1),
-    lambda x: np.lexsort((A, np.trunc(x)), 0), lambda x: np.lexsort((x[0], np.trunc(x[1]), np.trunc(A[2]))), *[lambda x, k=k: np.frexp(np.where(x > 3, 0, x * 99))[k] for k in (0, 1)],
+
     lambda x: with_put(x, np.argmax(x, 0, keepdims=True), A[:1] + 50, 0), lambda x: with_put(x, A[:, :2].astype(int) - 4, 7, 1), lambda x: with_put(x, np.argsort(A, 0)[::2], A[:3], 0),
     lambda x: with_put(x, np.array([3, -1]), [8, 9], None), lambda x: np.round(np.where(x > 2, np.inf, x) + 1j * x, 1), lambda x: np.round((x * 900).astype(int), -2),
     *[lambda x, m=m: np.percentile(x.astype("f4"), [30, 50], 0, method=m) for m in ("midpoint", "linear", "lower")], lambda x: np.quantile(x.astype("f4"), 0.3, method="midpoint"),
-    lambda x: np.unwrap(x * 9, axis=0), lambda x: np.unwrap((x * 9).astype(int), period=5), lambda x: np.unwrap((x * 9).astype(int), period=4), lambda x: np.unwrap(x * 3, 4.0),
+
     lambda x: np.block([[x, A[:, :1]], [7, x[0]]]), lambda x: np.block([[[x]], [[A]]]), lambda x: np.block(x),
     lambda x: x[np.tril_indices_from(x, -1)], lambda x: x[np.triu_indices_from(x[:3])], lambda x: x[:4][np.diag_indices_from(x[:4])],
-    lambda x: np.ldexp(x, A.astype(int)), lambda x: np.ldexp(x, -2), lambda x: np.ldexp(2.5, (x * 9).astype(int)), lambda x: np.ldexp(x.astype("f4"), (x * 99).astype(int)), lambda x: np.quantile((x * 9).astype(np.int8), 1, 0), lambda x: np.quantile(x.astype("f4"), [0, 1]),
+    lambda x: np.quantile((x * 9).astype(np.int8), 1, 0), lambda x: np.quantile(x.astype("f4"), [0, 1]),
     lambda x: np.unravel_index(np.argmin(x), x.shape)[1], lambda x: x[np.unravel_index(np.argsort(x, None), x.shape)], lambda x: with_diagonal(x, 3), lambda x: with_diagonal(np.sort(x.T), 7.5),
-    lambda x: WINDOWS(x, 3, 0), lambda x: WINDOWS(x, (2, 4)), lambda x: WINDOWS(x[:, 0], 6), lambda x: np.maximum.accumulate(x), lambda x: np.minimum.accumulate((x * 9).astype(np.uint8), axis=1),
+    lambda x: np.maximum.accumulate(x), lambda x: np.minimum.accumulate((x * 9).astype(np.uint8), axis=1),
     lambda x: np.polyfit(x[:, 0], x[:, 1], 2), lambda x: np.polyfit(np.arange(6), x, 1), lambda x: np.polyval(x[0], A), lambda x: np.interp(x, np.sort(x, None), np.cumsum(x)),
-    lambda x: np.choose((x * 9).astype(int) % 3, [x, 7, A[0]]), *[lambda x, m=m: np.choose((x * 9).astype(np.int8) - 9, [x > 2, A > 2], mode=m) for m in ("wrap", "clip")],
-    lambda x: np.piecewise(x - 2, [x > 3, x < 1], [np.sqrt, 5, lambda v: -v]),
-    lambda x: np.piecewise(x, [x > 2], [lambda v: v * np.sum(v), 3]), lambda x: np.piecewise(x[0], A[0] > 2, [1, 2]),
+
+
+
     lambda x: with_new(np.copyto, x, A[0] * 2), lambda x: with_new(np.copyto, x, 5, where=A[0] > 2), lambda x: with_new(np.copyto, (x * 9).astype(np.int8), np.int64(3), where=x > 2),
     lambda x: with_new(np.put, x, [3, -1, 5, 3], [7, 8]), lambda x: with_new(np.put, x, np.argmax(x), 9.5), lambda x: with_new(np.put, x, [[0, 9]], x[0, :2]),
-    lambda x: with_new(np.putmask, x, x > 2, [1, 2, 3, 4, 5]), lambda x: with_new(np.putmask, x, A > 2, -x), lambda x: with_new(np.place, x, x > 2, [1, 2, 3]), lambda x: with_new(np.place, x, A > 99, 7),
+
     lambda x: np.interp(A, np.sort(x[0]), A[1], right=-1), lambda x: np.insert(x, np.argmax(x, 0), 9, 0), lambda x: np.delete(x, np.argmin(x[0]), 1), lambda x: np.delete(x[0], x[0] > 2),
 ]  # fmt: skip
 
 
 @pytest.mark.ranks(4)
-def test_an_element_by_its_place_comes_alone_and_sorting_by_whole_keys_gathers_no_other(world):
+def test_an_element_by_its_place_comes_alone(world):
     mesh = Mesh((4,), ("a",))
     x = Tensor.from_global(A, mesh("a", None), world)
     with record() as trace:
         assert (x.item(5), x.item(-1), x.item((2, -3))) == (A.item(5), A.item(-1), A.item(2, -3))
     assert all(nbytes <= A.itemsize for event in trace.collectives for nbytes in event.nbytes)
-    with record() as trace:
-        order = np.lexsort((A, np.trunc(x)), 0)
-    assert order.layout == x.layout and "all_gather" not in trace.counts()
 
 
 @pytest.mark.ranks(4)
@@ -208,7 +203,6 @@ def test_what_needs_no_other_piece_moves_nothing(world, dims):
         (lambda x: np.interp(x, [2, 1], [2, 3]), r"^np.interp takes ascending places, but got \[2, 1\]$"),
         (lambda x: np.interp(x, [2, 1], [2]), r"^np.interp takes places and as many values, but got \(2,\) and \(1,\)$"),
         (lambda x: np.fill_diagonal(x[0], 1), r"^np.fill_diagonal takes a matrix, but the shape is \(4,\)$"),
-        (lambda x: WINDOWS(x, 7, 0), r"^sliding_window_view takes one width per dim, from 1 to its size, but got 7 for \(6, 4\)$"),
         (lambda x: np.unique(x, axis=0), r"^np.unique of tensors compares elements, not slices along an axis=$"),
         (lambda x: np.where(x > 2, x), r"^np.where takes a condition, or a condition and two operands, but got one$"),
         (lambda x: np.min(x, where=x > 2), r"^np.min with where= has to be told what there is without elements: initial=$"),
@@ -228,9 +222,9 @@ def test_what_needs_no_other_piece_moves_nothing(world, dims):
         (lambda x: np.rollaxis(x, 3), r"^rollaxis: dim 3 is out of range for a tensor of 2 dims$"),
         (lambda x: np.isnan(x, dtype=np.float32), r"^np.isnan gives bool, not float32; use .astype on what it gives$"),
         (lambda x: np.fmod(x, 1j), "^np.fmod is not defined for complex128: complex numbers have no order$"),
-        (lambda x: np.frexp(x + 1j), "^np.frexp is not defined for complex128: complex numbers have no order$"),
+
         (lambda x: np.block([x, [x]]), "^np.block takes lists that are nested alike and not empty, but got"),
-        (lambda x: np.ldexp(x, x), "^np.ldexp takes whole numbers for exponents, but got float64$"),
+
         (lambda x: np.exp(x + 1j, dtype=np.float64), r"^np.exp of complex128 does not compute in float64; use .astype first$"),
         (lambda x: np.digitize(x, [1, 3, 2]), r"^np.digitize of tensors takes bounds in order, but got \[1, 3, 2\]$"),
         (lambda x: np.linalg.eigh(x[:4], "X"), r"^eigh reads the triangle 'L' or 'U', but got 'X'$"),
@@ -240,12 +234,12 @@ def test_what_needs_no_other_piece_moves_nothing(world, dims):
         (lambda x: np.delete(x, x[0]), r"^np.delete along a dim of size 24: arrays used as indices must be of integer"),
         (lambda x: np.insert(x, 9, 1, 0), r"^np.insert along a dim of size 6: index 9 is out of bounds"),
         (lambda x: np.put_along_axis(x, A[:, :2], 1, 1), r"^entries of dim 1 are looked up by integers, but the ids are float64$"),
-        (lambda x: np.choose(x.astype(int), [1, 2]), r"^np.choose: numbers from \d+ to \d+ do not all name one of 2 choices$"),
-        (lambda x: np.choose(x, [1, 2], mode="clip"), r"^np.choose takes whole numbers and the modes 'raise', 'wrap', 'clip', but got float64 and 'clip'$"),
-        (lambda x: np.piecewise(x, [x > 2], [1, 2, 3]), r"^np.piecewise takes a function per condition, or one more, but got 3 for 1$"),
+
+
+
         (lambda x: np.copyto(np.copy(A), x), r"^np.copyto takes a tensor first when others are tensors, but got ndarray$"),
         (lambda x: np.copyto(x, 1j), r"^np.copyto in place would make complex128 of float64; give it a new name, or convert it first$"),
-        (lambda x: np.place(x, x > 2, []), r"^np.place repeats values, but got none for shape \(\d+,\)$"),
+
         (lambda x: np.put(x, [1, 2], []), r"^np.put repeats values, but got none for shape \(2,\)$"),
         (lambda x: np.put(x, [99], 1), r"99"),
         (lambda x: np.apply_along_axis(sum, 0, x), r"^np.apply_along_axis takes no tensors; use a function with axis=, or spmdsim.local_map"),
@@ -364,11 +358,11 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
         lambda x: np.append(x, 1e40), lambda x: np.dot(x, 2), lambda x: np.kron(x, 0.5), lambda x: np.outer(300, x[0]), lambda x: np.inner(x, 2.0),
         lambda x: np.vdot(x[0, 0], 3), lambda x: np.polyval(x[0], 1e6), lambda x: np.setdiff1d(x, 300), lambda x: np.intersect1d(x, [0.5, 2]),
         lambda x: np.where(x, 1e6, 0), lambda x: np.where(x, np.uint8(200), 2), lambda x: np.where(x, x, 2), lambda x: np.float_power(1e6, x),
-        lambda x: np.choose((x > 1).astype(np.int8), [x, 7]), lambda x: np.select([x > 1, x < 0], [x, [0.5]], 3),
+        lambda x: np.select([x > 1, x < 0], [x, [0.5]], 3),
         lambda x: np.heaviside(x.astype(np.int8), np.uint8(3)), lambda x: np.reciprocal(x >= 0), lambda x: np.concatenate(x), lambda x: np.concatenate(x, axis=None),
         lambda x: x.astype(np.uint8) > -1, lambda x: x.astype(np.int8) == 300, lambda x: x.astype(np.int64) >= 2**70, lambda x: np.logical_and(x.astype(np.int8), 1000),
         lambda x: np.quantile(np.where(x > 3, -np.inf, x), 0.45, axis=0), lambda x: np.nanquantile(np.where(x > 3, -np.inf, x), 0.45, axis=0),
-        lambda x: np.convolve(x[0], 4), lambda x: np.unwrap(np.where(x > 1, np.nan, x * 9.0)),
+        lambda x: np.convolve(x[0], 4),
         lambda x: np.mean(x.astype(np.int64) + (2**62), where=[True, False, True, True], axis=1), lambda x: np.mean(x, dtype=np.complex64),
     ],
 )  # fmt: skip

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.arrays import Context, Tensor, linalg, ops
+from spmdsim.arrays import Tensor, linalg, ops
 from spmdsim.arrays.operands import Operand, array_operands
 from spmdsim.arrays.ops.scans import along_dim
-from spmdsim.arrays.ops.windowed import WindowOp
-from spmdsim.core import Layout, Rule
+from spmdsim.core import Layout
 from spmdsim.errors import OutOfRange, RuleError, many
-from spmdsim.layout.windowed_layout import Window
 from spmdsim.worlds.operands import as_operand
 
 Cuts = int | Sequence[int]
@@ -219,57 +217,6 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, 
         places.append(ops.remainder(rest, n))
         rest = ops.floor_divide(rest, n)
     return tuple(places[::-1])
-
-
-def _slid(context: Context, x: np.ndarray, dim: int, width: int) -> np.ndarray:
-    if x.shape[dim] < width:  # a rank without positions reads nothing
-        shape = [0 if d == dim else n for d, n in enumerate(x.shape)]
-        return np.empty((*shape, width), x.dtype)
-    return np.lib.stride_tricks.sliding_window_view(x, width, dim).copy()
-
-
-def _slid_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int, width: int
-) -> tuple[np.ndarray]:
-    gradient = np.zeros_like(operands[0], dy.dtype)
-    for k in range(width if dy.size else 0):
-        along = [slice(k, k + n) if d == dim else slice(None) for d, n in enumerate(dy.shape[:-1])]
-        gradient[tuple(along)] += dy[..., k]
-    return (gradient,)
-
-
-_slid_op = WindowOp(
-    "sliding_window_view",
-    lambda shape, dim, width: (
-        Rule.parse(
-            "{0} -> {0} w".format(" ".join(f"d{d}" for d in range(len(shape)))), whole="w", linear="each"
-        ),
-        {"w": width},
-    ),
-    _slid,
-    _slid_vjp,
-    contextual=True,
-    moves=True,
-    windows=lambda shape, dim, width: {
-        0: [Window(n - width + 1, 0, width) if d == dim else None for d, n in enumerate(shape)]
-    },
-)
-
-
-def sliding_window_view(
-    x: Tensor, window_shape: int | Sequence[int], axis: int | Sequence[int] | None = None
-) -> Tensor:
-    """All windows of a size along dims, which are the first ones for None; the windows' dims come last."""
-    widths = [int(n) for n in np.atleast_1d(np.asarray(window_shape))]
-    axes = range(x.ndim) if axis is None else np.atleast_1d(np.asarray(axis))
-    dims = [along_dim("sliding_window_view", x, int(d)) for d in axes]
-    if len(dims) != len(widths) or any(not 0 < w <= x.shape[d] for d, w in zip(dims, widths)):
-        raise RuleError(
-            f"sliding_window_view takes one width per dim, from 1 to its size, but got {window_shape} for {x.shape}"
-        )
-    for d, width in zip(dims, widths):
-        x = _slid_op(x, dim=d, width=width)
-    return x
 
 
 def block(arrays: Any) -> Tensor:

@@ -231,20 +231,6 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
     return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)
 
 
-def unwrap(p: Tensor, discont: float | None = None, axis: int = -1, *, period: float = 2 * np.pi) -> Tensor:
-    """Angles without jumps: where neighbours differ by more than half a period, all that follow are moved by periods."""
-    at = along_dim("np.unwrap", p, axis)
-    steps = ops.diff(p, dim=at)
-    whole = p.dtype.kind in "iu" and isinstance(period, (int, np.integer))
-    half = period // 2 if whole else period / 2
-    short = ops.subtract(ops.remainder(ops.add(steps, half), period), half)
-    if not whole or period % 2 == 0:
-        short = ops.where(ops.logical_and(ops.equal(short, -half), ops.greater(steps, 0)), half, short)
-    small = ops.less(ops.absolute(steps), period / 2 if discont is None else discont)
-    moved = ops.where(small, 0, ops.subtract(short, steps))  # after a nan nobody knows where they are
-    return ops.add(p, ops.cumulative_sum(moved, at, include_initial=True))
-
-
 def interp(
     x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
 ) -> Tensor:

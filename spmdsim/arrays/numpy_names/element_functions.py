@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.arrays import Op, Tensor, ops
+from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.creation import ones_like
 from spmdsim.arrays.operands import Operand, operands
-from spmdsim.arrays.ops.declare import binary, in_fractions, unary, unbroadcast
+from spmdsim.arrays.ops.declare import binary, in_fractions, unary
 from spmdsim.arrays.ops.dim_reductions import as_type, wide
-from spmdsim.core import Rule
-from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import check_ordered, promoted
 
 
@@ -155,40 +153,6 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     whole = ops.trunc(one)
     rest = ops.where(ops.isinf(one), 0, ops.subtract(one, whole))
     return ops.copysign(rest, one), whole
-
-
-_frexp_op = Op(
-    "frexp",
-    Rule.parse("... -> ..., ..."),
-    np.frexp,
-    dtype=lambda d: tuple(part.dtype for part in np.frexp(np.ones(1, d))),
-)
-
-
-def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of at least one half and less than one, and the powers of two that elements are of them."""
-    check_ordered(x.dtype, "np.frexp")
-    mantissa, exponent = _frexp_op.results(x)
-    return mantissa, exponent
-
-
-_ldexp_op = Op(
-    "ldexp",
-    Rule.parse("..., ... -> ...", linear=((0,),)),
-    np.ldexp,
-    lambda dy, ab, y: (unbroadcast(np.ldexp(dy, ab[1]), ab[0].shape), None),
-    dtype=lambda a, b: np.ldexp(np.ones(1, a), np.ones(1, np.int32)).dtype,
-)
-
-
-def ldexp(x1: Operand, x2: Operand) -> Tensor:
-    """Elements times powers of two, exactly: what :func:`frexp` took apart."""
-    exponents = np.asarray(x2) if isinstance(x2, int) else x2  # else a number has the other operand's type
-    a, b = operands("np.ldexp", (x1, exponents))
-    check_ordered(a.dtype, "np.ldexp")
-    if b.dtype.kind not in "biu":
-        raise RuleError(f"np.ldexp takes whole numbers for exponents, but got {b.dtype}")
-    return _ldexp_op(a, b)
 
 
 def sinc(x: Tensor) -> Tensor:

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Tensor, ops
-from spmdsim.arrays.creation import ones_like, zeros_like
 from spmdsim.arrays.in_place import become, before
 from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, operands
-from spmdsim.arrays.ops.along import put_along
 from spmdsim.arrays.ops.along import put_along_axis as put_along_axis_of
 from spmdsim.arrays.ops.declare import alike
-from spmdsim.arrays.ops.scans import along_dim
-from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError, many
+from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 
 
@@ -88,54 +85,6 @@ def _typed_choice(number: complex, dtype: np.dtype) -> np.ndarray:
         ) from None
 
 
-def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor:
-    """For each element that of the choice which its number names.
-
-    Numbers that name none are refused, or counted on from the start (``wrap``), or the nearest (``clip``).
-    """
-    _target("np.choose", a)
-    number = len(choices)
-    if a.dtype.kind not in "biu" or mode not in ("raise", "wrap", "clip"):
-        raise UsageTypeError(
-            f"np.choose takes whole numbers and the modes 'raise', 'wrap', 'clip', but got {a.dtype.name} and {mode!r}"
-        )
-    if not number:
-        raise RuleError("np.choose takes one choice at least, but got none")
-    numbers = ops.cast(a, np.int64)
-    if mode != "raise":
-        numbers = ops.remainder(numbers, number) if mode == "wrap" else ops.clip(numbers, 0, number - 1)
-    elif a.size and a.world.has_data:
-        least, most = int(ops.min(numbers)), int(ops.max(numbers))
-        if least < 0 or most >= number:
-            raise OutOfRange(
-                f"np.choose: numbers from {least} to {most} do not all name one of {many(number, 'choice')}"
-            )
-    arrays = [x if isinstance(x, (Tensor, bool, int, float, complex)) else np.asarray(x) for x in choices]
-    return select([ops.equal(numbers, k) for k in range(number)], arrays, arrays[-1])
-
-
-def piecewise(
-    x: Tensor, condlist: Operand | Sequence[Operand], funclist: Sequence[Any], *args: Any, **kw: Any
-) -> Tensor:
-    """Numbers, or what functions give for those elements for which a condition holds: the last one that does."""
-    _target("np.piecewise", x)
-    masks = condlist if isinstance(condlist, (list, tuple)) else [condlist]
-    conditions = [ops.cast(one, np.bool_) for one in operands("np.piecewise", (x, *masks))[1:]]
-    if len(funclist) == len(conditions) + 1:
-        rest = conditions[0]
-        for one in conditions[1:]:
-            rest = ops.logical_or(rest, one)
-        conditions.append(ops.logical_not(rest))
-    if len(funclist) != len(conditions):
-        raise RuleError(
-            f"np.piecewise takes a function per condition, or one more, but got {len(funclist)} for {len(masks)}"
-        )
-    y = zeros_like(x)
-    for condition, value in zip(conditions, funclist):
-        y[condition] = value(x[condition], *args, **kw) if callable(value) else value
-    return y
-
-
 def unique(
     ar: Tensor,
     return_index: bool = False,
@@ -197,24 +146,6 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
     return values[ops.logical_not(ops.isin(values, second))]
 
 
-def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
-    """Return the indices of a sort by several keys, the last key first.
-
-    All moves are exchanges.
-    """
-    tensors = array_operands("np.lexsort", tuple(keys))
-    # None is gathered.
-    layout = max((key.layout.reduced for key in tensors), key=lambda one: len(one.split_axes))
-    first, *others = (key.to(layout) for key in tensors)
-    at = along_dim("np.lexsort", first, axis)
-    order = ops.argsort(first, at)
-    places = ops.subtract(ops.cumulative_sum(ones_like(order), at), 1)
-    for key in others:
-        again = ops.argsort(put_along(key, put_along(places, order, at), at), at)
-        order = put_along(order, put_along(places, again, at), at)
-    return order
-
-
 def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | None) -> None:
     """Other values at places along a dim (of all elements in one dim for None): the tensor gets them, no array is written into."""
     old = before(arr) if axis is not None else ravel(before(arr))
@@ -257,23 +188,6 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
     places = ravel(operands("np.put", (a, ind))[1])
     values = v if isinstance(v, Tensor) and v.size == places.size else _repeated("np.put", v, places.shape)
     put_along_axis(a, places, ravel(values) if isinstance(values, Tensor) else values, None)
-
-
-def putmask(a: Tensor, mask: Operand, values: Operand) -> None:
-    """Replace elements where a mask is true by the value with the same index.
-
-    An array of another shape is repeated row by row.
-    """
-    _target("np.putmask", a)
-    same = isinstance(values, Tensor) and values.shape == a.shape
-    copyto(a, values if same else _repeated("np.putmask", values, a.shape), where=mask)
-
-
-def place(arr: Tensor, mask: Operand, vals: Operand) -> None:
-    """Replace elements where a mask is true by the next of some values, which are repeated."""
-    _target("np.place", arr)
-    truth = ops.cast(operands("np.place", (arr, mask))[1], np.bool_)
-    arr[truth] = _repeated("np.place", vals, (int(ops.count_nonzero(truth)),))
 
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:

@@ -12,7 +12,7 @@ from spmdsim.arrays import Tensor, views
 _PERMUTING = {"matrix_transpose", "moveaxis", "permute_dims", "rollaxis", "swapaxes", "transpose"}
 _RESHAPING = {"atleast_1d", "atleast_2d", "atleast_3d", "expand_dims", "ravel", "reshape", "squeeze"}
 _TURNING = {"flip", "fliplr", "flipud"}
-_READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal", "sliding_window_view"}
+_READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}
 
 
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
