@@ -128,12 +128,15 @@ class ReadableTensor(PlainTensor):
             "copy": copy,
         }
         chosen = {key: value for key, value in options.items() if value is not None}
+        whole = self.local()
+        if self.world.provenance is not None:
+            self.world.provenance.note_read(self, whole)
         try:
-            capsule: CapsuleType = self.local().__dlpack__(**chosen)
+            capsule: CapsuleType = whole.__dlpack__(**chosen)
         except BufferError:  # older versions of the protocol have no word for arrays that are only read
             if copy is False:
                 raise
-            capsule = self.local().copy().__dlpack__(**chosen)
+            capsule = whole.copy().__dlpack__(**chosen)
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

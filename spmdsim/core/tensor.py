@@ -175,7 +175,7 @@ class PlainTensor(Pictured):
         """Return the same tensor in another layout, by the cheapest redistribution.
 
         Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
-        reduction ignores, such as 0 for a sum.
+        reduction ignores, such as 0 for a sum. A tensor that has the layout is returned itself.
 
         Raises:
             PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.

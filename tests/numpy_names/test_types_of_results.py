@@ -104,3 +104,15 @@ def test_what_has_no_entries(world):
     with pytest.raises(ZeroDivisionError):
         np.average(empty(0, 3), axis=0, weights=empty(0, 3))
     assert np.average(empty(3, 0), axis=0, weights=empty(3, 0)).shape == (0,)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+def test_what_replaces_nan_takes_the_type_of_the_entries(world, dtype):
+    entries = np.array([1, np.nan, np.inf, -np.inf], dtype)
+    x = Tensor.from_global(entries, Mesh((world.size,), ("x",))("x"), world)
+    for number in (7, np.float64(7), np.int64(7)):
+        for options in ({"nan": number}, {"posinf": number}, {"neginf": number}):
+            result, expected = np.nan_to_num(x, **options), np.nan_to_num(entries, **options)
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result.full(), expected)

@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
-from spmdsim import Mesh, Tensor, ops
+from spmdsim import LockStep, Mesh, Tensor, ops
 
 pytest.importorskip("mpi4py")
 from spmdsim.worlds.agreement.call import Call
@@ -191,3 +191,18 @@ def test_real_ranks_read_what_they_like(world):
     world.barrier()
     world.close()
     assert t.full()[11] == 12
+
+
+def test_another_library_reads_as_full_does():
+    arrays = []
+
+    class Reads(Provenance):
+        def note_read(self, tensor, array):
+            arrays.append(array)
+
+    with LockStep(2) as world:
+        world.provenance = Reads()
+        tensor = Tensor.from_global(np.arange(3.0), Mesh((2,), ("x",))(None), world)
+        tensor.full()
+        np.from_dlpack(tensor)
+    assert [array.tolist() for array in arrays] == [[0, 1, 2]] * 2

@@ -237,7 +237,8 @@ def nan_to_num(
     import ml_dtypes  # knows numpy's types and those of 16 bits
 
     finfo: Any = ml_dtypes.finfo
-    largest = finfo(x.dtype)
+    kind, largest = x.dtype, finfo(x.dtype)
     x = ops.where(ops.equal(x, math.inf), float(largest.max) if posinf is None else posinf, x)
     x = ops.where(ops.equal(x, -math.inf), float(largest.min) if neginf is None else neginf, x)
-    return _filled(x, nan)
+    x = _filled(x, nan)
+    return x if x.dtype == kind else ops.cast(x, kind)  # a NumPy number has a type of its own
