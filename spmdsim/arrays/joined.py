@@ -60,11 +60,11 @@ class JoinedPieces:
             came = [_common(have[k], have[k + 1], want[me], want[me + 1]) for k in range(len(self.lengths))]
             parts = [array[a - have[me] : b - have[me]].ravel() for a, b in cut]
             outgoing.append(Parts(parts, [(b - a) * width for a, b in came]))
-        self.world.about = origin
+        self.world.call_provenance = origin
         try:
             landed = self.world.run_parts(self.step, dtype, outgoing)
         finally:
-            self.world.about = 0
+            self.world.call_provenance = 0
         return [
             array
             if parts is None

@@ -62,11 +62,11 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
         return Verdict("ok", 0.0, 0.0, "nothing to compare")
     world = named[0][1].world
     mine = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
-    world.about = origin_of([t for _, t in named])
+    world.call_provenance = origin_of([t for _, t in named])
     try:
         gathered = world.gather_objects(mine, "check_replicas")
     finally:
-        world.about = 0
+        world.call_provenance = 0
     for number, (what, tensor) in enumerate(named):
         groups = _copies(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):

@@ -144,14 +144,14 @@ class Recipe:
             operands = [self.bring(k, x) for k, x in enumerate(operands)]
         lists = [x.held for x in operands]
         if provenance is not None and self.op.communicates:
-            world.about = provenance.of_result(self, operands, 0, params)
+            world.call_provenance = provenance.of_result(self, operands, 0, params)
         try:
             if world.observers.programs:
                 columns = world.perform(partial(self.op.compute, self, world, params), *lists)
             else:
                 columns = self.op.compute(self, world, params, *lists)
         finally:
-            world.about = 0
+            world.call_provenance = 0
         results = [kind(world, meta, shards) for meta, shards in zip(self.outputs, columns)]
         if provenance is not None:
             for k, result in enumerate(results):

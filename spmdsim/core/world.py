@@ -104,7 +104,7 @@ class AbstractWorld(Pictured, ABC):
     Attributes:
         has_data: whether shards are arrays; False where only shapes are followed.
         collectives: the collectives of steps that it runs.
-        about: the provenance of the tensor that the next steps move; 0 if there is none.
+        call_provenance: the provenance of the tensor that the next steps move; 0 if there is none.
         agreement: compares the calls of ranks; None if nothing compares them.
         cache: what was derived for this world: operators' recipes, steps' programs.
     """
@@ -126,7 +126,7 @@ class AbstractWorld(Pictured, ABC):
         self.size, self.ranks, self.rank = size, ranks, ranks[0] if ranks else 0
         self.planner: Planner = BytesPlanner() if planner is None else planner
         self.observers = Observers() if observers is None else observers
-        self.provenance, self.advice, self.about = provenance, advice, 0
+        self.provenance, self.advice, self.call_provenance = provenance, advice, 0
         self.agreement: ComparesCalls | None = None
         self.cache: dict[Any, Any] = {}
 
@@ -159,10 +159,10 @@ class AbstractWorld(Pictured, ABC):
             for step in steps:
                 if step.collective == "fill":  # the result is pending, and its sum may grow
                     shards = self.in_type(shards, held)
-                self.about = tensor.origin
+                self.call_provenance = tensor.origin
                 shards = self.run(step, shards)
         finally:
-            self.about = 0
+            self.call_provenance = 0
         return shards
 
     def perform(self, run: Callable[..., Any], *lists: Sequence[Any]) -> Any:

@@ -144,10 +144,10 @@ class Bucket:
         try:
             with recorder.operator(self.operator):
                 for step in steps:
-                    world.about = origin_of(tensors)
+                    world.call_provenance = origin_of(tensors)
                     after = world.run(step, after)
         finally:
-            world.about = 0
+            world.call_provenance = 0
         return self._parted(after)
 
     def one(self, name: Hashable) -> Tensor:
@@ -160,12 +160,12 @@ class Bucket:
         joined, self._steps = self._joined()
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
-        world.about = origin_of(tensors)
+        world.call_provenance = origin_of(tensors)
         try:
             with recorder.operator(self.operator):
                 posted: Posted = world.post(self._steps[0], joined)
         finally:
-            world.about = 0
+            world.call_provenance = 0
         return posted
 
     def _joined(self) -> tuple[list[Any], tuple[Step, ...]]:

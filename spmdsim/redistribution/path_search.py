@@ -197,15 +197,15 @@ class PathState:
     """A state with the cheapest path to it so far. No later path to a settled state is cheaper.
 
     Attributes:
-        held, shape: elements and shape of the largest shard.
+        elements, shape: number of elements and shape of the largest shard.
         seconds: the price of the path, with `STEP_PENALTY` per step.
         before, step: the previous state of the path, and the step from it.
     """
 
-    __slots__ = ("before", "held", "seconds", "settled", "shape", "state", "step")
+    __slots__ = ("before", "elements", "seconds", "settled", "shape", "state", "step")
 
-    def __init__(self, state: State, held: int, shape: list[int], seconds: float) -> None:
-        self.state, self.held, self.shape, self.seconds = state, held, shape, seconds
+    def __init__(self, state: State, elements: int, shape: list[int], seconds: float) -> None:
+        self.state, self.elements, self.shape, self.seconds = state, elements, shape, seconds
         self.settled = False
         self.before: PathState | None = None
         self.step: StateStep | None = None
@@ -222,7 +222,7 @@ class PathState:
         """Elements that the slices of the path copy. The search does not price them."""
         if self.before is None or self.step is None:
             return 0
-        return self.before.copied + (self.held if self.step.collective == "slice" else 0)
+        return self.before.copied + (self.elements if self.step.collective == "slice" else 0)
 
 
 class Paths(NamedTuple):
@@ -259,42 +259,42 @@ def search(
     reduced: list[PathState] = []
     states = pushed = 0
     while queue and states < MOST_STATES:
-        seconds, _, here = heapq.heappop(queue)
-        if here.settled:
+        seconds, _, current = heapq.heappop(queue)
+        if current.settled:
             continue
-        here.settled = True
+        current.settled = True
         states += 1
-        if here.state == goal.goal:
-            return Paths(here, tuple(reduced))
-        for step in goal.next_steps(here.state):
+        if current.state == goal.goal:
+            return Paths(current, tuple(reduced))
+        for step in goal.next_steps(current.state):
             collective, axes, state = step
-            there = paths.get(state)
-            if there is None:
-                there = paths[state] = PathState(state, *goal.local(state.dims), math.inf)
-            if there.settled or there.held > limit:
+            successor = paths.get(state)
+            if successor is None:
+                successor = paths[state] = PathState(state, *goal.local(state.dims), math.inf)
+            if successor.settled or successor.elements > limit:
                 continue
             members = goal.members(axes)
-            nbytes = _received(collective, members, here, there) * itemsize
+            nbytes = _received(collective, members, current, successor) * itemsize
             total = seconds + prices.seconds(collective, members, nbytes, axes) + STEP_PENALTY
-            if total < bound and total < there.seconds:
-                if here.state.partial and not state.partial and there.seconds == math.inf:
-                    reduced.append(there)
-                there.seconds, there.before, there.step = total, here, step
+            if total < bound and total < successor.seconds:
+                if current.state.partial and not state.partial and successor.seconds == math.inf:
+                    reduced.append(successor)
+                successor.seconds, successor.before, successor.step = total, current, step
                 pushed += 1
-                heapq.heappush(queue, (total, pushed, there))
+                heapq.heappush(queue, (total, pushed, successor))
     return Paths(None, tuple(reduced))
 
 
-def _received(collective: str, members: int, here: PathState, there: PathState) -> int:
+def _received(collective: str, members: int, before: PathState, after: PathState) -> int:
     """Return the elements that the busiest rank receives in a step. For uneven blocks, it may be a few more."""
-    held = there.held
+    elements = after.elements
     if collective == "slice":
         return 0
     if collective in REDUCING:
-        return int(reduction_elements(collective, members, held))
+        return int(reduction_elements(collective, members, elements))
     if collective == "all_gather":
-        return held - held // members
-    return held - math.prod(map(min, here.shape, there.shape))
+        return elements - elements // members
+    return elements - math.prod(map(min, before.shape, after.shape))
 
 
 def one_step(

@@ -142,11 +142,11 @@ class World(AbstractWorld):
         run = None if path.program is None else path.program.run
         if run is None or tensor.requires_grad or recorder.open_traces or self.observers.watchers:
             return follow_watched(tensor, path.route)
-        self.about = tensor.origin
+        self.call_provenance = tensor.origin
         try:
             return type(tensor)(self, path.meta, [run(tensor.held[0])], False, "", tensor.origin)
         finally:
-            self.about = 0
+            self.call_provenance = 0
 
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
         """Return the operands of an operator as tensors of one world: numbers and arrays, too."""

@@ -13,7 +13,7 @@ from spmdsim import settings
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.worlds.trace import recorder, source_lines
-from spmdsim.worlds.trace.events import Asked, received_counts
+from spmdsim.worlds.trace.events import CallCounts, received_counts
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout
@@ -62,7 +62,7 @@ class Moved(NamedTuple):
     received: Sequence[int]
     sent: Sequence[int]
     way: str = ""
-    library: Asked | None = None
+    library: CallCounts | None = None
 
     def and_then(self, more: Moved) -> Moved:
         """Return what the same step moved in this and a later call together."""

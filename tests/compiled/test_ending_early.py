@@ -219,7 +219,7 @@ def world() -> Iterator[LockStep]:
     world = LockStep(2)
     world.provenance = Provenance()  # as worlds whose ranks compare what they call
     yield world
-    assert not (world.about or programs or recorder.open_traces or recorder.under_way)
+    assert not (world.call_provenance or programs or recorder.open_traces or recorder.under_way)
 
 
 def stops(*_: object, **__: object) -> Any:

@@ -43,7 +43,7 @@ def trained(world, overlap, grid, split, state):
             nn.backward(ops.sum(ops.square(model(x))))
             optimiser.step()
     world.overlap = None
-    assert world.about == 0  # what comes next is about something else
+    assert world.call_provenance == 0  # what comes next is about something else
     return trace, [p.value.full().tobytes() for p in model.parameters()] if world.has_data else []
 
 

@@ -56,7 +56,7 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
     assert [scan.neighbours(rank) for rank in range(4)] == [(None, 2), (None, 3), (0, None), (1, None)]
     back = scan_step(mesh("a", None), ("a",), (4,), "sum", backward=True)
     assert [back.neighbours(rank) for rank in range(3)] == [(1, None), (2, 0), (None, 1)]
-    assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.held(0) == 4
+    assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.array_elements(0) == 4
     assert [back.sent_elements(rank) for rank in range(4)] == [0, 4, 4, 0]
     assert step_messages(back) == 2 and step_messages(scan) == 1 and price_step(back, 2, None)[0] == 4
 

@@ -91,7 +91,7 @@ class RecordedCall(Entry):
         """Call the function, store the results and release values."""
         values = state.values
         if state.base:
-            state.world.about = state.provenance(self.outputs)
+            state.world.call_provenance = state.provenance(self.outputs)
         if state.is_traced:
             source_lines.lines_again[-1] = self.line
         results = self.function(*[values[number] for number in self.inputs])

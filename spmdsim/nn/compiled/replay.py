@@ -174,7 +174,7 @@ class Replay(Pictured):
                 )
             raise
         finally:
-            world.about = 0
+            world.call_provenance = 0
             while state.scopes:
                 state.scopes.pop().__exit__()
             if state.is_traced:

@@ -306,17 +306,17 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
 
 def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
     """Return the implementation of a scan. Small, unordered or unsupported arrays are gathered on all ranks."""
-    order, nbytes = step.order(rank), step.held(rank) * dtype.itemsize
+    order, nbytes = step.order(rank), step.array_elements(rank) * dtype.itemsize
     if len(order) == 1:
         return Implementation("identity")
-    large = nbytes * len(order) > tuning.gather_reduce and step.held(rank) <= count
+    large = nbytes * len(order) > tuning.gather_reduce and step.array_elements(rank) <= count
     ordered = order == tuple(sorted(order)) and (
         _order_free(step.op, dtype, len(order)) or _in_one_order(step.src.mesh, len(order))
     )
     if large and ordered and in_library(step.op, dtype):
         return Implementation("scan")
     wider = (
-        step.held(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
+        step.array_elements(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
     )  # else there is nothing to add
     return Implementation("scan gathered", nbytes * len(order) + wider)
 

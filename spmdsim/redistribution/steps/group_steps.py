@@ -42,22 +42,26 @@ class ScanStep(CountedStep):
         k = order.index(rank)
         return order[k - 1] if k else None, order[k + 1] if k + 1 < len(order) else None
 
-    def held(self, rank: int) -> int:
+    def array_elements(self, rank: int) -> int:
         """Return the elements of the array of a rank."""
         return math.prod(self.src.local_shape(self.shape, rank))
 
     def received_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` receives: its array's, and 0 if it is the first of its group."""
-        return self.held(rank) if rank in self.src.mesh and self.neighbours(rank)[0] is not None else 0
+        return (
+            self.array_elements(rank) if rank in self.src.mesh and self.neighbours(rank)[0] is not None else 0
+        )
 
     def sent_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` sends: its array's, and 0 if it is the last of its group."""
-        return self.held(rank) if rank in self.src.mesh and self.neighbours(rank)[1] is not None else 0
+        return (
+            self.array_elements(rank) if rank in self.src.mesh and self.neighbours(rank)[1] is not None else 0
+        )
 
     @property
     def most_received(self) -> int:
         """Elements of the largest array, and 0 in groups of one rank."""
-        largest = self.held(self.src.mesh.rank_at(0))
+        largest = self.array_elements(self.src.mesh.rank_at(0))
         return largest if self.src.mesh.axis_size(*self.axes) > 1 else 0
 
     @property

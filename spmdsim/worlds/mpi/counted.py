@@ -25,7 +25,7 @@ from spmdsim.errors import InputError, ScheduleError
 from spmdsim.shutdown.stop import TAG as STOPS
 from spmdsim.worlds.agreement.comparison import GAVE_UP
 from spmdsim.worlds.trace import recorder
-from spmdsim.worlds.trace.events import Asked
+from spmdsim.worlds.trace.events import CallCounts
 
 #: The tables' names of the libraries that have one.
 TABLES = {"Open MPI": "openmpi", "MPICH": "mpich"}
@@ -85,12 +85,12 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self.control: dict[str, Asked] = {}
+        self.control: dict[str, CallCounts] = {}
         self.begin()
 
     def begin(self) -> None:
         """Start to count a step."""
-        self.data, self.library = Asked(), Asked()
+        self.data, self.library = CallCounts(), CallCounts()
         self.calls: dict[str, int] = {}
         self.algorithms: dict[str, None] = {}
         self.unknown = False
@@ -98,7 +98,7 @@ class Tally:
     def moved(self, name: str, received: int, sent: int) -> None:
         """Count a call that moves data."""
         self.calls[name] = self.calls.get(name, 0) + 1
-        self.data += Asked(1, received, sent)
+        self.data += CallCounts(1, received, sent)
 
     def reduced(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
         """Count a call that reduces data by an algorithm of the library: each part of a block is sent to its owner."""
@@ -111,7 +111,7 @@ class Tally:
             self.unknown = True
         else:
             self.algorithms[moves.algorithm] = None
-            self.library += Asked(1, moves.received, moves.sent)
+            self.library += CallCounts(1, moves.received, moves.sent)
 
     def way(self) -> str:
         """Return the calls of this step in words."""
@@ -119,16 +119,16 @@ class Tally:
         calls = (f"{count} x {name}" if count > 1 else name for name, count in self.calls.items())
         return ", ".join(calls) + by
 
-    def by_library(self) -> Asked | None:
+    def by_library(self) -> CallCounts | None:
         """Return what the library's algorithms moved in this step; None if its choice is not known."""
         return self.library if self.algorithms and not self.unknown else None
 
     def controls(self, purpose: str, received: int = 0, sent: int = 0) -> None:
         """Count a call of control traffic."""
         calls, before, after = self.control.get(purpose, (0, 0, 0))
-        self.control[purpose] = Asked(calls + 1, before + received, after + sent)
+        self.control[purpose] = CallCounts(calls + 1, before + received, after + sent)
         if recorder.open_traces:
-            recorder.control(purpose, Asked(1, received, sent))
+            recorder.control(purpose, CallCounts(1, received, sent))
 
 
 #: The library's name.

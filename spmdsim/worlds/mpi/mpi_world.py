@@ -58,11 +58,11 @@ from spmdsim.worlds.mpi.nonblocking import BeginsEarly
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.step_runs import ComparedRun, ContiguousRun, MPIStepProgram
-from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
+from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, run_trial
 from spmdsim.worlds.programs import Moved, Run, check_mode, check_shard, forget
 from spmdsim.worlds.provenance import Provenance
 from spmdsim.worlds.trace import recorder
-from spmdsim.worlds.trace.events import Asked
+from spmdsim.worlds.trace.events import CallCounts
 from spmdsim.wrong_calls import explained
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
@@ -196,7 +196,7 @@ class MPIWorld(BeginsEarly):
             return program.after(shards, program.run(array))
         # Compare before deriving the run: making a communicator is a collective, too, that ranks must agree about.
         call = program.call
-        with CallScope(self.agreement, call, self.about):
+        with CallScope(self.agreement, call, self.call_provenance):
             run = self._derive(program, step, array.dtype, algorithm)
             program.run = (ContiguousRun(run) if call is None else ComparedRun(run, call, self)).run
             return program.after(shards, run(contiguous(array)))
@@ -212,7 +212,7 @@ class MPIWorld(BeginsEarly):
         if program is None:
             call = self._call(step, dtype, shared, step.group(self.rank), has_any_length=True)
             program = self.cache[step, dtype, shared] = RowProgram(call)
-        with CallScope(self.agreement, program.call_for(these), self.about):
+        with CallScope(self.agreement, program.call_for(these), self.call_provenance):
             if program.exchange is None:
                 program.exchange = self._row_exchange(step, dtype)
             run = program.exchange.give_back if step.goes_back else program.exchange.look_up
@@ -237,7 +237,7 @@ class MPIWorld(BeginsEarly):
         order = step.group(self.rank)
         if (step, dtype) not in self.cache:
             self.cache[step, dtype] = self._call(step, dtype, None, order, has_any_length=True)
-        with CallScope(self.agreement, self.cache[step, dtype], self.about):
+        with CallScope(self.agreement, self.cache[step, dtype], self.call_provenance):
             return send_parts(self._comms.of(tuple(sorted(order))), order, self.rank, dtype, outgoing[0])
 
     def _call(
@@ -300,7 +300,7 @@ class MPIWorld(BeginsEarly):
             if program.call is not None:
                 self.agreement.wait(program.call)
 
-        return tried(trial, lambda number: make(some[number]), comm, meet)
+        return run_trial(trial, lambda number: make(some[number]), comm, meet)
 
     def _by_implementation(
         self, step: Step, dtype: np.dtype, implementation: Implementation, program: MPIStepProgram
@@ -360,7 +360,7 @@ class MPIWorld(BeginsEarly):
         return self._trials.table()
 
     @property
-    def control(self) -> dict[str, Asked]:
+    def control(self) -> dict[str, CallCounts]:
         """All control traffic of this process in this world so far, by purpose."""
         return dict(self._tally.control)
 
@@ -392,13 +392,15 @@ class MPIWorld(BeginsEarly):
     def _together(self, what: str, ranks: Sequence[int] | None = None) -> CallScope:
         """Return a context that all ranks of the world, or these, enter together."""
         call = Call.named(what, range(self.size) if ranks is None else ranks) if self.compares else None
-        return CallScope(self.agreement, call, self.about, meets=True)
+        return CallScope(self.agreement, call, self.call_provenance, meets=True)
 
     def _chosen(self, what: str) -> None:
         if self.compares:
             chosen = ", ".join(f"{name}={way}" for name, way in sorted(self.algorithms.items()))
             words = f"{what} ({chosen or 'native'}; replicated={self.replicated})"
-            with CallScope(self.agreement, Call.named(words, range(self.size), is_local=True), self.about):
+            with CallScope(
+                self.agreement, Call.named(words, range(self.size), is_local=True), self.call_provenance
+            ):
                 pass
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:

@@ -90,7 +90,7 @@ class BeginsEarly(World):
         if not self._ends:
             self._ends = True
             atexit.register(self._finish)
-        with CallScope(self.agreement, call, self.about) as scope:
+        with CallScope(self.agreement, call, self.call_provenance) as scope:
             under_way = program.post(array)
             request = next(under_way)
         while True:

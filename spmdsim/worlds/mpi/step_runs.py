@@ -76,7 +76,7 @@ class ComparedRun:
     def run(self, array: np.ndarray) -> np.ndarray:
         """Run the step on a shard."""
         world, call = self._world, self._call
-        number = world.agreement.begin(call, world.about)
+        number = world.agreement.begin(call, world.call_provenance)
         try:
             result = self._run(contiguous(array))
         except BaseException as error:

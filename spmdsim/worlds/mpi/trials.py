@@ -12,9 +12,9 @@ import platform
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -37,12 +37,13 @@ from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.programs import Run
 
 
-class KeptTrial(NamedTuple):
-    """The number of ranks of a trial, the trial, and the functions to call when it is forgotten."""
+@dataclass
+class GroupTrial:
+    """The number of ranks of a trial, the trial, and the function to call when the trial leaves the cache."""
 
     size: int
     trial: Trial
-    forgotten: list[Callable[[], None]]
+    forget: Callable[[], None]
 
 
 class Trials:
@@ -56,7 +57,7 @@ class Trials:
 
     def __init__(self, mode: str, records: TrialRecords = NOTHING, machine: str = "") -> None:
         self.mode, self.records, self.machine = mode, records, machine
-        self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], KeptTrial]] = {}
+        self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], GroupTrial]] = {}
 
     def of(
         self,
@@ -64,45 +65,48 @@ class Trials:
         dtype: np.dtype,
         implementations: Sequence[Implementation],
         members: tuple[int, ...],
-        forgotten: Callable[[], None],
+        forget: Callable[[], None],
     ) -> tuple[tuple[Implementation, ...], Trial]:
         """Return the implementations of a step to try, and the trial that all members share.
 
-        `forgotten` is called when the trial is forgotten.
+        `forget` is called when the trial leaves the cache.
         """
         group = self._groups.get(members)
         if group is None:
-            group = self._groups[members] = Bounded(free=lambda kept: [one() for one in kept.forgotten])
+            group = self._groups[members] = Bounded(free=lambda group_trial: group_trial.forget())
         tried, record = candidates(implementations, self.mode), None
         if self.records is not NOTHING and self.mode != "full":
-            record = self.records.of(self.machine, words(step, dtype))
+            record = self.records.of(self.machine, describe_step(step, dtype))
             if record is not None:
                 name = record.implementation
                 tried = tuple(one for one in implementations if one in tried or one.name == name)
-        kept = group.get((step, dtype))
-        if kept is None:
+        group_trial = group.get((step, dtype))
+        if group_trial is None:
             full = self.mode == "full"
             names = [one.name for one in tried]
             trial = Trial(names, MANY_TRIES if full else FEW_TRIES, 0 if full else 1, record)
             size = len(members) if not step.axes else step.src.mesh.axis_size(*step.axes)
-            kept = group[step, dtype] = KeptTrial(size, trial, [])
-        kept.forgotten[:] = [forgotten]
-        return tried, kept.trial
+            group_trial = group[step, dtype] = GroupTrial(size, trial, forget)
+        group_trial.forget = forget
+        return tried, group_trial.trial
 
     def table(self) -> TunedSteps:
         """Return the current choices and the reasons."""
         pairs = [pair for group in self._groups.values() for pair in group.items()]
-        rows = [TunedStep.of(words(*key), kept.size, kept.trial) for key, kept in pairs]
+        rows = [
+            TunedStep.of(describe_step(*key), group_trial.size, group_trial.trial)
+            for key, group_trial in pairs
+        ]
         return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.records)
 
 
-def words(step: Step, dtype: np.dtype) -> str:
+def describe_step(step: Step, dtype: np.dtype) -> str:
     """Return a step in words, with its meshes. Steps with equal words share a record."""
     meshes = dict.fromkeys((step.src.mesh, step.dst.mesh))
     return f"{CallDescription.of_step(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
 
 
-def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
+def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
     """Return a step whose calls try the implementations of a trial, or use the chosen one.
 
     Args:

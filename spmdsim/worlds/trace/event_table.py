@@ -13,7 +13,7 @@ from spmdsim.redistribution.steps.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.steps.halo import HaloStep, received
 from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.tables import Table
-from spmdsim.worlds.trace.events import Asked, CollectiveEvent, Event
+from spmdsim.worlds.trace.events import CallCounts, CollectiveEvent, Event
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,22 +43,24 @@ def events_table(trace: Trace) -> Table:
     """
     rows = [*(_row(event) for event in trace), _total(trace)]
     if any(event.library for event in trace.collectives):
-        moved = [event.library or Asked(1, max(event.nbytes), max(event.sent)) for event in trace.collectives]
-        rows.append(_line("library", sum(moved, Asked()), "with the algorithms that MPI chooses itself"))
+        moved = [
+            event.library or CallCounts(1, max(event.nbytes), max(event.sent)) for event in trace.collectives
+        ]
+        rows.append(_line("library", sum(moved, CallCounts()), "with the algorithms that MPI chooses itself"))
     if trace.control:
         kinds = ", ".join(f"{asked.calls} {purpose}" for purpose, asked in sorted(trace.control.items()))
-        total = sum(trace.control.values(), Asked())
+        total = sum(trace.control.values(), CallCounts())
         rows.append(_line("control", total, kinds, many(total.calls, "call")))
     return Table(HEADING, rows, right=(5, 6, 7, 9))
 
 
 def _total(trace: Trace) -> tuple[str, ...]:
-    moved = Asked(0, trace.nbytes(), trace.sent())
+    moved = CallCounts(0, trace.nbytes(), trace.sent())
     return _line("total", moved, "", "", nbytes_text(trace.planned()), f"{trace.seconds:.6f}")
 
 
 def _line(
-    name: str, moved: Asked, note: str, what: str = "", planned: str = "", seconds: str = ""
+    name: str, moved: CallCounts, note: str, what: str = "", planned: str = "", seconds: str = ""
 ) -> tuple[str, ...]:
     """Return a line below the events."""
     moves = nbytes_text(moved.received), nbytes_text(moved.sent)
@@ -137,7 +139,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         return [(peer, sum(piece.size for piece in pieces)) for peer, pieces in received(step, rank)]
     if isinstance(step, ScanStep):
         before = step.neighbours(rank)[0]
-        return [] if before is None else [(before, step.held(rank))]
+        return [] if before is None else [(before, step.array_elements(rank))]
     if step.to_shape is not None:
         numbered = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
         return [(t.peer, t.count) for t in numbered]

@@ -23,19 +23,19 @@ from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN
 SHARED_MEMORY = "shared memory"
 
 
-class Asked(NamedTuple):
+class CallCounts(NamedTuple):
     """Calls of MPI, with the bytes that this process received and sent in them.
 
-    >>> Asked(1, 8, 0) + Asked(1, 0, 8)
-    Asked(calls=2, received=8, sent=8)
+    >>> CallCounts(1, 8, 0) + CallCounts(1, 0, 8)
+    CallCounts(calls=2, received=8, sent=8)
     """
 
     calls: int = 0
     received: int = 0
     sent: int = 0
 
-    def __add__(self, other: Asked) -> Asked:  # type: ignore[override]
-        return Asked(*map(int.__add__, self, other))
+    def __add__(self, other: CallCounts) -> CallCounts:  # type: ignore[override]
+        return CallCounts(*map(int.__add__, self, other))
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +93,7 @@ class CollectiveEvent(ShortRepr):
     expected: bool = False
     peers: tuple[tuple[tuple[int, int], ...], ...] | None = None
     way: str = ""
-    library: Asked | None = None
+    library: CallCounts | None = None
     exposed: float | None = None
 
     @property

@@ -17,7 +17,7 @@ from spmdsim.errors import many
 from spmdsim.launcher import is_root
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.guard import guards, warn_of_gathering
-from spmdsim.worlds.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
+from spmdsim.worlds.trace.events import CallCounts, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.worlds.trace.source_lines import source_line, user_place
 from spmdsim.wrong_calls import explained
 
@@ -78,7 +78,7 @@ class Trace(Pictured, Sequence[Event]):
     def __init__(self, events: Sequence[Event] = ()) -> None:
         self.events: list[Event] = list(events)
         self.spans: list[ComputedSpan] = []
-        self.control: dict[str, Asked] = {}
+        self.control: dict[str, CallCounts] = {}
         self.ranks: Sequence[int] = range(1)
 
     @overload
@@ -261,10 +261,10 @@ def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
     )
 
 
-def control(purpose: str, asked: Asked) -> None:
+def control(purpose: str, asked: CallCounts) -> None:
     """Tell every open recording of a call that moved nothing of the user's."""
     for trace in open_traces:
-        trace.control[purpose] = trace.control.get(purpose, Asked()) + asked
+        trace.control[purpose] = trace.control.get(purpose, CallCounts()) + asked
 
 
 class operator:
