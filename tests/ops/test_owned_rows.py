@@ -221,7 +221,7 @@ def test_padding(world, rows, padding):
 
 
 @pytest.mark.parametrize("rows", ["all", "owned"])
-@pytest.mark.parametrize("bad", [-1, ROWS])
+@pytest.mark.parametrize("bad", [-1, ROWS, 10**6])
 def test_ids_outside_the_table(world, rows, bad):
     mesh = Mesh((world.size,), ("tp",))
     table, ids = (
