@@ -39,7 +39,7 @@ from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many
 from spmdsim.layout.element_type import safetensors_name
-from spmdsim.worlds.operands import Described
+from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.trace.source_lines import source_line
 from spmdsim.wrong_calls import explained
 

@@ -17,8 +17,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.notation.layouts import integers
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import number_type
+from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.current import world as current
-from spmdsim.worlds.operands import Described
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:

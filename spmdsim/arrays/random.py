@@ -18,7 +18,7 @@ from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.worlds.operands import Described
+from spmdsim.worlds.convert_operands import Described
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World

@@ -14,7 +14,7 @@ from spmdsim.errors import LayoutError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.layers import Linear, without
 from spmdsim.nn.module import Module
-from spmdsim.worlds.operands import Described
+from spmdsim.worlds.convert_operands import Described
 
 __all__ = ["Attention", "RotaryEmbedding"]
 

@@ -20,9 +20,9 @@ from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.pictured import Pictured
+from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
-from spmdsim.worlds.operands import Described
 from spmdsim.worlds.trace.recorder import programs, unseen
 from spmdsim.wrong_calls import explained
 

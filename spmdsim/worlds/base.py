@@ -19,9 +19,9 @@ from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.core.world import AbstractWorld
 from spmdsim.errors import UsageTypeError, WorldError, one_per_rank
 from spmdsim.layout.element_type import accumulator
+from spmdsim.worlds.convert_operands import convert_operands
 from spmdsim.worlds.current import entered, leave
 from spmdsim.worlds.machine_planner import MachinePlanner
-from spmdsim.worlds.operands import convert_operands
 from spmdsim.worlds.programs import STEP_COLLECTIVES, FastPath, Moved, Posted, Stages, StepProgram, forget
 from spmdsim.worlds.provenance import Provenance
 from spmdsim.worlds.several_worlds import with_room

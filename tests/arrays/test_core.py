@@ -19,7 +19,7 @@ from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 from spmdsim.worlds.provenance import ORIGINS, Provenance
 
 DTYPES = [

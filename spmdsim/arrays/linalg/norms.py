@@ -18,7 +18,7 @@ from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import along_dim
 from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["cond", "lstsq", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
 

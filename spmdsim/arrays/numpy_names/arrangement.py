@@ -13,7 +13,7 @@ from spmdsim.arrays.operands import Operand, array_operands
 from spmdsim.arrays.ops.scans import along_dim
 from spmdsim.core import Layout
 from spmdsim.errors import OutOfRange, RuleError, many
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 Cuts = int | Sequence[int]
 

@@ -20,7 +20,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
 from spmdsim.redistribution.steps.group_steps import Parts, parts_step
 from spmdsim.redistribution.steps.row_steps import checked_ids
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["take_along_axis"]
 

@@ -25,7 +25,7 @@ from spmdsim.arrays.ops.slicing import concat
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import integers
 from spmdsim.errors import RuleError
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = [
     "broadcast_arrays", "expand_dims", "matrix_transpose", "meshgrid", "moveaxis", "repeat", "squeeze",

@@ -31,7 +31,7 @@ from spmdsim.arrays.program_tensor import Index
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.windowed_layout import Window
-from spmdsim.worlds.operands import Described, as_operand
+from spmdsim.worlds.convert_operands import Described, as_operand
 
 __all__ = ["setitem", "slice_update", "window"]
 

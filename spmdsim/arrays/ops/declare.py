@@ -18,7 +18,7 @@ from spmdsim.core import Rule
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promoted
-from spmdsim.worlds.operands import constant
+from spmdsim.worlds.convert_operands import constant
 from spmdsim.worlds.pool import SMALLEST, empty
 
 __all__ = ["cast"]

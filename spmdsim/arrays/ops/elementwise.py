@@ -26,7 +26,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import check_ordered, promoted
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = [
     "absolute", "add", "add_n", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",

@@ -18,7 +18,7 @@ from spmdsim.arrays.ops.indexing import getitem
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.pictured import Pictured
-from spmdsim.worlds.operands import Described
+from spmdsim.worlds.convert_operands import Described
 from spmdsim.wrong_calls import explained
 
 __all__ = ["GradientReport", "check_gradient"]

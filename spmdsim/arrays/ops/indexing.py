@@ -17,7 +17,7 @@ from spmdsim.arrays.ops.shape import flip, merged, reshape, transpose
 from spmdsim.arrays.ops.slicing import slice_
 from spmdsim.arrays.program_tensor import Index
 from spmdsim.errors import OutOfRange, RuleError, many
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["getitem"]
 

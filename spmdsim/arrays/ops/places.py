@@ -23,7 +23,7 @@ from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import accumulator, check_ordered
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["argmax", "argmin", "searchsorted", "topk"]
 

@@ -32,7 +32,7 @@ from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.steps.group_steps import scan_step
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["cumulative_prod", "cumulative_sum", "diff"]
 

@@ -16,8 +16,8 @@ from spmdsim.arrays.ops.shape import broadcast_to, merged, reshape, transpose
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.worlds.convert_operands import as_operand
 from spmdsim.worlds.local_steps import add_rows
-from spmdsim.worlds.operands import as_operand
 
 __all__ = ["scatter_add"]
 

@@ -21,7 +21,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import OutOfRange, RuleError
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
 

@@ -26,7 +26,7 @@ from spmdsim.arrays.ops.slicing import part_along
 from spmdsim.arrays.ops.sorting import sort
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
-from spmdsim.worlds.operands import as_operand
+from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["bincount", "histogram", "median", "percentile", "quantile"]
 

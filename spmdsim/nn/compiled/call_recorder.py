@@ -27,7 +27,7 @@ from spmdsim.nn.compiled.recorded_calls import (
     RecordedUpdate,
 )
 from spmdsim.nn.optimiser_base import Optimiser
-from spmdsim.worlds.operands import Described
+from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.trace import recorder, source_lines
 
 
