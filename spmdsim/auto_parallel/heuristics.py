@@ -20,6 +20,7 @@ from spmdsim.auto_parallel.baselines import complete
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, candidates
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
+from spmdsim.auto_parallel.optimum import LeastWork, least_work, quick_model
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.elimination import improve
@@ -204,6 +205,8 @@ class _Spread:
 POLISH_AXES = 3
 #: So many operators, those of a repeated layer counted once, are not improved.
 MOST_OPERATORS = 2000
+#: The local search after the double recursion runs on so many meshes, the most promising ones.
+MOST_IMPROVED = 4
 
 
 #: Called with the label of a part of the work before it begins.
@@ -246,9 +249,10 @@ def by_recursion(
     polish: bool,
     watch: Watch = ignore_label,
 ) -> SearchResult:
-    """The double recursion, on a mesh with one axis per prime factor.
+    """Return the answer of the double recursion, on a mesh with one axis per prime factor.
 
-    The local search goes on from the same cuts on the device matrices that a search for the optimum would try.
+    The local search goes on from these cuts on the device matrices that a search for the optimum would try, on up to four
+    of them: those on which the program takes least time if all its operators have their least work.
     """
     recursion = imitation("search", "double_recursion")
     strategies = recursion(graph, ranks, version).strategies()
@@ -268,11 +272,17 @@ def by_recursion(
         (id(o.bound) if o.configured is None else o.index, s) for o, s in zip(graph.operators, strategies)
     ]
     distinct = dict(zip(alike, graph.operators))
+    bounds: dict[Mesh, LeastWork] = {}
     for coarse in rivals:
+        watch(f"least work on {coarse}")
+        bounds[coarse] = least_work(graph, coarse, _tied(graph, settings), moves)
+    searched = tuple(sorted(rivals, key=lambda one: bounds[one].seconds)[:MOST_IMPROVED])
+    answer = replace(answer, rivals=searched)
+    for coarse in searched:
         watch(f"strategies on {coarse}")
         on_coarse = {key: _on_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
         nearest = [on_coarse[key] for key in alike]
-        answers.append(_improved(answer, coarse, nearest, models))
+        answers.append(_improved(answer, coarse, nearest, models, bounds[coarse]))
     return _best(answers)
 
 
@@ -299,13 +309,21 @@ def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
     return min(answers, key=lambda pair: pair[0])[1]
 
 
+def _tied(graph: Graph, settings: Settings) -> Settings:
+    """Return settings that give the repeats of a layer equal strategies."""
+    return replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
+
+
 def _improved(
-    answer: SearchResult, mesh: Mesh, strategies: Sequence[Strategy], models: dict[Mesh, ChoiceModel]
+    answer: SearchResult,
+    mesh: Mesh,
+    strategies: Sequence[Strategy],
+    models: dict[Mesh, ChoiceModel],
+    bound: LeastWork | None = None,
 ) -> tuple[float, SearchResult]:
     """Return the seconds of what the local search makes of strategies on a mesh, and the result; keep the model."""
-    graph, settings = answer.graph, answer.settings
-    tied = replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
-    model = models[mesh] = ChoiceModel(graph, mesh, tied, moves=answer.moves)
+    graph, settings = answer.graph, _tied(answer.graph, answer.settings)
+    model = models[mesh] = quick_model(graph, mesh, settings, answer.moves, bound)
     solution = improve(model.problem, model.states_of(strategies), model.kept_states)
     method = f"{answer.method}, then local search"
     return solution.seconds, replace(answer, choice=model.choice(solution.states), method=method)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
@@ -40,6 +41,37 @@ def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | N
         model = ChoiceModel(graph, mesh, replace(settings, even=False), moves=moves)
     check_usable(model)
     return model
+
+
+class LeastWork(NamedTuple):
+    """The best solution on a mesh whose operators all have their least work.
+
+    Attributes:
+        seconds: the price of the solution; infinite if it is too large to find.
+        slack: the part of the price that is not work.
+    """
+
+    seconds: float
+    slack: float
+
+
+def least_work(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> LeastWork:
+    """Return the best solution on a mesh whose operators all have their least work. It is found quickly."""
+    model = ChoiceModel(graph, mesh, settings, moves=moves, slack=0.0)
+    solution = _eliminate(model)
+    seconds = math.inf if solution is None else solution.seconds
+    return LeastWork(seconds, max(seconds - model.least_work, 0.0))
+
+
+def quick_model(
+    graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, bound: LeastWork | None = None
+) -> ChoiceModel:
+    """Return the choices on a mesh without strategies that no optimum has.
+
+    A strategy is left out if its work alone makes every solution dearer than the solution of least work.
+    """
+    bound = bound or least_work(graph, mesh, settings, moves)
+    return ChoiceModel(graph, mesh, settings, moves=moves, slack=bound.slack)
 
 
 def is_used(model: ChoiceModel) -> bool:

@@ -11,7 +11,7 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.heuristics import Watch, by_propagation, by_recursion, expressing, ignore_label
-from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, solve
+from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, quick_model, solve
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import Solution
@@ -246,9 +246,9 @@ def _best_mesh(
     models = []
     for mesh in meshes:
         watch(f"prices on {mesh}")
-        models.append(_usable(graph, mesh, settings, moves))
+        models.append(_usable(graph, mesh, settings, moves, memory))
     if settings.even is not False and not any(isinstance(model, ChoiceModel) for model in models):
-        models = [_usable(graph, mesh, replace(settings, even=False), moves) for mesh in meshes]
+        models = [_usable(graph, mesh, replace(settings, even=False), moves, memory) for mesh in meshes]
     best: tuple[ChoiceModel, Solution] | None = None
     considered: list[tuple[str, float]] = []
     problem: SpmdError | None = None
@@ -298,10 +298,15 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     return _best_mesh(graph, (mesh,), settings, memory, MovePrices(settings))
 
 
-def _usable(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> ChoiceModel | InputError:
+def _usable(
+    graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, memory: float | None
+) -> ChoiceModel | InputError:
     """The choices on a mesh, or why there are none."""
     try:
-        model = ChoiceModel(graph, mesh, settings, moves=moves)
+        if memory is None:
+            model = quick_model(graph, mesh, settings, moves)
+        else:  # a slower strategy may need less memory
+            model = ChoiceModel(graph, mesh, settings, moves=moves)
         check_usable(model)
     except InputError as error:
         return error

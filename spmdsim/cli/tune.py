@@ -93,7 +93,11 @@ def _merged(files: list[str], path: Path) -> int:
 
 
 def _show(path: Path) -> None:
-    for _, _, records in _stored(path):
+    require_file(str(path))
+    records_by_library = [records for _, _, records in _stored(path)]
+    if not any(records.machines for records in records_by_library):
+        say(f"{path}: no choices for any machine")
+    for records in records_by_library:
         for machine, steps in records.machines.items():
             say(f"{machine}:")
             for step, choice in steps.items():

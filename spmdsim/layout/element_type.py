@@ -34,7 +34,7 @@ def element_type(dtype: Any) -> np.dtype:
     """Convert a type or its name to a numpy dtype; names of ``ml_dtypes`` are accepted, too.
 
     Raises:
-        InputError: If no type has this name.
+        InputError: If no type has this name, or it is bfloat16 and the package ml_dtypes is missing.
 
     >>> element_type("float32"), element_type("bfloat16").itemsize
     (dtype('float32'), 2)
@@ -57,6 +57,10 @@ def _extension_type(name: str) -> Any:
     try:
         import ml_dtypes
     except ImportError:
+        if name in COMMON:
+            raise InputError(
+                f"element type {name!r} needs the package ml_dtypes; install ml_dtypes"
+            ) from None
         return None
     kind = getattr(ml_dtypes, name, None)
     # ``ml_dtypes`` also has classes that are no types, such as ``finfo``; numpy would read them as "object".

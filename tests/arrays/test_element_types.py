@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from processes import run_python
@@ -95,6 +97,15 @@ def test_a_type_that_is_none_is_named() -> None:
             InputError, match=r"no element type is called 'float33'; did you mean 'float32'\?"
         ):
             wrong()
+
+
+def test_a_type_of_a_missing_package_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    # NumPy itself knows "bfloat16" as soon as the package was imported once.
+    with pytest.raises(InputError, match="'bfloat16' needs the package ml_dtypes"):
+        plan(MESH("a"), MESH(None), (4,), "bf16")
+    with pytest.raises(InputError, match="did you mean 'float32'"):
+        plan(MESH("a"), MESH(None), (4,), "float33")
 
 
 def test_what_is_no_layout_is_named() -> None:

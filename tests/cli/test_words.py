@@ -27,6 +27,8 @@ WRONG = [
     (("search", "--program", "mlp", "-n", "2", "--layers", "1", "--why", "fc9", "((2,1),(1,1))"), "fc0", "spmdsim search"),
     (("search", "--program", "mlp", "--mesh", "a=2,b=2", "--machine", "alppa"), "alpa", "spmdsim search"),
     (("collective", "bench", "-d", "flot32"), "float32", "spmdsim collective bench"),
+    (("collective", "bench", "all_redcue", "--ranks", "2"), "all_reduce", "spmdsim collective bench"),
+    (("collective", "bench", "all_reduce", "--ranks", "2", "--algorithms", "rign"), "ring", "spmdsim collective bench"),
     (("train", "--strategies", "simpel"), "simple", "spmdsim train"),
     ((*PLAN, "--style", "mindspor"), "mindspore", "spmdsim plan"),
     ((*PLAN, "--machine", "clutser"), "cluster", "spmdsim plan"),

@@ -15,9 +15,10 @@ straight to the layout its tensor was computed in (S stays S, R stays R, P becom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,14 @@ from spmdsim.redistribution.step_counts import largest_shard
 class ChoiceModel:
     """A graph on a mesh as a choice problem.
 
-    ``allowed`` says which strategies an operator may have, instead of all; the same ones for tied operators.
+    Args:
+        graph: the program.
+        mesh: where it runs.
+        settings: what the cost of a plan is made of.
+        allowed: the strategies that an operator may have, instead of all; the same ones for tied operators.
+        moves: prices of redistributions known already.
+        slack: leave out strategies whose work takes so many seconds more than the least work of their operator; None
+            leaves out nothing.
     """
 
     def __init__(
@@ -65,12 +73,15 @@ class ChoiceModel:
         settings: Settings,
         allowed: Callable[[Operator], Sequence[Strategy]] | None = None,
         moves: MovePrices | None = None,
+        slack: float | None = None,
     ) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
         self.moves = moves or MovePrices(settings)
         self._allowed = allowed
         self._tables: dict[tuple[Any, ...], np.ndarray] = {}
-        self._works: dict[tuple[object, ...], np.ndarray] = {}
+        #: Seconds of the least work of all operators together, where strategies are left out.
+        self.least_work = 0.0
+        self._work_seconds: dict[tuple[object, ...], np.ndarray] = {}
         self.problem = ChoiceProblem()
         self._representative = graph.tied_operators if settings.tie else {}
         self.states: list[States] = []
@@ -78,6 +89,10 @@ class ChoiceModel:
             same = self._tied_to(operator.index)
             # Tied operators have the same rule and configuration.
             self.states.append(self.states[same] if same < operator.index else self._states(operator))
+        #: Which tensors have variables of their own.
+        self._own = [self._has_variable(value) for value in graph.values]
+        if slack is not None:
+            self._leave_out(slack)
         self._keeper = StorageLayouts(graph, mesh, settings, self.states)
         self.operator_variable: list[int] = []
         self.value_variable: dict[int, int] = {}
@@ -86,8 +101,6 @@ class ChoiceModel:
         self.messages = SharedMessages(self.problem, self.moves, settings)
         #: Whether gradients may be shared in all ways, so that no choice is cheaper than its price here.
         self.complete = True
-        #: Which tensors have variables of their own.
-        self._own = [self._has_variable(value) for value in graph.values]
         self._build()
 
     # -- states -------------------------------------------------------------------------------------
@@ -132,14 +145,32 @@ class ChoiceModel:
                 self.value_variable[value.index] = self.value_variable[first.index]
         self.messages.price()
 
+    def _works(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield ``(operator, seconds, memory)`` of the work of equal operators together, for the first of tied operators."""
+        alone = tuple((operator,) for operator in self.graph.operators)
+        for operators in self.graph.equal_operators if self.settings.tie else alone:
+            first, count = operators[0], len(operators)
+            seconds, memory = self._work(first, self.states[first.index])
+            yield self._tied_to(first.index), count * seconds, count * memory
+
+    def _leave_out(self, slack: float) -> None:
+        """Leave out strategies whose work takes ``slack`` seconds more than the least work."""
+        totals: dict[int, np.ndarray] = {}
+        for operator, seconds, _ in self._works():
+            totals[operator] = totals.get(operator, 0.0) + seconds
+        self.least_work = sum(float(seconds.min()) for seconds in totals.values())
+        kept: dict[int, tuple[Strategy, ...]] = {}
+        for operator, seconds in totals.items():
+            quick = seconds <= (seconds.min() + slack) * (1 + 1e-9)
+            kept[operator] = tuple(compress(self.states[operator].strategies, quick))
+        self.states = [states_of(o.bound, kept[self._tied_to(o.index)]) for o in self.graph.operators]
+
     def _add_operators(self) -> None:
         # Tied operators have one variable, which is at the place of the first of them.
         variables: dict[int, int] = {}
-        alone = tuple((operator,) for operator in self.graph.operators)
-        for operators in self.graph.equal_operators if self.settings.tie else alone:
-            first, same = operators[0], self._tied_to(operators[0].index)
-            seconds, memory = (len(operators) * row for row in self._work(first, self.states[first.index]))
-            variables[same] = self.problem.add_variable(seconds, memory, existing=variables.get(same))
+        for operator, seconds, memory in self._works():
+            existing = variables.get(operator)
+            variables[operator] = self.problem.add_variable(seconds, memory, existing=existing)
         self.operator_variable = [variables[self._tied_to(o.index)] for o in self.graph.operators]
 
     def _tied_to(self, operator: int) -> int:
@@ -292,7 +323,7 @@ class ChoiceModel:
         inputs = [graph.values[i] for i in operator.inputs]
         gradients, sizes = graph.operand_gradients[operator.index], tuple(v.itemsize for v in inputs)
         key = (operator.bound, states.strategies, gradients, sizes)
-        seconds = self._works.get(key)
+        seconds = self._work_seconds.get(key)
         if seconds is None:
             machine = self.moves.machine
             rows = [
@@ -301,7 +332,7 @@ class ChoiceModel:
                 for s in states.strategies
             ]
             # The least memory decides between strategies that take the same time.
-            seconds = self._works[key] = np.array(rows)
+            seconds = self._work_seconds[key] = np.array(rows)
         memory: np.ndarray = np.zeros(len(states.strategies))
         for layouts, value in zip(states.inputs, inputs):
             if self._own[value.index]:

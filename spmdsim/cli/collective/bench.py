@@ -79,18 +79,18 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
 )
 def main(args: argparse.Namespace) -> int:
     """Measure; 1 if a result is wrong."""
+    from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
     if args.json:
         only_with(args, "--osu", "text, not with --json")
-    sizes, dtype = _sizes(args), _dtype(args.datatype)
+    sizes, dtype, name = _sizes(args), _dtype(args.datatype), collective(args.collective).name
     if not launched() and args.ranks:
+        _calls(args, name, args.ranks)  # refuses unknown algorithms before ranks are started
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note, others_at_work
-    from spmdsim.collectives import collective
 
     comm = communicator()
-    name = collective(args.collective).name
     calls = _calls(args, name, comm.Get_size())
     others = others_at_work(comm)
     print_row = _printer(args, name, comm.Get_size())
