@@ -29,7 +29,6 @@ from spmdsim import (
     simulate,
 )
 from spmdsim.auto_parallel.frontier import frontier
-from spmdsim.auto_parallel.matmul_grid import best_grid
 from spmdsim.collectives import schedule_of
 from spmdsim.core import bind
 
@@ -97,7 +96,6 @@ VALUES: dict[str, Callable[[], Any]] = {
     "graph": lambda: pictured("search").graph,
     "frontier": lambda: frontier(pictured("graph"), 2, pictured("settings")),
     "trade-off": lambda: pictured("frontier")[0],
-    "grid of a product": lambda: best_grid(64, 64, 64, 8),
     "simulated run": lambda: simulate(ranks_program, 4, trace=True),
     "untraced run": lambda: simulate(ranks_program, 4),
     "module": lambda: nn.Linear(6, 4, MESH("tp", None), bias=False),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, command, finite, flag, several, value, varied, whole
@@ -16,7 +15,6 @@ from spmdsim.reading import literal
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.search_settings import Settings
     from spmdsim.auto_parallel.execute import Proof
-    from spmdsim.auto_parallel.matmul_grid import GridProduct
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
     from spmdsim.core import Mesh
 
@@ -27,8 +25,6 @@ examples:
   spmdsim search --program mlp --layers 2 -n 8 --why fc1 "((2,4),(4,1))"
   spmdsim search --program mlp --hidden 1024 -n 8 --memory 24MiB
   spmdsim search --program mlp -n 4 --pareto
-  spmdsim search --matmul 4096,4096,4096 -n 8        the communication-optimal grid of one product
-  spmdsim search --matmul 512,512,512 -n 8 --run     the same, multiplied on it
   spmdsim search model.py -n 8                       a program of yours, see below
   spmdsim search model.py -n 8 --run                 run it, too, and compare its bytes with the prediction
   mpirun -n 8 spmdsim search model.py -n 8 --run     the same on real ranks
@@ -58,11 +54,6 @@ SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
 #: What a search for one strategy is told.
 _SEARCHED = "--method --no-polish --memory --axes"
-#: What a program is searched with, and one product is not.
-_OF_PROGRAMS = (
-    f"{_SEARCHED} --mesh --machine --assume --recompute --overlap --forward-only --why --pareto --load --save "
-    f"{' '.join(f'--{size}' for size in SIZES)}"
-)
 
 
 @command(
@@ -70,7 +61,6 @@ _OF_PROGRAMS = (
     EXAMPLES,
     value("file", "", "a Python file with `program` and `inputs`", nargs="?"),
     value("--program", "", "a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"),
-    value("--matmul", "M,K,N", "one matrix product with free layouts"),
     value("-n --ranks", "", f"number of ranks (default {RANKS})", whole, default=RANKS),
     value("--mesh", "", "a mesh instead of a number of ranks, such as dp=2,tp=4"),
     value(
@@ -98,7 +88,7 @@ _OF_PROGRAMS = (
         nargs=2,
     ),
     flag("--pareto", "all trade-offs of time and memory"),
-    flag("--run", "run a program file, or the product of --matmul", dest="carry_out"),
+    flag("--run", "run the program file, too", dest="carry_out"),
     value("--load", "FILE", "strategies saved before, instead of a search"),
     value("--axes", "", "axes of the device matrices that are searched (2, or 3 where that is quick)", whole),
     value("--save", "FILE", "write the strategies to a JSON file", writable),
@@ -111,8 +101,6 @@ _OF_PROGRAMS = (
 def main(args: argparse.Namespace) -> int:
     """Search and print."""
     _only_what_counts(args)
-    if args.matmul is not None:
-        return _matmul(args)
     from dataclasses import replace
 
     from spmdsim.auto_parallel.search import HEURISTICS, METHODS, as_graph, search
@@ -169,10 +157,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _only_what_counts(args: argparse.Namespace) -> None:
     """Refuse what changes nothing of what is asked for."""
-    if [args.file, args.program, args.matmul].count(None) != 2:
-        raise InputError("search takes a program file or --program NAME (or --matmul M,K,N), one of them")
-    if args.matmul is not None:
-        only_with(args, _OF_PROGRAMS, "--program or a program file, not with --matmul")
+    if (args.file is None) == (args.program is None):
+        raise InputError("search takes a program file or --program NAME, one of them")
     if not args.file:
         only_with(args, LIMITS, "a program file")
     if args.pareto:
@@ -353,53 +339,3 @@ def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> 
     else:
         say(str(graph), frontier_table(points))
     return 0
-
-
-def _matmul(args: argparse.Namespace) -> int:
-    from spmdsim.auto_parallel.matmul_grid import best_grid, format_words, number_text
-
-    try:
-        m, k, n = (int(size) for size in args.matmul.split(","))
-    except ValueError:
-        raise InputError(f"--matmul takes three sizes M,K,N, but got {args.matmul!r}") from None
-    product = best_grid(m, k, n, args.ranks)
-    write_pictures(args, product)
-    ran = _run_matmul(product) if args.carry_out else None
-    if args.json:
-        emit_json({**product.to_dict(), **({"run": ran} if ran else {})})
-    else:
-        say(str(product))
-        if ran:
-            say(
-                f"run in {ran['world']}: a rank receives {format_words(ran['words'])} at most, predicted "
-                f"{number_text(product.words)}; largest error {ran['error']:.1e}"
-            )
-    sys.stdout.flush()
-    return 0 if ran is None or ran["error"] < 1e-9 else 1
-
-
-def _run_matmul(best: GridProduct) -> dict[str, Any]:
-    """Multiply random matrices on the grid, on real ranks under an MPI launcher, else in lock step."""
-    import numpy as np
-
-    from spmdsim.arrays import Tensor
-    from spmdsim.auto_parallel.matmul_grid import run_product
-    from spmdsim.core import Layout, Mesh
-    from spmdsim.worlds import LockStep, world
-    from spmdsim.worlds.trace import record
-
-    here = world()
-    if isinstance(here, LockStep):
-        here = LockStep(best.ranks)
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((best.m, best.k)), rng.standard_normal((best.k, best.n))
-    start = Layout.replicated(Mesh((here.size,), ("x",)), 2)
-    first, second, _ = best.layouts()
-    x, y = Tensor.from_global(a, start, here).to(first), Tensor.from_global(b, start, here).to(second)
-    with record() as trace:
-        product = run_product(x, y, best)
-    received = [trace.nbytes(rank) / 8 for rank in here.ranks]
-    words = max(here.gather_objects(received))
-    wanted = a @ b
-    error = float(np.abs(product.full() - wanted).max() / np.abs(wanted).max())
-    return {"world": str(here), "words": words, "error": error}

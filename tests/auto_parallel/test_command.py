@@ -71,23 +71,7 @@ def test_command_says_that_only_the_found_layout_keeps_the_programs_shard(
     assert ".shard" not in capsys.readouterr().out
 
 
-def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_json(capsys, "--matmul", "512,512,512", "-n", "8")
-    assert data["grid"] == [2, 2, 2] and data["ratio"] == pytest.approx(1.0)
-    ran = run_json(capsys, "--matmul", "64,64,64", "-n", "10", "--run")
-    assert ran["grid"] == [2, 2, 2] and ran["used_ranks"] == 8, "two ranks idle"
-    assert ran["run"]["words"] == ran["words_per_rank"] and ran["run"]["error"] < 1e-12
-    cases: list[tuple[str, str, dict[str, float | None], str]] = [
-        ("4,4,4", "1000000", {"1-D": None, "best 2-D": None}, "received per rank 2.25, lower bound 0.00475"),
-        ("3,3,3", "16", {"1-D": None, "best 2-D": None}, "received per rank 3, lower bound 2.56"),
-        ("4,4,4", "16", {"1-D": None, "best 2-D": 6.0}, "best 2-D: 6 words"),
-    ]
-    for sizes, ranks, words, text in cases:
-        others = run_json(capsys, "--matmul", sizes, "-n", ranks)["words_of_others"]
-        assert {name.partition(",")[0]: value for name, value in others.items()} == words
-        assert main(["search", "--matmul", sizes, "-n", ranks]) == 0
-        out = capsys.readouterr().out
-        assert text in out and f"gathered: no grid of {int(ranks):,} ranks fits the matrices" in out
+def test_command_for_the_frontier(capsys: pytest.CaptureFixture[str]) -> None:
     points = run_json(capsys, "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "2", "--pareto")
     assert points == sorted(points, key=lambda p: p["seconds"])
 
@@ -104,7 +88,6 @@ def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]
         ),
         (["nowhere.py"], "no program file"),
         (["--program", "mlp", "--run"], "--run runs a program file"),
-        (["--matmul", "1,2"], "three sizes"),
         (["--program", "mlp", "--layers", "1", "-n", "2", "--memory", "1KiB"], "smallest limit"),
         (["--program", "mlp", "--recompute", "--run"], "can only be priced"),
     ],

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words
 from spmdsim.auto_parallel.programs.networks import gpt, mlp
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_report import report
@@ -83,18 +81,3 @@ def test_a_batch_that_is_not_given_has_a_row_for_each_rank() -> None:
     assert search("mlp", 8, layers=1, axes=1).graph.values[0].shape[0] == 32
     assert search("mlp", 48, layers=1, axes=1).graph.values[0].shape[0] == 48
     assert search("mlp", 48, layers=1, batch=12, axes=1).graph.values[0].shape[0] == 12
-
-
-def test_a_product_has_a_grid_on_millions_of_ranks_the_best_of_all() -> None:
-    large = best_grid(4096, 4096, 4096, 3_000_017)
-    assert large.used <= 3_000_017 and 1 <= large.ratio < 1.01
-    for sizes in ((8, 8, 8), (1000, 3, 64), (64, 64, 1), (2, 3, 5)):
-        for ranks in (1, 7, 24, 31, 60):
-            words = {}
-            for grid in itertools.product(range(1, ranks + 1), repeat=3):
-                used = math.prod(grid)
-                if 0.75 * ranks <= used <= ranks and all(g <= size for g, size in zip(grid, sizes)):
-                    words[grid] = grid_words(*sizes, grid) * ranks / used
-            if words:
-                result = best_grid(*sizes, ranks)
-                assert result.words * ranks / result.used == pytest.approx(min(words.values()))

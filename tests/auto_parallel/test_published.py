@@ -12,7 +12,6 @@ from named_dims import NamedDims, named_dims, written
 from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, convolutions, gpt, mlp, moe
 from spmdsim.auto_parallel.search import search_mesh
@@ -417,32 +416,3 @@ def test_embedding_rule_keeps_rows_split() -> None:
     bound = build.graph().operator("lookup").bound
     strategy = Strategy.of(mesh, {"v": "a"})
     assert bound.output_layouts(strategy)[0].partial_axes == ("a",)
-
-
-@pytest.mark.parametrize("case", PEERS["matmul_lower_bounds"]["vectors"])
-def test_grids_of_one_product(case: dict) -> None:
-    m, k, n, ranks = (case[key] for key in "MKNP")
-    best = best_grid(m, k, n, ranks)
-    assert best.bound == pytest.approx(case["lower_bound_words_per_rank"], rel=1e-6)
-    assert list(best.grid) == case["best_grid_pm_pk_pn"]
-    assert best.words == pytest.approx(case["best_grid_words"])
-    assert regime(m, k, n, ranks) == case["regime"]
-    assert grid_words(m, k, n, (ranks, 1, 1)) == pytest.approx(case["allgather_B_1d_words"])
-    flat = min(grid_words(m, k, n, grid) for grid in grids(ranks, deep=False))
-    assert flat == pytest.approx(case["summa_best_2d_words"])
-    assert best.words >= best.bound * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("sizes", [(4096, 4096, 4096, 64), (8192, 8192, 128, 64), (65536, 256, 256, 8)])
-def test_bound_is_met_where_a_grid_attains_it(sizes: tuple[int, int, int, int]) -> None:
-    assert best_grid(*sizes).ratio == pytest.approx(1.0)
-
-
-def test_bound_is_continuous_and_idle_ranks_pay() -> None:
-    for ranks in (8, 64, 512):
-        assert lower_bound(4096, 64, 512, ranks) >= lower_bound(4096, 64, 512, 2 * ranks) > 0
-    assert lower_bound(4096, 512, 64, 8) == pytest.approx(lower_bound(4096 + 1, 512, 64, 8), rel=2e-2)
-    prime = best_grid(1000, 1000, 1000, 65)
-    assert prime.used == 64 and prime.grid == (4, 4, 4)
-    assert prime.words < grid_words(1000, 1000, 1000, (13, 5, 1))
-    assert best_grid(3, 3, 3, 64).grid == (3, 3, 3)

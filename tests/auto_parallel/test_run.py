@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factor_grid import best_factor_grid
 from ml_dtypes import bfloat16 as BF16
 from search_once import search_once
 
@@ -18,7 +17,6 @@ from spmdsim import ops
 from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, compare_bytes, prove, run
-from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult
@@ -269,31 +267,6 @@ def test_sharded_parameters_run_as_predicted(world):
     assert all(row.predicted == row.counted for row in compare_bytes(result, trace, world.ranks[0]))
 
 
-@pytest.mark.ranks(1, 4, 6, 8)
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (256, 16, 16), (96, 96, 12), (16, 128, 16)])
-def test_a_product_on_its_best_grid(world, sizes):
-    m, k, n = sizes
-    rng = np.random.default_rng(1)
-    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
-    best = best_grid(m, k, n, world.size)
-    start = Layout.replicated(Mesh((world.size,), ("x",)), 2)
-    x, y = Tensor.from_global(a, start, world), Tensor.from_global(b, start, world)
-    first, second, _ = best.layouts()
-    x, y = x.to(first), y.to(second)
-    with record() as trace:
-        z = run_product(x, y, best)
-    np.testing.assert_allclose(z.full(), a @ b, rtol=1e-9, atol=1e-9)
-    even = all(size % math_product == 0 for size, math_product in _cuts(best))
-    for rank in world.ranks:
-        if even and rank in best.mesh:
-            assert trace.nbytes(rank) == 8 * best.words
-
-
-def _cuts(best):
-    pm, pk, pn = best.grid
-    return ((best.m, pm * pk), (best.k, pk * pm * pn), (best.n, pn))
-
-
 def test_a_program_that_looks_at_values_is_refused():
     def program(x):
         return ops.relu(x) if x.full().sum() > 0 else x
@@ -405,25 +378,6 @@ def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
     step = Parallelised(lambda x: ops.exp(ops.relu.op.shard(((4, 1),))(x)), "sharding_propagation")
     step(x)
     assert step(x).layout.cuts == (4, 1)
-
-
-@pytest.mark.ranks(8, 10)
-@pytest.mark.parametrize(
-    "equation, shapes", [("mk,kn->mn", ((32, 64), (64, 32))), ("bmk,bkn->bmn", ((2, 32, 16), (2, 16, 32)))]
-)
-def test_an_einsum_on_its_best_grid_moves_the_predicted_words(world, equation, shapes):
-    bound = ops.einsum.op.bind(shapes, {"equation": equation})
-    best = best_factor_grid(bound, world.size)
-    rng = np.random.default_rng(5)
-    arrays = [rng.standard_normal(shape) for shape in shapes]
-    *operands, result = best.layouts()
-    tensors = [Tensor.from_global(a, layout, world) for a, layout in zip(arrays, operands)]
-    with record() as trace:
-        z = ops.einsum.op.shard(best.strategy, result)(*tensors, equation=equation)
-    np.testing.assert_allclose(z.full(), np.einsum(equation, *arrays), atol=1e-9)
-    for rank in world.ranks:
-        assert trace.nbytes(rank) == (8 * best.words if rank in best.mesh else 0)
-    assert best.mesh.size == 8, "of ten ranks two are idle"
 
 
 @pytest.mark.ranks(4)

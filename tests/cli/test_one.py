@@ -33,8 +33,6 @@ collective predict all_reduce -n 1 -b 1 -e 1
 collective predict all_reduce -n 2 -b 1 -e 1 --topology ring --links ring
 collective predict all_reduce -n 1 -b 1 -e 1 --topology ring --links ring
 collective detect all_reduce --table -n 1
-search --matmul 1,1,1 -n 2
-search --matmul 1,1,2 -n 2 --run
 search --program mlp -n 1 --layers 1 --hidden 2 --batch 2
 run --world lockstep -n 1 --only matmul --shape 1,1,1
 train --world lockstep -n 1 --steps 1 --batch 1

@@ -53,13 +53,12 @@ WRONG = [
             ("finfo", "no element type is called 'finfo'"),
         )
     ),
+    (("tune", "-o", "none.json", "--show"), "there is no file"),
     ((*PLAN, "--dst-mesh", "()", "--partial", "dp"), "names no axes of the mesh one rank (which has none)"),
     *(
         (("search", "--program", name, "-n", "2", f"--{size}", "9" * 20), "elements, too many to count exactly: at most")
         for name, size in (("mlp", "hidden"), ("mlp", "batch"), ("convolutions", "batch"), ("gpt", "seq"), ("gpt", "vocab"))
     ),
-    (("search", "--matmul", "64,64,64", "-n", "9" * 20), "ranks is too large: at most 16,777,216"),
-    (("search", "--matmul", "", "-n", "4"), "--matmul takes three sizes M,K,N, but got ''"),
     (("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--x", "x" * 300), "is no file: File name too long"),
     (("search", "x" * 300, "-n", "2"), "is no file: File name too long"),
     ((*TRAIN, "--data", "x" * 300), "is no file: File name too long"),

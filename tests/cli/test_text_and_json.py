@@ -38,8 +38,6 @@ simulate -n 4 --machine cluster PROGRAM
 search --program mlp --layers 1 --hidden 64 --batch 64 -n 4
 search --program mlp --layers 2 --hidden 64 --batch 64 --mesh dp=2,tp=2 --machine cluster --why fc0 ((4,1),(1,1))
 search --program tutorial -n 8 --pareto
-search --matmul 64,32,16 -n 8
-search --matmul 64,32,16 -n 6 --run
 run --world lockstep -n 2 --only matmul --shape 4,4,4
 run --world lockstep -n 4 --only embedding
 train --world lockstep -n 2 --steps 2 --every 1 --batch 8 --compare

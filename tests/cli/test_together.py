@@ -39,10 +39,7 @@ layout --op matmul --shard ((2,2),(2,1)) --shapes (4,4),(4,4) --alias a,b | --al
 layout --op relu --mesh a=2 --in-layouts a --shapes (4,) --shard ((2,),) | --shard goes with cuts, not with --in-layouts
 layout --op relu --mesh a=2 --in-layouts a --shapes (4,) --repeat left | --repeat goes with cuts, not with --in-layouts
 layout --op relu --mesh a=2 --in-layouts a --out-layout a --out-shard ((2,),) --shapes (4,) | --out-shard goes with cuts
-search --matmul 8,8,8 -n 2 --axes 1 | --axes goes with --program or a program file, not with --matmul
-search --matmul 8,8,8 -n 2 --save x.json | --save goes with --program or a program file, not with --matmul
-search --matmul 8,8,8 -n 2 --layers 2 | --layers goes with --program or a program file, not with --matmul
-search --matmul 8,8,8 -n 2 --program mlp | one of them
+search --program mlp x.py | one of them
 search --program mlp --time-limit 3 | --time-limit goes with a program file
 search --program mlp --pareto --why fc0 ((1,1),(1,1)) | --why goes with one strategy, not with --pareto
 search --program mlp --pareto --memory 1MiB | --memory goes with one strategy, not with --pareto

@@ -34,7 +34,6 @@ collective predict broadcast -n 16 --topology torus:4x4
 collective predict all_reduce -n 8 --topology ring --links ring
 search --program gpt --layers 1 --hidden 64 --batch 8 --seq 16 -n 2
 search --program tutorial -n 8 --pareto
-search --matmul 1,1,2 -n 2
 run --world lockstep -n 2 --only matmul --shape 4,4,4
 train --world lockstep -n 2 --steps 1 --batch 8
 doctor --no-trial

@@ -362,7 +362,6 @@ COMMANDS = {
     "predict": ("collective", "predict", "all_reduce", "-n", "4", "-b", "64", "-e", "4K"),
     "search": ("search", "--program", "mlp", "--layers", "1", "--hidden", "16", "-n", "2"),
     "pareto": ("search", "--program", "mlp", "--layers", "1", "--hidden", "16", "-n", "2", "--pareto"),
-    "product": ("search", "--matmul", "64,64,64", "-n", "4"),
     "run": ("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--shape", "4,4,4"),
     "train": ("train", "--world", "lockstep", "-n", "2", "--steps", "1", "--batch", "8"),
     "simulate": ("simulate", "-n", "2"),
