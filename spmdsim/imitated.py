@@ -23,7 +23,6 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "mindspore": ("cost_models", "MindSporeModel"),
         "oneflow": ("cost_models", "OneFlowModel"),
     },
-    "assumptions": {"alpa": ("cost_models", "alpa_settings")},
     "search": {"double_recursion": ("mindspore.double_recursion", "double_recursion")},
     "sharding rules": {"mindspore": ("mindspore.sharding", "")},
 }

@@ -16,7 +16,6 @@ EXAMPLES = """\
 examples:
   spmdsim explore                                      explore.html: all device matrices of 2, 4, 6 and 8 ranks
   spmdsim explore --mesh dp=2,tp=4 --shape 8,8         your own case, in a second or two
-  spmdsim explore --mesh a=2,b=3 --mesh a=3,b=2 --shape 12,6 --shape 7,5 -o page.html
   spmdsim explore --layout "a=2,b=1,c=2,d=2,e=1: b,d,e,c,a" --shape 1,2,1,2,2        a device matrix as in a textbook
   spmdsim explore --algorithm my.py:my_ring -n 4       your own all_reduce, round by round, beside all others
 

@@ -21,9 +21,7 @@ EXAMPLES = """\
 examples:
   spmdsim labs list
   spmdsim labs copy course                       notebooks and scripts for students
-  spmdsim labs copy --teacher teacher            guide, slides, solutions, the form for nbgrader
   spmdsim labs check 1                           grade lab1.py or lab1.ipynb of this folder
-  spmdsim labs check 3 handed_in/ada.ipynb --json
   spmdsim labs check 1 --task most_bytes --hint 2
 """
 

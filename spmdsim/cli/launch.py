@@ -29,11 +29,9 @@ TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 EXAMPLES = """\
 examples:
   spmdsim launch -n 8 script.py --epochs 3
-  spmdsim launch -n 8 -m package.module
   spmdsim launch -n 8 --log-dir log_output script.py     one worker_N.log per rank
   spmdsim launch -n 8 --world lockstep script.py         all ranks in one process, without MPI
   spmdsim launch -n 8 --record calls.json script.py      if it stops: what all ranks called last
-  spmdsim launch --nproc_per_node 8 script.py            -n in the words of torchrun and OneFlow
 
 The launcher that belongs to the installed MPI is found, with the flags it needs here (more ranks than cores,
 root); BLAS threads are set so that ranks do not fight for cores. When one rank fails, the job ends within seconds,

@@ -33,13 +33,9 @@ EXAMPLES = """\
 examples:
   MindSpore     spmdsim layout --device-matrix 2,2,2 --alias dp,sp,mp --tensor-map "mp,(sp,dp)" --shape 32,784
   .shard        spmdsim layout --op matmul --shard "((2,4),(4,1))" --shapes "(32,784),(784,512)" -n 8
-  by its name   spmdsim layout --op ReduceSum --shard "((4,4,2),)" --shapes "(16,32,64)" --attr axis=-1
   with layouts  spmdsim layout --op matmul --device-matrix 2,2,2 --alias dp,sp,mp \\
                     --in-layouts "mp,(sp,dp)" "(sp,dp),None" --shapes "(32,784),(784,512)"
-  one tensor    spmdsim layout --shard "((2,1,2,2,1),)" -n 8
   OneFlow       spmdsim layout --placement "[[0,1],[2,3]]" --sbp "(B,S(0))" --shape 4,8
-  any mesh      spmdsim layout --mesh dp=2,tp=4 --dims "dp,tp" --shape 6,10
-  Paddle        spmdsim layout --split embedding --shape 8,8 --partitions 2 --padding-row
 
 The derivation has three steps: number the device matrix, adjust the columns by the tensor map, compute the
 strides and every rank's shard number (`.shard` needs no adjusting). Then come the slices, and pictures.

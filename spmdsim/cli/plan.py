@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   one mesh      spmdsim plan --mesh dp=2,tp=4 --src dp,None --dst "None,(tp,dp)" --shape 64,64
-  pending       spmdsim plan --mesh dp=2,tp=4 --src dp,None --partial tp --dst "dp,tp" --shape 64,64
   two meshes    spmdsim plan --src "a=2,b=3: a,b" --dst "c=3,d=2: c,d" --shape 64,64
   MindSpore     spmdsim plan --device-matrix 4,2 --src 1,0 --dst 0,1 --shape 64,64 --style mindspore
-  OneFlow       spmdsim plan --mesh "[[0,1],[2,3]]" --src "(B,S(0))" --dst "(S(0),S(0))" --shape 8,8
-  DTensor, JAX  spmdsim plan --mesh dp=2,tp=4 --src "S(0)R" --dst "P(None,'tp')" --shape 64,64
   a reshape     spmdsim plan --mesh dp=2,tp=4 --src dp,tp --shape 8,16 --to-shape 128 --dst "(dp,tp)"
 
 The busiest rank's bytes are set against the exact lower bound. Without --machine the fewest bytes win.

@@ -53,14 +53,10 @@ MOST_ROWS = 24
 
 EXAMPLES = """\
 examples:
-  mpirun -n 8 spmdsim run                        every operator under every kind of strategy
-  spmdsim run -n 8                               the same; starts the ranks itself
+  spmdsim run -n 8                               every operator under every kind of strategy
   spmdsim run --world lockstep -n 8              the same without MPI, all ranks in this process
   spmdsim run -n 8 --only matmul --shape 4096,4096,4096 --mesh dp=2,tp=4 --strategy "m:dp k:tp >m"
-  spmdsim run -n 4 --only matmul --layout "dp,tp; tp,None" --mesh 2,2 --x a.npy --w model.safetensors:fc1
-  spmdsim run -n 8 --data train-images-idx3-ubyte.gz --text book.txt --json > verdicts.json
   spmdsim run -n 4 --world lockstep --only matmul --mesh 2,2 --inject drop   is a lost contribution noticed?
-  spmdsim run --inject list                      what can be broken on purpose
 
 exit code: 0 if every verdict holds, 1 if one is WRONG (with --inject: as it should be), 2 for a mistake in the
 arguments or files, 3 if a fault that changes a result is MISSED

@@ -5,30 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, command, finite, flag, several, value, varied, whole
+from spmdsim.cli.main import PICTURES, command, flag, several, value, varied, whole
 from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
 from spmdsim.cli.progress import progress
-from spmdsim.errors import InputError, many, unknown
+from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
-    from spmdsim.auto_parallel.costs.search_settings import Settings
     from spmdsim.auto_parallel.execute import Proof
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
     from spmdsim.core import Mesh
 
 EXAMPLES = """\
 examples:
-  spmdsim search --program tutorial -n 8
   spmdsim search --program gpt --layers 96 --hidden 12288 --batch 8192 --seq 2048 -n 65536 --machine accelerators
   spmdsim search --program mlp --layers 2 -n 8 --why fc1 "((2,4),(4,1))"
   spmdsim search --program mlp --hidden 1024 -n 8 --memory 24MiB
-  spmdsim search --program mlp -n 4 --pareto
-  spmdsim search model.py -n 8                       a program of yours, see below
-  spmdsim search model.py -n 8 --run                 run it, too, and compare its bytes with the prediction
-  mpirun -n 8 spmdsim search model.py -n 8 --run     the same on real ranks
-  spmdsim search --program moe --heads 16 --mesh a=2,b=2 --machine alpa --assume nested=yes --assume gather=no
+  spmdsim search model.py -n 8 --run                 run a program of yours, and compare its bytes with the prediction
 
 A program file defines `program(...)`, a function of global tensors, and the dicts `inputs` and `parameters` with the
 shapes of its arguments, such as inputs = {"x": (32, 784)}. Nothing in it is annotated; operators with .shard keep
@@ -52,8 +46,8 @@ RANKS = 8
 _NOTES = {"batch": " (by default at least one row per rank)"}
 SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
-#: What a search for one strategy is told.
-_SEARCHED = "--method --no-polish --memory --axes"
+#: Options of a search for one strategy.
+_SEARCHED = "--method --memory --axes"
 
 
 @command(
@@ -69,17 +63,9 @@ _SEARCHED = "--method --no-polish --memory --axes"
         "auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
         default="auto",
     ),
-    flag("--no-polish", "show what a heuristic found as it is"),
-    value(
-        "--machine",
-        "",
-        "laptop, cluster, accelerators, a machine file, or alpa (its prices)",
-        default="laptop",
-    ),
-    several("--assume", "NAME=YES", "a setting of the search, such as nested=no or batch_axis=dp"),
+    value("--machine", "", "laptop, cluster, accelerators, or a machine file", default="laptop"),
     value("--memory", "", "bytes a rank may use, such as 512MiB"),
     flag("--recompute", "compute activations again in the backward pass"),
-    value("--overlap", "", "share of gradient reductions that is hidden", finite, default=0.0),
     flag("--forward-only", "no gradients"),
     several(
         "--why",
@@ -103,13 +89,13 @@ def main(args: argparse.Namespace) -> int:
     _only_what_counts(args)
     from dataclasses import replace
 
-    from spmdsim.auto_parallel.search import HEURISTICS, METHODS, as_graph, search
+    from spmdsim.auto_parallel.costs.search_settings import Settings
+    from spmdsim.auto_parallel.search import METHODS, as_graph, search
+    from spmdsim.cost import load_machine
 
     kind = METHODS.get(args.method)
     if kind == "double_recursion":
         only_with(args, "--axes --mesh", "other methods: double recursion cuts by twos for -n RANKS")
-    if kind and kind not in HEURISTICS:
-        only_with(args, "--no-polish", "--method double_recursion or propagation")
     if args.recompute and args.carry_out:
         raise InputError(
             "--run keeps its activations, so --recompute can only be priced; leave one of them out"
@@ -118,7 +104,7 @@ def main(args: argparse.Namespace) -> int:
     graph = as_graph(*_program(args, where))
     if args.forward_only:
         graph = replace(graph, training=False)
-    settings = _settings(args, where)
+    settings = Settings(machine=load_machine(args.machine), partial=True, recompute=args.recompute)
     memory = None if args.memory is None else parse_bytes(args.memory)
     if args.pareto:
         return _pareto(args, graph, where, settings)
@@ -136,7 +122,6 @@ def main(args: argparse.Namespace) -> int:
                 where,
                 method=args.method,
                 memory=memory,
-                polish=not args.no_polish,
                 settings=settings,
                 axes=args.axes,
                 watch=step,
@@ -168,7 +153,7 @@ def _only_what_counts(args: argparse.Namespace) -> None:
     if args.mesh:
         only_with(args, "--axes", "-n RANKS, not with --mesh")
     if args.forward_only:
-        only_with(args, "--recompute --overlap", "gradients, not with --forward-only")
+        only_with(args, "--recompute", "gradients, not with --forward-only")
 
 
 def _where(args: argparse.Namespace) -> Mesh | int:
@@ -251,52 +236,6 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
 
     program, inputs, parameters = load_program(args.file)
     return program, where, {"inputs": inputs, "parameters": parameters}
-
-
-def _settings(args: argparse.Namespace, where: Mesh | int) -> Settings:
-    """Ours, on a machine, or another system's, in its prices with all axes alike."""
-    from spmdsim.auto_parallel.costs.search_settings import Settings
-    from spmdsim.cost import load_machine
-    from spmdsim.imitated import IMITATIONS, imitation
-
-    options: dict[str, Any] = {"recompute": args.recompute, "overlap": args.overlap}
-    options |= dict(_assumption(text) for text in args.assume)
-    axis = options.get("batch_axis")
-    if axis is not None and (isinstance(where, int) or axis not in where.axes):
-        raise InputError(
-            f"--assume batch_axis={axis}: {axis!r} is no axis of the mesh; give one, such as --mesh a=2,b=2"
-        )
-    if args.machine not in IMITATIONS["assumptions"]:
-        return Settings(
-            machine=load_machine(args.machine, IMITATIONS["assumptions"]), **{"partial": True, **options}
-        )
-    if isinstance(where, int):
-        raise InputError(
-            f"--machine {args.machine} has prices for each axis of a mesh; give one, such as --mesh a=2,b=2"
-        )
-    alike = (1.0,) * len(where.axes)
-    model = imitation("cost model", args.machine)(where.axes, alike, alike)
-    settings: Settings = imitation("assumptions", args.machine)(model, **options)
-    return settings
-
-
-def _assumption(text: str) -> tuple[str, Any]:
-    """One of the search's settings that are yes or no, or the axis of the batch."""
-    from dataclasses import fields
-
-    from spmdsim.auto_parallel.costs.search_settings import Settings
-
-    switches = [f.name for f in fields(Settings) if str(f.type).startswith("bool")]
-    name, _, value = text.partition("=")
-    if name == "batch_axis" and value:
-        return name, None if value == "none" else value
-    if name not in (*switches, "batch_axis"):
-        raise unknown(f"--assume {text}: no setting is called {name!r}", name, [*switches, "batch_axis"])
-    if value not in ("yes", "no"):
-        raise InputError(
-            f"--assume must be like nested=yes or nested=no, or batch_axis=AXIS, of which none is one, got {text!r}"
-        )
-    return name, value == "yes"
 
 
 def _literal(text: str) -> Any:

@@ -29,7 +29,6 @@ examples:
   mpirun -n 8 spmdsim train                         the simple strategies on handwritten digits
   spmdsim train -n 8 --strategies advanced --compare
   spmdsim train -n 8 --data ~/mnist --epochs 10     MNIST's IDX files (or DATA_PATH)
-  spmdsim train --world lockstep -n 8 --compare     without MPI
   spmdsim train -n 8 --steps 5 --perfetto step.json --machine machine.json   a whole step beside its prediction
 """
 

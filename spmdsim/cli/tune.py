@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   spmdsim tune -n 2 -n 4 -o here.json                     redistributions of square matrices, on 2 ranks and on 4
-  spmdsim tune -n 4 -o here.json --sizes 512 2048         of these sizes
   spmdsim tune -n 4 -o here.json script.py --epochs 1     the steps that your own program makes
   spmdsim tune -o here.json one.json another.json         files together; the last one counts
   SPMDSIM_TUNE=here.json spmdsim launch -n 4 script.py    start with what was found

@@ -97,24 +97,6 @@ def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str
     assert message in capsys.readouterr().err
 
 
-def test_published_answers_and_ours_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A mixture of experts under Alpa's prices: its answer, and the cheaper one that it does not allow itself."""
-    words = (
-        "search --program moe --heads 16 --mesh a=2,b=2 --machine alpa --assume nested=yes --assume gather=no"
-    )
-    told = []
-    for more in ([], ["--assume", "batch_axis=none"]):
-        assert main([*words.split(), *more]) == 0
-        told.append(capsys.readouterr().out)
-    assert "one step: 2.467e+06 cost" in told[0] and "combined: 4 all_to_all, 2 all_reduce" in told[0]
-    assert "one step: 8.94e+05 cost" in told[1] and "combined: 4 all_to_all, 1 all_reduce" in told[1]
-    assert "not allowed" in told[0] and "e+30" not in told[0]
-    for wrong in ("nested", "nested=maybe", "batch_axis=", "batch_axis=c", "overlap=yes"):
-        assert main([*words.split(), "--assume", wrong]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and (wrong in error or "'c' is no axis" in error)
-
-
 def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[2] / "examples" / "search_network.py"
     assert main(["search", str(example), "-n", "8", "--run"]) == 0

@@ -127,7 +127,6 @@ WRONG = [
     ((*SEARCH[:3], "--mesh", "dpp"), "a mesh is written like dp=2,tp=4, but got 'dpp'"),
     ((*SEARCH[:3], "--mesh", "dp=x"), "a mesh is written like dp=2,tp=4, but got 'dp=x'"),
     ((*LAYOUT, "--rank", "x"), "--rank: must be a whole number, but got 'x'"),
-    ((*SEARCH, "--overlap", "x"), "--overlap: must be a finite number, but got 'x'"),
     ((*SIMULATE, "--only", "x"), "--only: must be a whole number, but got 'x'"),
 ]  # fmt: skip
 

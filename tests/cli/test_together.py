@@ -47,8 +47,6 @@ search --program mlp --load x.json --method exact | --method goes with a search,
 search --program mlp --mesh a=2 --axes 1 | --axes goes with -n RANKS, not with --mesh
 search --program mlp --mesh a=2 -n 4 | -n 4 was given, but --mesh a=2 has 2 ranks
 search --program mlp --forward-only --recompute | --recompute goes with gradients, not with --forward-only
-search --program mlp --forward-only --overlap 0.5 | --overlap goes with gradients, not with --forward-only
-search --program mlp --no-polish | --no-polish goes with --method double_recursion or propagation
 search --program mlp --method double_recursion --mesh a=2,b=2 | --mesh goes with other methods
 search --program mlp --method double_recursion --axes 1 | --axes goes with other methods
 search --program mlp --method recursive_programming --memory 1 | memory goes with the methods auto and exact

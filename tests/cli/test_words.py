@@ -25,7 +25,6 @@ WRONG = [
     (("search", "--program", "mlp", "--method", "exat"), "exact", "spmdsim search"),
     (("search", "--program", "mlp", "--machine", "laptp"), "laptop", "spmdsim search"),
     (("search", "--program", "mlp", "-n", "2", "--layers", "1", "--why", "fc9", "((2,1),(1,1))"), "fc0", "spmdsim search"),
-    (("search", "--program", "mlp", "--mesh", "a=2,b=2", "--machine", "alppa"), "alpa", "spmdsim search"),
     (("collective", "bench", "-d", "flot32"), "float32", "spmdsim collective bench"),
     (("collective", "bench", "all_redcue", "--ranks", "2"), "all_reduce", "spmdsim collective bench"),
     (("collective", "bench", "all_reduce", "--ranks", "2", "--algorithms", "rign"), "ring", "spmdsim collective bench"),
@@ -40,7 +39,6 @@ WRONG = [
     (("collective", "predict", "all_reduce", "-n", "8", "--topology", "torus:2x4,sahpe=3"), "shape", "spmdsim collective predict"),
     (("layout", "--op", "ReduceSumm", "--shard", "((2,2),)", "--shapes", "(2,2)"), "ReduceSum", "spmdsim layout"),
     (("tune", "--shwo"), "--show", "spmdsim tune"),  # and not that -o is missing
-    (("search", "--program", "mlp", "-n", "2", "--assume", "nestd=no"), "nested", "spmdsim search"),
     (("labs", "chekc", "1"), "check", "spmdsim labs"),
     (("labs", "check", "1", "--task", "most_byets"), "most_bytes", "spmdsim labs check"),
     ((*PLAN, "--partial", "tpp"), "tp", "spmdsim plan"),

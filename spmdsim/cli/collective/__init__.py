@@ -7,15 +7,9 @@ from spmdsim.cli.main import Command, CommandGroup
 EXAMPLES = """\
 examples:
   spmdsim collective show all_reduce ring -n 6         step by step, counted, against the lower bound
-  spmdsim collective list all_reduce                   every algorithm with its conditions and formula
-  spmdsim collective diff all_reduce ring rabenseifner -n 6
   spmdsim collective check my.py:my_ring -n 2..16      verify your own generator of (rank, size)
-  spmdsim collective export all_reduce ring -n 4 -o ring.goal
-  spmdsim collective goal ring.goal                    simulate it, or any GOAL file
   spmdsim collective predict all_reduce -n 2..1024x2   times on a machine, over sizes or rank counts
-  spmdsim collective bench all_reduce --ranks 2        measured, next to the library's own call
   spmdsim collective calibrate                         measure this machine for the predictions
-  spmdsim collective detect all_reduce --ranks 3       which algorithm does this MPI library use?
 """
 
 

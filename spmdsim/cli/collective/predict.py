@@ -36,11 +36,8 @@ EXAMPLES = """\
 examples:
   spmdsim collective predict all_reduce -n 8                             over sizes 1K ... 64M
   spmdsim collective predict all_reduce -n 2..65536x2 -b 1M              over rank counts, doubling
-  spmdsim collective predict all_to_all -n 64 --topology torus:8x8       links shared max-min fairly
   spmdsim collective predict broadcast -n 16 --algorithms binomial,scatter_ring --svg times.svg
-  spmdsim collective predict all_reduce -n 64 --topology ring --links recursive_doubling   busiest link per round
   spmdsim collective predict all_reduce -n 8 --model loggops             event simulation, eager and rendezvous
-  spmdsim collective predict all_reduce -n 8 --algorithms ring --trace ring.json    open it in ui.perfetto.dev
 
 topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
 dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
