@@ -186,12 +186,14 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
 def _print(
     args: argparse.Namespace, result: SearchResult, answers: list[WhyNot], proof: Proof | None
 ) -> None:
+    from spmdsim.auto_parallel.search_report import report_parts
     from spmdsim.figures.figures import figure
 
     if args.json:
         emit_json(_facts(result, answers, proof))
         return
-    for answer in (result, *answers):
+    say(*report_parts(result), "")
+    for answer in answers:
         say(*figure(answer).words(), "")
     if proof is not None:
         say(str(proof))
