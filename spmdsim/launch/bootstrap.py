@@ -29,7 +29,6 @@ from spmdsim.settings import RECORD
 from spmdsim.shutdown import exit_notes
 from spmdsim.shutdown.exit_notes import describe_death, note_left, to_shell_code
 from spmdsim.shutdown.hooks import hook_threads
-from spmdsim.shutdown.leftovers import remove_segments
 from spmdsim.shutdown.phase_watch import (
     CODE,
     WatchedProcess,
@@ -42,6 +41,7 @@ from spmdsim.shutdown.processes import (
     ProcessHandle,
     can_watch_processes,
     read_status,
+    remove_segments,
     set_process_option,
 )
 from spmdsim.shutdown.stop import exit_now, find_active_world, note_exit_code, stop

@@ -25,8 +25,8 @@ from spmdsim.launch.mpi import (
 )
 from spmdsim.launcher import Launched, detect, is_root
 from spmdsim.settings import SETTINGS, explain_unknown_names
-from spmdsim.shutdown.leftovers import find_leftovers, remove_path
 from spmdsim.shutdown.phase_watch import start_mpi
+from spmdsim.shutdown.processes import find_leftovers, remove_path
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -36,8 +36,7 @@ from spmdsim.shutdown.exit_notes import (
     write_note,
 )
 from spmdsim.shutdown.hooks import set_hooks
-from spmdsim.shutdown.leftovers import remove_segments, remove_session
-from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, set_process_option
+from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, remove_segments, remove_session, set_process_option
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
 

@@ -29,6 +29,7 @@ from spmdsim.reading import one_line
 from spmdsim.shutdown.processes import (
     PASSED_SIGNAL,
     ProcessHandle,
+    end_reaper,
     fork_below_reaper,
     list_children,
     make_unreadable,
@@ -419,9 +420,7 @@ class _ChildWatch:
     def _kill(self) -> None:
         """End the child, and all processes that it started."""
         if self.status is None:
-            self.handle.send_signal(signal.SIGTERM)
-            self.handle.send_signal(signal.SIGCONT)  # the user's code may have stopped its reaper
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+            self.status = end_reaper(self.handle)
         self.handle.close()
 
     def _report_end(self) -> int:

@@ -22,7 +22,13 @@ from typing import Any, NoReturn
 
 from spmdsim.errors import NoAnswer
 from spmdsim.launch import limits
-from spmdsim.shutdown.processes import NO_NEW_RIGHTS, ProcessHandle, fork_below_reaper, set_process_option
+from spmdsim.shutdown.processes import (
+    NO_NEW_RIGHTS,
+    ProcessHandle,
+    end_reaper,
+    fork_below_reaper,
+    set_process_option,
+)
 
 Serve = Callable[[list[Any]], Any]
 
@@ -130,9 +136,7 @@ class Sandbox:
     def close(self) -> None:
         """End the process, and all processes that it started."""
         if self._process:
-            self._handle.send_signal(signal.SIGTERM)
-            self._handle.send_signal(signal.SIGCONT)  # the user's code may have stopped its reaper
-            os.waitpid(self._process, 0)
+            end_reaper(self._handle)
             self._process = 0
 
     def __del__(self) -> None:

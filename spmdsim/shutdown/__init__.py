@@ -7,5 +7,5 @@ A failure is noticed in one of four places:
 - ``phase_watch``: ranks that wait in MPI's start or in the interpreter's shutdown.
 - ``worlds.agreement``: ranks that wait in a call for a rank that does not come.
 
-``stop`` prints the cause and ends the job. ``exit_notes`` inform the starter, ``processes`` ask the system.
+``stop`` prints the cause and ends the job. ``exit_notes`` inform the starter, ``processes`` asks the system about processes and their files.
 """

@@ -36,8 +36,14 @@ from spmdsim.shutdown.exit_notes import (
     note_failure,
     noting_mpi_start,
 )
-from spmdsim.shutdown.leftovers import OPEN_MPI_SEGMENTS, unlink_segments
-from spmdsim.shutdown.processes import ProcessHandle, list_mapped_files, list_processes, read_status
+from spmdsim.shutdown.processes import (
+    OPEN_MPI_SEGMENTS,
+    ProcessHandle,
+    list_mapped_files,
+    list_processes,
+    read_status,
+    unlink_segments,
+)
 from spmdsim.shutdown.stop import BEFORE_MPI, PACKAGE, ask_launcher_to_end, is_users_file, write
 from spmdsim.sides import name_ranks
 

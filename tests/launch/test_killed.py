@@ -17,7 +17,7 @@ from processes import hear_ctrl_c, parent_of, waited_for
 
 from spmdsim.launch import diagnosis
 from spmdsim.launcher import JOB_VARIABLE
-from spmdsim.shutdown import leftovers
+from spmdsim.shutdown import processes
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -56,7 +56,7 @@ def segments(word: str) -> set[Path]:
     paths = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-        paths |= {Path(line.split()[-1]) for line in lines if f" {leftovers.SHARED}/" in line}
+        paths |= {Path(line.split()[-1]) for line in lines if f" {processes.SHARED}/" in line}
     return {path for path in paths if path.exists()}
 
 
@@ -157,12 +157,12 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
     for folder in (stale, *others):
         folder.mkdir()
         (folder / "contact").write_text("")
-    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
+    monkeypatch.setattr(processes, "SHARED", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(leftovers, "_read_birth", lambda path: math.inf if "young" in path.name else 1.0)
+    monkeypatch.setattr(processes, "_read_birth", lambda path: math.inf if "young" in path.name else 1.0)
     for path in segments:
         path.write_bytes(b"1" * 100)
-    assert set(leftovers.find_leftovers()) == {stale, *segments[:2]}
+    assert set(processes.find_leftovers()) == {stale, *segments[:2]}
     (told,) = diagnosis._examine_leftovers()
     assert told.state == "note" and told.observed.startswith("3 files of jobs that were killed")
     assert diagnosis.clean().observed == "3 files of jobs that were killed removed"
@@ -172,8 +172,8 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_removed_is_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
-    monkeypatch.setattr(leftovers, "SETTLED", -1.0)
+    monkeypatch.setattr(processes, "SHARED", tmp_path)
+    monkeypatch.setattr(processes, "SETTLED", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stuck = tmp_path / "mpich_shm_stuck"
     for path in (tmp_path / "mpich_shm_1", stuck):

@@ -15,7 +15,7 @@ import pytest
 from processes import run_python
 
 from spmdsim.launcher import give_job_facts
-from spmdsim.shutdown import leftovers
+from spmdsim.shutdown import processes
 from spmdsim.shutdown.processes import ProcessHandle, can_watch_processes, make_unreadable
 
 pytestmark = pytest.mark.skipif(
@@ -90,10 +90,10 @@ def test_a_watch_ends_no_process_that_adopts_it():
 
 def test_memory_stays_that_a_process_may_use_which_cannot_be_looked_into(monkeypatch):
     """As an ordinary user: root may look into every process."""
-    folder = Path(tempfile.mkdtemp(dir=leftovers.SHARED))
-    monkeypatch.setattr(leftovers, "SHARED", folder)
-    monkeypatch.setattr(leftovers, "YOUNG", -1.0)
-    monkeypatch.setattr(leftovers, "SETTLED", -1.0)
+    folder = Path(tempfile.mkdtemp(dir=processes.SHARED))
+    monkeypatch.setattr(processes, "SHARED", folder)
+    monkeypatch.setattr(processes, "YOUNG", -1.0)
+    monkeypatch.setattr(processes, "SETTLED", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     folder.chmod(0o777)
     child = os.fork()
@@ -125,9 +125,9 @@ def _remove_unjudged(path: Path) -> int:
             memory.close()
     os.read(ready, 1)
     try:
-        remaining, listed = leftovers.remove_segments(0.0), leftovers.find_leftovers()
+        remaining, listed = processes.remove_segments(0.0), processes.find_leftovers()
     finally:
         os.kill(user, signal.SIGKILL)
         os.waitpid(user, 0)
     stays = path.exists() and remaining == [path] and path not in listed
-    return 0 if stays and leftovers.remove_segments(0.0) == [] and not path.exists() else 2
+    return 0 if stays and processes.remove_segments(0.0) == [] and not path.exists() else 2

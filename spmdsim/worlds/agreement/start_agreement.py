@@ -24,7 +24,7 @@ from spmdsim._version import __version__
 from spmdsim.errors import DisagreementError, SpmdError, WorldError, many
 from spmdsim.launcher import JOB_VARIABLE
 from spmdsim.settings import CHECK, DEADLINE, PREFIX, RECORD, TUNE
-from spmdsim.shutdown.leftovers import unlink_segments
+from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.node_memory import world_ranks

@@ -22,8 +22,8 @@ from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before_quick_exit
-from spmdsim.shutdown.leftovers import unlink_segments
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
+from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.shutdown.stop import end_job, end_job_for_others, write
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement
