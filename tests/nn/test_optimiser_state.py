@@ -28,6 +28,7 @@ OPTIMISERS = {
     "Adam": (Adam, {}),
     "Adam without momentum": (Adam, {"betas": (0.0, 0.9)}),
     "AdamW": (Adam, {"betas": (0.8, 0.95), "weight_decay": 0.1}),
+    "Adam with decay": (Adam, {"epsilon": 1e-3, "weight_decay": 0.3, "decoupled": False}),
 }
 
 
@@ -45,9 +46,13 @@ def reference(name, value, gradients):
             value = value - RATE * step
         else:
             one, two = options.get("betas", (0.9, 0.999))
+            own = decay if options.get("decoupled", True) else 0.0
+            gradient = gradient + (decay - own) * value
             first, second = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient**2
-            step = first / (1 - one**count) / (np.sqrt(second / (1 - two**count)) + 1e-8)
-            value = value - RATE * (step + decay * value)
+            step = (
+                first / (1 - one**count) / (np.sqrt(second / (1 - two**count)) + options.get("epsilon", 1e-8))
+            )
+            value = value - RATE * (step + own * value)
         history.append(value)
     return history
 

@@ -107,39 +107,6 @@ def test_parameters_take_no_memory_before_a_world_is_known():
         layer.weight.value
 
 
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (nn.SGD, {}),
-        (nn.SGD, {"weight_decay": 0.3}),
-        (nn.SGD, {"weight_decay": 0.01, "momentum": 0.9}),
-        (nn.Adam, {"weight_decay": 0.01}),
-        (nn.Adam, {"weight_decay": 0.3, "decoupled": False}),
-        (nn.Adam, {"weight_decay": 0.01, "state_layout": nn.sharded_over("dp")}),
-    ],
-)
-def test_optimisers_against_plain_numpy(world, make, options):
-    mesh = Mesh((2, 2), ("dp", "tp"))
-    layer = nn.Linear(6, 4, mesh(None, "tp"), bias=False, dtype=np.float64).materialise(world)
-    value = layer.weight.value.full()
-    optimiser = make(layer.parameters(), 0.1, **options)
-    first, second = np.zeros_like(value), np.zeros_like(value)
-    decay, decoupled = options.get("weight_decay", 0), make is nn.Adam and options.get("decoupled", True)
-    for step in range(1, 4):
-        slope = np.random.default_rng(step).normal(size=value.shape)
-        layer.weight.value.grad = Tensor.from_global(slope, layer.weight.layout, world)
-        optimiser.step()
-        slope, shrunk = (slope, value * (1 - 0.1 * decay)) if decoupled else (slope + decay * value, value)
-        if make is nn.SGD:
-            change = first = options.get("momentum", 0) * first + slope
-        else:
-            first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-            change = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
-        value = shrunk - 0.1 * change
-        np.testing.assert_allclose(layer.weight.value.full(), value, rtol=1e-11, atol=1e-14)
-
-
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("strategies", ["simple", "advanced", "data"])
 def test_the_tutorials_network_equals_one_process(world, strategies):
