@@ -122,6 +122,7 @@ SAID = {
     "tensors are put together from a list": (lambda: flow.cat(flow.tensor(X), 0), "[x, x], 0"),
     "placement is a oneflow.placement": (lambda: flow.layout("cpu", flow.sbp.broadcast, 2), "not 'cpu'"),
     "no element type is called 'float65'": (lambda: flow.zeros(2, dtype="float65"), "did you mean 'float64'"),
+    "parameters is a list or tuple of parameters": (lambda: paddle.optimizer.Adam(0.1, parameters=paddle.nn.Linear(2, 2)), "not a Linear"),
     "parameters in groups are not covered": (lambda: paddle.optimizer.SGD(parameters=[{"params": []}]), "ParamAttr(learning_rate="),
 }  # fmt: skip
 LAYOUT = ms.Layout((2,), ("a",))

@@ -70,26 +70,6 @@ def test_paddles_programs_record_them(world):
 
 
 @pytest.mark.ranks(2)
-def test_layers_and_optimisers_of_paddle(world):
-    with use_world(world):
-        layer = paddle.nn.Linear(6, 2)
-        seen = []
-        assert layer.apply(seen.append) is layer and seen == [layer]
-        np.testing.assert_allclose((layer.weight + 1).numpy(), layer.weight.numpy() + 1)
-        with pytest.raises(TypeError, match="parameters is a list or tuple of parameters, not a Linear"):
-            paddle.optimizer.Adam(0.1, parameters=layer)
-
-
-@pytest.mark.ranks(2)
-def test_gradients_go_through_what_is_put_together(world):
-    with use_world(world):
-        x = paddle.to_tensor(X, stop_gradient=False)
-        both = paddle.sum(paddle.concat([x, x * 2.0])) + paddle.sum(paddle.stack([x, x]))
-        (both + paddle.sum(paddle.einsum("ij->j", x))).backward()
-        np.testing.assert_allclose(x.grad.full(), np.full((4, 6), 6.0))
-
-
-@pytest.mark.ranks(2)
 def test_no_gradient_is_remembered_where_none_is_wanted(world):
     with use_world(world):
         x = flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0)).requires_grad_()
