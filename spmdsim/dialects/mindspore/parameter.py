@@ -96,7 +96,7 @@ def _he_uniform(negative_slope: float = 0, mode: str = "fan_in") -> Initialiser:
     return _by_fans(lambda *fans: 6 / (1 + negative_slope**2) / fans[modes.index(mode)])
 
 
-def _documented(name: str, about: str, function: Any) -> Callable[..., Initialiser]:
+def _documented(name: str, about: str, function: Any) -> Any:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
     return explained(function, name)

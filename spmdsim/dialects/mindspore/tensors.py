@@ -191,7 +191,7 @@ class GlobalTensor(Tensor):
         values, which = known_values(self)
         return f"{values} ({which} of {self.shape})" if which else str(values)
 
-    def to(self, where: Any) -> Any:  # type: ignore[override]  # also an element type
+    def to(self, where: Any) -> Any:
         """In another layout, or with other elements."""
         return super().to(where) if isinstance(where, Layout) else self.astype(where)
 
