@@ -97,7 +97,7 @@ WRONG = [
             (PREDICT, "--svg --html --trace"),
             (TRAIN, "--svg --html --perfetto"),
             (SIMULATE, "--svg --html --trace"),
-            (("collective", "bench"), "--svg --html --csv"),
+            (("collective", "bench"), "--svg --html"),
             (("collective", "calibrate"), "--svg --html --output"),
             (("collective", "list"), "--svg --html"),
             (("doctor",), "--svg --html"),

@@ -73,7 +73,6 @@ collective predict all_reduce --links ring --model loggops | --model goes with t
 collective predict all_reduce --algorithms ring --group 2 | --group goes with algorithms that have it: hierarchical_leader, two_level_ring
 collective detect all_reduce -n 4 | -n goes with --table
 collective detect all_reduce --table --ranks 4 | --ranks goes with ranks that are started
-collective bench all_reduce --osu --json | --osu goes with text, not with --json
 simulate PROGRAM -n 2 --json --quiet | --quiet goes with text, not with --json
 simulate PROGRAM -n 2 --json --prefix | --prefix goes with text, not with --json
 explore --collective broadcast | --collective goes with --algorithm FILE.py:FUNCTION

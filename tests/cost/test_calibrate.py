@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from itertools import count
 from math import inf
 from types import SimpleNamespace
@@ -193,9 +192,9 @@ def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
     cores.append(cores[0])
     assert measure.noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
-    told = list(footer([row], 0, Namespace(check=1), note))
+    told = list(footer([row], 0, note))
     assert "1 of 1 times lie outside" in told[-2] and "says nothing against the predictions" in told[-1]
-    told = list(footer([row], 0, Namespace(check=1), ""))
+    told = list(footer([row], 0, ""))
     assert "1 of 1 times lie outside" in told[-1]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -16,16 +14,13 @@ from spmdsim.cli.collective.schedule_arguments import (
     options_that_count,
     parse_bytes,
 )
-from spmdsim.cli.main import PICTURES, choice, command, finite, flag, natural, positive, value, varied, whole
+from spmdsim.cli.main import PICTURES, command, finite, natural, positive, value, varied
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
-    only_with,
     remark,
     say,
     wants_pictures,
-    writable,
-    write_file,
     write_pictures,
 )
 from spmdsim.errors import InputError, many
@@ -41,7 +36,6 @@ examples:
   mpirun -n 8 spmdsim collective bench all_reduce                     sizes 8 ... 64M, the library's call and all algorithms
   spmdsim collective bench all_reduce --ranks 2 -b 1K -e 16M -f 4     starts two ranks itself
   mpirun -n 4 spmdsim collective bench all_gather --algorithms native,ring,bruck --machine lab.json
-  mpirun -n 4 spmdsim collective bench broadcast --osu --algorithms native
 
 As nccl-tests has it: size is in bytes, time the mean over ranks, algbw = size / time, busbw = algbw times the
 collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter,
@@ -58,23 +52,14 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     value("-f --stepfactor", "", "from size to size (2)", finite, default=2),
     value("-n --iters", "", "timed calls (20)", positive, default=20),
     value("-w --warmup-iters", "", "calls before (5)", natural, default=5),
-    value("-c --check", "0|1", "verify results (1)", whole, default=1, choices=(0, 1)),
-    choice(
-        "-a --average",
-        ("median", "mean", "min"),
-        "of five batches of calls (median); min: the fastest four calls, where other work disturbs",
-        "median",
-    ),
     value("-d --datatype", "", "element type (float32)", default="float32"),
     "--ranks",
     "--algorithms",
     "--group",
     "--segments",
     value("--machine", "", "machine file for predictions (see calibrate)", default=""),
-    flag("--osu", "columns of the OSU benchmarks: size and latency"),
     "--json",
     *PICTURES,
-    value("--csv", "FILE", "write the rows as CSV", writable),
     help="measure algorithms and the library's own call under MPI, results verified",
 )
 def main(args: argparse.Namespace) -> int:
@@ -82,8 +67,6 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
-    if args.json:
-        only_with(args, "--osu", "text, not with --json")
     sizes, dtype, name = _sizes(args), _dtype(args.datatype), collective(args.collective).name
     if not launched() and args.ranks:
         _calls(args, name, args.ranks)  # refuses unknown algorithms before ranks are started
@@ -106,9 +89,7 @@ def main(args: argparse.Namespace) -> int:
             {"collective": name, "ranks": comm.Get_size(), "note": note, "wrong": wrong, "rows": listed}
         )
     else:
-        say(*footer(rows, wrong, args, note))
-    if args.csv:
-        _write_csv(args.csv, rows)
+        say(*footer(rows, wrong, note))
     if wants_pictures(args):
         write_pictures(args, _figure(f"{name} on {many(comm.Get_size(), 'rank')}", rows))
     if note:
@@ -152,12 +133,9 @@ def _measure(
     args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], dtype: np.dtype, comm: Any
 ) -> Iterator[BenchRow]:
     """One row per size and algorithm, sizes running fastest as nccl-tests prints them."""
-    from statistics import mean, median
-
     import numpy as np
 
     from spmdsim.cli.collective.measure import (
-        BATCHES,
         case_for,
         emulated_call,
         native_call,
@@ -167,7 +145,6 @@ def _measure(
     from spmdsim.cost.closed_forms import bus_factor
 
     machine = load_machine(args.machine) if args.machine else None
-    averages: dict[str, Any] = {"median": median, "mean": mean, "min": min}
     cases = list(dict.fromkeys(case_for(name, comm, nbytes, dtype).count for nbytes in sizes))
     for label, schedule in calls.items():
         for count in cases:
@@ -177,11 +154,8 @@ def _measure(
                 call = native_call(case, comm, result)
             else:
                 call = emulated_call(schedule, case, comm, result)
-            # Four calls in a row: one alone would time how unevenly ranks leave the barrier before it.
-            batches = max(1, args.iters // 4) if args.average == "min" else BATCHES
-            choose = averages[args.average]
-            seconds = seconds_per_call(call, comm, args.warmup_iters, args.iters, batches, choose)
-            wrong = sum(comm.allgather(case.wrong(result))) if args.check else 0
+            seconds = seconds_per_call(call, comm, args.warmup_iters, args.iters)
+            wrong = sum(comm.allgather(case.wrong(result)))
             algbw = case.nbytes / seconds / 1e9
             predicted = _predicted(machine, schedule, name, case) if machine else None
             yield BenchRow(
@@ -239,7 +213,7 @@ class BenchRow:
         return None if self.predicted is None else self.predicted / self.seconds - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and CSV."""
+        """Plain values, for JSON."""
         return {**asdict(self), "error": self.error, "outside": self.outside}
 
 
@@ -288,7 +262,7 @@ def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchR
     if args.json:
         return lambda row: None
     last = ""
-    title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {many(size, 'rank')}"
+    title = f"# {name}, {many(size, 'rank')}"
     columns = _columns(bool(args.machine), line_columns())
 
     def show(row: BenchRow) -> None:
@@ -296,15 +270,9 @@ def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchR
         if row.algorithm != last:
             last = row.algorithm
             say("", f"{title}: {row.algorithm}")
-            if args.osu:
-                say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
-            else:
-                say(f"# {_line(columns, [column.name for column in columns])}")
-                say(f"# {_line(columns, [column.unit for column in columns])}")
-        if args.osu:
-            say(f"{row.nbytes:<10}{row.seconds * 1e6:>20.2f}")
-        else:
-            say(f"  {_line(columns, [column.cell(row) for column in columns])}")
+            say(f"# {_line(columns, [column.name for column in columns])}")
+            say(f"# {_line(columns, [column.unit for column in columns])}")
+        say(f"  {_line(columns, [column.cell(row) for column in columns])}")
 
     return show
 
@@ -321,12 +289,12 @@ def _interval(row: BenchRow) -> str:
     return f"{low * 1e6:.1f}..{high * 1e6:.1f}{' outside' if row.outside else ''}"
 
 
-def footer(rows: list[BenchRow], wrong: int, args: argparse.Namespace, note: str) -> Iterator[str]:
+def footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
     """Wrong elements, bandwidth and prediction errors of all rows; ``note`` says what else the cores had to do."""
     from statistics import mean, median
 
     yield ""
-    yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}" if args.check else "# not checked"
+    yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
     if rows:
         yield f"# Avg bus bandwidth    : {mean(row.busbw for row in rows):.6g}"
     for label in dict.fromkeys(row.algorithm for row in rows):
@@ -360,12 +328,3 @@ def _figure(title: str, rows: list[BenchRow]) -> Figure:
     table = Table(("algorithm", "bytes", "us", "busbw GB/s", "#wrong"), cells, "", (1, 2, 3, 4))
     plot = Plot("measured times", "bytes", TIME, tuple(line for line in lines if line.points))
     return Figure(title, (*([plot_canvas(plot)] if plot.lines else []), table))
-
-
-def _write_csv(path: str, rows: list[BenchRow]) -> None:
-    """Write the rows with a heading."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow([*BenchRow.__dataclass_fields__, "error", "outside"])
-    writer.writerows(row.to_dict().values() for row in rows)
-    write_file(path, text.getvalue())
