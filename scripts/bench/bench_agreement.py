@@ -25,7 +25,7 @@ from spmdsim.worlds.agreement.shared_board import AREA, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 #: Repeated calls per measurement.
-CALLS = 200
+CALLS = 200 if PART else 10
 #: Rows, width and hidden width of the network.
 SIZES = (256 if QUICK else 1024, 1024, 4096)
 #: Bytes of an array of which tensors are made.

@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from mpi4py import MPI
-from paired import QUICK, Neighbours, estimate, paired, row
+from paired import PART, QUICK, Neighbours, estimate, paired, row
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, world
@@ -150,7 +150,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return powers / powers.sum(-1, keepdims=True)
 
 
-def repeated(call, rounds: int = 400 if QUICK else 4000) -> float:
+def repeated(call, rounds: int = (400 if PART else 20) if QUICK else 4000) -> float:
     for _ in range(rounds // 4):
         call()
     best = float("inf")

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
-from paired import QUICK, Estimate, Neighbours, quantile, row
+from paired import PART, QUICK, Estimate, Neighbours, quantile, row
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
@@ -189,9 +189,11 @@ def main() -> None:
     """Both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--pairs", type=int, default=20 if QUICK else 150, help="pairs per class")
+    parser.add_argument(
+        "--pairs", type=int, default=(20 if PART else 4) if QUICK else 150, help="pairs per class"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5 if PART else 2)
     parser.add_argument("--first", action="store_true", help="forget what is known of meshes too")
     parser.add_argument("--worst", type=int, default=0, help="name so many of the slowest pairs")
     options = parser.parse_args()

@@ -98,11 +98,11 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
     seconds_of = _stopwatch(comm)
 
     for way in ways.values():  # buffers, communicators, types; repeated calls choose their ways
-        for _ in range(10):
+        for _ in range(10 if PART else 1):
             if seconds_of(way) > 0.1 * seconds:
                 break
     longest = max(seconds_of(way) for way in ways.values())
-    before = max(2, min(WARM, int(WARMING / max(longest, 1e-6))))
+    before = max(2, min(WARM, int(WARMING / max(longest, 1e-6)))) if PART else 0
     rounds = int(min(200, max(5 if PART else 1, PART * seconds / max((before + 1) * longest, 1e-6))))
     attempts = []
     for _ in range(1 + AGAIN):
