@@ -27,7 +27,7 @@ from spmdsim.worlds.provenance import Provenance
 #: Repeated calls per measurement.
 CALLS = 200 if PART else 10
 #: Rows, width and hidden width of the network.
-SIZES = (256 if QUICK else 1024, 1024, 4096)
+SIZES = ((256 if PART else 32) if QUICK else 1024, 1024, 4096)
 #: Bytes of an array of which tensors are made.
 BYTES = 10_000_000 if QUICK else 100_000_000
 

@@ -12,7 +12,7 @@ import random
 import sys
 
 import numpy as np
-from paired import Estimate, row
+from paired import PART, Estimate, row
 
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
@@ -59,7 +59,9 @@ def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
 
 
 def main() -> None:
-    many, seed = (int(argument) for argument in (*sys.argv[1:], *("70", "0")[len(sys.argv) - 1 :]))
+    many, seed = (
+        int(argument) for argument in (*sys.argv[1:], *("70" if PART else "5", "0")[len(sys.argv) - 1 :])
+    )
     pool().limit = 0
     libc = ctypes.CDLL(None)
     libc.mallopt(MAPPED, 128 * 1024)

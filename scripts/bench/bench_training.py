@@ -19,7 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import in_torch
 import numpy as np
 from mpi4py import MPI
-from paired import QUICK, Times, paired, row
+from paired import PART, QUICK, Times, paired, row
 
 import spmdsim
 import spmdsim.ops as ops
@@ -208,7 +208,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=256 if QUICK else 1024, help="rows of the MLP's input")
+    parser.add_argument(
+        "--rows", type=int, default=(256 if PART else 32) if QUICK else 1024, help="rows of the MLP's input"
+    )
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--bytes", action="store_true", help="print bytes of a training step, and no times")
     args = parser.parse_args()
