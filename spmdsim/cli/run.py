@@ -133,10 +133,6 @@ def _only_what_counts(args: argparse.Namespace) -> None:
         only_with(args, "--text", "embedding, which does not run here")
     if only == {"embedding"}:
         only_with(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
-    if args.json:
-        only_with(args, "--all --wide", "text, not with --json")
-    elif args.inject:
-        only_with(args, "--all --wide --verbose", "verdicts, not with --inject")
 
 
 def _prepared(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:

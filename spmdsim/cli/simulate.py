@@ -20,7 +20,7 @@ from spmdsim.cli.main import (
     varied,
     whole,
 )
-from spmdsim.cli.output import emit_json, only_with, wants_pictures, writable, write_file, write_pictures
+from spmdsim.cli.output import emit_json, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
 
 DESCRIPTION = """\
@@ -103,8 +103,6 @@ def main(args: argparse.Namespace) -> int:
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     from spmdsim.simulation import simulate
 
-    if args.json:
-        only_with(args, "--prefix --quiet", "text, not with --json")
     real, ranks = sys.stdout, 4 if args.ranks is None else args.ranks
     if args.only is not None and not 0 <= args.only < ranks:
         raise InputError(f"--only {args.only}: the ranks are 0 ... {ranks - 1}")

@@ -55,15 +55,10 @@ run --world lockstep -n 2 --only matmul --text x | --text goes with embedding
 run --world lockstep -n 2 --only embedding --shape 2,2,2 | --shape goes with matmul and linear
 run --world lockstep -n 2 --only linear --every | --every goes with matmul
 run --world lockstep -n 2 --strategy m:dp --every | --every goes with strategies of the catalogue
-run --world lockstep -n 2 --wide --json | --wide goes with text, not with --json
-run --world lockstep -n 2 --inject drop --verbose | --verbose goes with verdicts, not with --inject
 collective show all_reduce ring --root 1 | --root goes with broadcast, reduce, gather and scatter: all_reduce has no root
 collective show all_reduce ring --rounding ceiling | --rounding goes with --bytes
 collective show all_reduce ring --itemsize 4 | --itemsize goes with --bytes
 collective show all_reduce ring --chunks n | --chunks goes with FILE.py:FUNCTION: ring says which
-collective show all_reduce ring --only states -b 1K | --bytes goes with --only counts, or with all parts
-collective show all_reduce ring --ascii --json | --ascii goes with text, not with --json
-collective show all_reduce ring --svg x.svg --ascii | --ascii goes with text
 collective diff all_reduce ring rabenseifner --segments 3 | --segments goes with algorithms that have it: ring and rabenseifner
 collective diff all_reduce ring rabenseifner --chunks n | --chunks goes with FILE.py:FUNCTION: ring and rabenseifner say which
 collective check ring --root 1 | --root goes with broadcast
@@ -73,11 +68,8 @@ collective predict all_reduce --links ring --model loggops | --model goes with t
 collective predict all_reduce --algorithms ring --group 2 | --group goes with algorithms that have it: hierarchical_leader, two_level_ring
 collective detect all_reduce -n 4 | -n goes with --table
 collective detect all_reduce --table --ranks 4 | --ranks goes with ranks that are started
-simulate PROGRAM -n 2 --json --quiet | --quiet goes with text, not with --json
-simulate PROGRAM -n 2 --json --prefix | --prefix goes with text, not with --json
 explore --collective broadcast | --collective goes with --algorithm FILE.py:FUNCTION
 explore --memory-limit 9 | --memory-limit goes with --algorithm FILE.py:FUNCTION
-labs check 1 PROGRAM --json --hint 1 | --hint goes with text, not with --json
 tune -o x.json --sizes 4 --show | --sizes goes with -n RANKS without a script
 launch -n 2 --world lockstep --master_port 1234 PROGRAM | --master_port goes with --nproc_per_node
 """.strip().splitlines()

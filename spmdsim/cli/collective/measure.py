@@ -46,7 +46,7 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
     if len(here) + others > cores + FEW:
         return (
             f"times are too long: other programs kept {others:.1f} of the {many(cores, 'core')} busy meanwhile; measure again when "
-            "they have ended, or take the fastest calls (-a min)"
+            "they have ended"
         )
     return ""
 

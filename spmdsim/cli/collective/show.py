@@ -76,12 +76,6 @@ def _only_where_shown(args: argparse.Namespace) -> None:
     chunks_only_of_own(args, args.algorithm)
     if args.bytes is None:
         only_with(args, "--itemsize --rounding", "--bytes, the message that is cut")
-    if args.json:
-        only_with(args, "--ascii", "text, not with --json")
-    if args.only and "counts" not in args.only:
-        only_with(args, "--bytes", "--only counts, or with all parts")
-    if wants_pictures(args) and not args.only and not args.json:
-        only_with(args, "--ascii --bytes", "text: name parts with --only to have it beside a picture")
 
 
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
