@@ -1,4 +1,4 @@
-"""Ordinary per-rank MPI programs on virtual ranks: no MPI, one process, every mistake named.
+"""Run mpi4py programs on virtual ranks in one process, without MPI, and report their errors.
 
 Use it from a notebook::
 

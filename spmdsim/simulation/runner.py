@@ -1,4 +1,4 @@
-"""Running a program on virtual ranks: a function, or a script with its arguments."""
+"""Run a program on virtual ranks: a function, or a script with its arguments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.reading import require_file
 from spmdsim.simulation.deadlock.explanation import on_stall
 from spmdsim.simulation.deadlock.wait_graph import check_end
-from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
+from spmdsim.simulation.engine.captured_output import capture_output, replace_exit, replace_sleep
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.ownership import Variables
-from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
+from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
@@ -30,7 +30,7 @@ from spmdsim.wrong_calls import explained
 Emit = Callable[[int, str], None]
 
 MOST_RANKS = 1 << 16
-"""Virtual ranks: each has a stack, its modules and an environment."""
+"""Limit of virtual ranks, because each has a stack, modules and an environment."""
 
 
 @explained
@@ -46,40 +46,41 @@ def simulate(
     emit: Emit | None = None,
     ranks_per_node: int | None = None,
 ) -> Report:
-    """Run a per-rank program on ``n`` virtual ranks in this process, and say what is wrong with it.
+    """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
     Args:
-        program: a function, called as ``program(comm, *args)`` if its first parameter is named ``comm`` or
-            it needs one argument more than given, else as ``program(*args)``; or the path of a script that
+        program: a function, called as ``program(comm, *args)`` if its first parameter's name starts with ``comm`` or
+            it needs more arguments than ``args``, else as ``program(*args)``; or the path of a script that
             does ``from mpi4py import MPI``.
-        n: number of ranks.
-        *args: for the function; for a script, its command-line arguments.
-        machine: for the modelled time: a machine's name or file, (alpha, beta, gamma) or a Machine.
-        strict: a send may not count on the library's buffer; warnings are errors.
-        seed: run the ranks, and answer wildcards, in another order that is as legal; None is the plain order.
-        trace: keep a timeline in ``report.trace``.
-        check: raise when something is wrong, instead of only reporting it.
-        emit: gets each printed line as (rank, line); by default lines are printed.
+        n: number of ranks, 1 to 65,536.
+        *args: arguments of the function; for a script, its command-line arguments.
+        machine: machine for the modelled time: its name or file, (alpha, beta, gamma) or a Machine.
+        strict: True if a send may not rely on the library's buffer, and warnings are errors.
+        seed: seed for another legal order of ranks and wildcard matches; None is the plain order.
+        trace: True to store a timeline in ``report.trace``.
+        check: True to raise SimulationError for errors, False to report them only.
+        emit: function that is called with (rank, line) for each printed line; by default lines are printed.
         ranks_per_node: consecutive ranks that share a node, for ``Split_type`` and the processor's name.
 
     Returns:
-        What was found, the results and output per rank, traffic and modelled time.
+        The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
-        InputError: ``n`` is not 1 to 65,536, ``ranks_per_node`` is below 1, or the script cannot be read or compiled.
-        SimulationError: something is wrong and ``check`` is set; its ``report`` has everything.
-        UsageTypeError: ``program`` is neither a function nor a path.
-        WorldError: greenlet is not installed, or a simulation runs already.
+        InputError: If ``n`` is not 1 to 65,536, ``ranks_per_node`` is below 1, or the script cannot be read or
+            compiled.
+        SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
+        UsageTypeError: If ``program`` is neither a function nor a path.
+        WorldError: If greenlet is not installed, or a simulation is running.
 
     >>> simulate(lambda comm: comm.allreduce(comm.rank), 4).results
     (6, 6, 6, 6)
     """
     if not isinstance(n, int) or n < 1:
-        raise InputError(f"{n!r} ranks cannot run: give a number of 1 or more")
+        raise InputError(f"simulate: n must be a number of ranks of 1 or more, got {n!r}")
     if n > MOST_RANKS:
-        raise InputError(f"{n:,} ranks cannot run in one process: at most {MOST_RANKS:,}")
+        raise InputError(f"simulate: n must be at most {MOST_RANKS:,} ranks, got {n:,}")
     if ranks_per_node is not None and ranks_per_node < 1:
-        raise InputError(f"{ranks_per_node!r} ranks per node cannot be: give a number of 1 or more")
+        raise InputError(f"simulate: ranks_per_node must be 1 or more, got {ranks_per_node!r}")
     scheduler = Scheduler(n, as_machine(machine), strict, seed)
     nodes = ranks_per_node or scheduler.machine.ranks_per_node or n
     scheduler.ranks_per_node = nodes
@@ -87,24 +88,24 @@ def simulate(
         scheduler.timeline = Timeline(n)
     scheduler.on_stall = lambda attention: on_stall(scheduler, attention)
     output: list[tuple[int, str]] = []
-    real = sys.stdout
+    stdout = sys.stdout
 
     def write(rank: int, line: str) -> None:
         output.append((rank, line))
         if emit is None:
-            real.write(line + "\n")
+            stdout.write(line + "\n")
         else:
             emit(rank, line)
 
     stand_in = StandIn()
     with ExitStack() as stack:
-        body, isolation = _body(program, args, scheduler, stand_in)
-        stack.enter_context(active(scheduler))
+        body, isolation = _rank_body(program, args, scheduler, stand_in)
+        stack.enter_context(activate(scheduler))
         stack.enter_context(isolation.installed())
         stack.enter_context(stand_in.installed())
-        stack.enter_context(virtual_sleep(scheduler))
-        stack.enter_context(own_end(scheduler))
-        stack.enter_context(own_output(scheduler, write))
+        stack.enter_context(replace_sleep(scheduler))
+        stack.enter_context(replace_exit(scheduler))
+        stack.enter_context(capture_output(scheduler, write))
         make_worlds(scheduler)
         scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.end))
         start_clock()
@@ -115,21 +116,21 @@ def simulate(
     if scheduler.failure is None:
         rc = stand_in.rc_module
         check_end(scheduler, not (rc.finalize or (rc.finalize is None and rc.initialize)))
-    report = _report(scheduler, tuple(output))
+    report = _build_report(scheduler, tuple(output))
     if check and not report.ok:
         raise SimulationError(str(report.errors[-1]), report)
     return report
 
 
-def _body(
+def _rank_body(
     program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
     """Return the function that each rank runs, and the isolation of the ranks."""
     if callable(program):
         with_comm = _takes_comm(program, len(args))
-        real = sys.modules.get("mpi4py.MPI")
+        real_mpi = sys.modules.get("mpi4py.MPI")
         is_function = isinstance(program, types.FunctionType)
-        variables = Variables(program, real, stand_in.MPI) if is_function else None
+        variables = Variables(program, real_mpi, stand_in.MPI) if is_function else None
         isolation = Isolation(scheduler, list(sys.argv), None, _draws_numbers(program), variables)
 
         def call(task: Task) -> Any:
@@ -138,10 +139,10 @@ def _body(
 
         return call, isolation
     if not isinstance(program, str | os.PathLike):
-        raise UsageTypeError(f"a function or a script's path is needed, not {program!r}")
+        raise UsageTypeError(f"simulate: program must be a function or a script's path, got {program!r}")
     path = os.path.abspath(os.fspath(program))
-    source = _read(path)
-    code = _compile(source, path)
+    source = _read_script(path)
+    code = _compile_script(source, path)
     arguments = [str(program), *map(str, args)]
     isolation = Isolation(scheduler, arguments, os.path.dirname(path), b"random" in source)
 
@@ -153,7 +154,8 @@ def _body(
     return body, isolation
 
 
-def _read(path: str) -> bytes:
+def _read_script(path: str) -> bytes:
+    """Return the source of a script; raise InputError if it cannot be read."""
     require_file(path, "script")
     try:
         with open(path, "rb") as stream:
@@ -163,14 +165,15 @@ def _read(path: str) -> bytes:
 
 
 def _draws_numbers(function: Callable[..., Any]) -> bool:
-    """Return True if a function's file mentions random numbers or cannot be read."""
+    """Return True if a function's file contains the word "random" or cannot be read."""
     try:
         return may_draw_numbers(inspect.getsourcefile(function))
     except TypeError:
         return True
 
 
-def _compile(source: bytes, path: str) -> Any:
+def _compile_script(source: bytes, path: str) -> Any:
+    """Return the code of a script; raise InputError for a syntax error."""
     try:
         return compile(source, path, "exec")
     except (SyntaxError, ValueError) as error:
@@ -178,22 +181,28 @@ def _compile(source: bytes, path: str) -> Any:
 
 
 def _takes_comm(function: Callable[..., Any], count: int) -> bool:
-    """Return True if a function accepts a communicator before the given arguments."""
+    """Return True if a function takes a communicator before ``count`` other arguments.
+
+    It does if it requires more arguments, or if the name of its first parameter starts with "comm".
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    places = [p for p in parameters if p.kind in kinds]
-    required = [p for p in places if p.default is p.empty]
-    return len(required) > count or bool(places and places[0].name.startswith("comm"))
+    positional = [p for p in parameters if p.kind in kinds]
+    required = [p for p in positional if p.default is p.empty]
+    return len(required) > count or bool(positional and positional[0].name.startswith("comm"))
 
 
 # ---------------------------------------------------------------------- one rank
 
 
 def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end: Callable[[], None]) -> None:
-    """Run a rank to its end, whatever end that is."""
+    """Run the program on one rank, and record how it ended: normally, by sys.exit, or by an exception.
+
+    ``end`` calls the rank's exit functions.
+    """
     try:
         try:
             task.value = body(task)
@@ -204,27 +213,28 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
         task.finished = True
     except scheduler.exit:
         return
-    except SystemExit as leaving:
-        _left(scheduler, task, leaving)
+    except SystemExit as exit_error:
+        _record_exit(scheduler, task, exit_error)
     except BaseException as error:
         if scheduler.closing:
             return
         task.exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        scheduler.record_failure(_exception(task, error))
+        scheduler.record_failure(_describe_exception(task, error))
 
 
-def _left(scheduler: Scheduler, task: Task, leaving: SystemExit) -> None:
-    code = leaving.code
+def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> None:
+    """Store a rank's exit code; end the run if it is not 0."""
+    code = exit_error.code
     task.exit_code = code if isinstance(code, int) else int(code is not None)
     task.finished = True
     if task.exit_code:
-        place = _where(task, leaving, "sys.exit")
+        place = _user_place(task, exit_error, "sys.exit")
         text = f"rank {task.rank} leaves with sys.exit({code!r}) at {place.where}"
         scheduler.record_failure(Problem("exit", ERROR, text, (task.rank,), (place,)))
 
 
-def _where(task: Task, error: BaseException, call: str) -> ProgramPlace:
-    """Return the innermost line of the user's program that an exception passed."""
+def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
+    """Return the innermost line of the user's program in the traceback of an exception."""
     place = ProgramPlace(task.rank, call, "?", 0)
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
@@ -233,14 +243,15 @@ def _where(task: Task, error: BaseException, call: str) -> ProgramPlace:
     return place
 
 
-def _exception(task: Task, error: BaseException) -> Problem:
-    place = _where(task, error, type(error).__name__)
+def _describe_exception(task: Task, error: BaseException) -> Problem:
+    """Return the finding on an exception of the program, with a traceback of the user's frames only."""
+    place = _user_place(task, error, type(error).__name__)
     trace = traceback.TracebackException.from_exception(error)
-    theirs = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
-    for frame in theirs:
+    user_frames = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]
+    for frame in user_frames:
         frame.filename = cell(frame.filename) or frame.filename
-    trace.stack = traceback.StackSummary.from_list(theirs)
-    lines = [line for part in trace.format() for line in part.rstrip().split("\n")]
+    trace.stack = traceback.StackSummary.from_list(user_frames)
+    lines = [line for text_block in trace.format() for line in text_block.rstrip().split("\n")]
     name = type(error).__name__
     what = str(error) if str(error).startswith("MPI_") else f"{name}: {error}" if str(error) else name
     what += describe_memory_limit() if isinstance(error, MemoryError) else ""
@@ -248,7 +259,8 @@ def _exception(task: Task, error: BaseException) -> Problem:
     return Problem("exception", ERROR, text, (task.rank,), (place,), details=tuple(lines))
 
 
-def _report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
+def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
+    """Return the report of a run that has ended; its exit code is that of the first rank that set one."""
     tasks = scheduler.tasks
     problems = tuple(scheduler.problems)
     wrong = [p for p in problems if scheduler.strict or p.severity == ERROR]

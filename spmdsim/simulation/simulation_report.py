@@ -1,4 +1,4 @@
-"""What a simulation found: findings, results, output, traffic and modelled time, for people and programs."""
+"""Report of a simulation: findings, results, output, traffic and modelled time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Report(ShortRepr):
 
     Attributes:
         size: number of ranks.
-        problems: every finding, in the order found; the last one ended the run if ``completed`` is false.
-        completed: every rank reached its end.
-        results: what each rank's function returned.
+        problems: all findings in order; the last one ended the run if ``completed`` is false.
+        completed: True if every rank reached its end.
+        results: result of the function on each rank.
         seconds: modelled time at which each rank ended.
-        messages: point-to-point messages each rank sent.
+        messages: number of point-to-point messages that each rank sent.
         nbytes: bytes of these messages.
         output: printed lines as (rank, line), in order.
-        exit_code: 0; the program's own code if it left with one; 1 for an error.
-        strict: warnings count as errors.
-        trace: the timeline as Chrome/Perfetto JSON values, if one was asked for.
+        exit_code: exit code of the first rank that set one; else 1 if there is an error, and 0 if not.
+        strict: True if warnings count as errors.
+        trace: the timeline as Chrome/Perfetto JSON values, or None.
 
     >>> from spmdsim import simulate
     >>> from spmdsim.simulation import Report
@@ -51,12 +51,12 @@ class Report(ShortRepr):
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The findings that make the program wrong."""
+        """The findings that make the program wrong: errors, and warnings too if ``strict``."""
         return tuple(p for p in self.problems if self.strict or p.severity == ERROR)
 
     @property
     def ok(self) -> bool:
-        """True if no error was found and every rank reached its end."""
+        """True if there is no error and every rank reached its end."""
         return self.completed and not self.errors
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Report(ShortRepr):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as JSON values, without results and trace."""
+        """Return the report as JSON values, without results and trace."""
         return {
             "ranks": self.size,
             "ok": self.ok,

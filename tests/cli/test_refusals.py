@@ -192,7 +192,7 @@ def test_ranks_per_node_are_one_or_more(count: int) -> None:
     pytest.importorskip("greenlet")
     from spmdsim.simulation import simulate
 
-    with pytest.raises(InputError, match=f"{count} ranks per node cannot be"):
+    with pytest.raises(InputError, match=f"ranks_per_node must be 1 or more, got {count}"):
         simulate(lambda: None, 2, ranks_per_node=count)
 
 

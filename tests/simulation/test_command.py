@@ -81,7 +81,7 @@ def test_exit_status(tmp_path: Path) -> None:
         command(str(tmp_path / "missing.py"))
     with pytest.raises(InputError, match="is a folder, not a script"):
         command(str(tmp_path))
-    with pytest.raises(InputError, match="0 ranks"):
+    with pytest.raises(InputError, match="n must be a number of ranks of 1 or more, got 0"):
         command(str(FOLDER / "pi.py"), "-n", "0")
     with pytest.raises(InputError, match="not valid Python"):
         command(script(tmp_path, "def ("))

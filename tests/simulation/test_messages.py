@@ -175,7 +175,9 @@ def test_a_buffer_that_is_no_multiple_of_the_extent_needs_a_count() -> None:
         from mpi4py import MPI
 
         kind = MPI.INT.Create_vector(2, 1, 3).Commit()
-        with pytest.raises(ValueError, match="no count was written, and 36 bytes are no multiple"):
+        with pytest.raises(
+            ValueError, match=r"must have a multiple of the extent of MPI\.vector, 16 bytes, got 36 bytes"
+        ):
             comm.Send([np.zeros(9, "i4"), kind], dest=0)
 
     run(program, 1)
@@ -203,7 +205,7 @@ def test_an_uncommitted_datatype_is_refused() -> None:
         comm.Send([np.zeros(4), 1, MPI.DOUBLE.Create_contiguous(2)], dest=0)
 
     report = simulate(program, 1, check=False)
-    assert "not committed" in report.problems[0].message
+    assert "must be committed" in report.problems[0].message
 
 
 def test_tags_select_and_order_is_kept() -> None:
@@ -370,7 +372,7 @@ def test_none_is_a_buffer_for_nobody_alone() -> None:
             lambda: comm.Allgatherv(room, None),
             lambda: comm.Allreduce(room, None),
         ):
-            with pytest.raises(TypeError, match="None is no buffer: pass an array or ") as caught:
+            with pytest.raises(TypeError, match="a buffer must be an array or ") as caught:
                 call()
             words.append(str(caught.value))
         return len(words)
@@ -448,7 +450,9 @@ def test_packed_data_is_that_of_mpi4py() -> None:
             lambda: MPI.DOUBLE.Pack(values, bytearray(40), 0, comm),
             lambda: MPI.DOUBLE.Unpack(bytearray(40), 0, values, comm),
         ):
-            with pytest.raises(MPI.Exception, match="ERR_TRUNCATE: message truncated: 40 bytes do not"):
+            with pytest.raises(
+                MPI.Exception, match="ERR_TRUNCATE: message truncated: the packed buffer has 40 bytes"
+            ):
                 call()
         with pytest.raises(BufferError):
             MPI.DOUBLE.Pack(values, bytes(100), 0, comm)
@@ -554,7 +558,7 @@ def test_values_are_packed_for_other_machines() -> None:
     assert packed == bytes(4) + np.arange(4, dtype=">i4").tobytes() + bytes(4)
     assert other == np.array([(1, 3), (2, 4)], ">f8, >i4").tobytes()
     assert [
-        words in text for words, text in zip(("not as 'native'", "take INT64_T", "several types"), refused)
+        words in text for words, text in zip(("got 'native'", "use INT64_T", "several types"), refused)
     ] == [True] * 3
 
 

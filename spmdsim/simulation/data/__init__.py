@@ -1,1 +1,1 @@
-"""What calls are given and give back, apart from any rank: buffers, datatypes, objects, operations, status."""
+"""Describe the arguments and results of MPI calls: buffers, datatypes, objects, operations, status."""

@@ -1,4 +1,4 @@
-"""The numbers of the MPI interface, the exception that an MPI call raises, and what makes handles equal."""
+"""Constants of the MPI interface, the exception of MPI calls, and the equality of handles."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Handle:
-    """A handle of a datatype, an operation or a request: equal to itself, and to null handles of its kind when null.
+    """A handle of a datatype, an operation or a request.
 
-    ``bool`` says whether it is not null.
+    It equals itself, and all null handles of its kind if it is null. A null handle is false.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +67,7 @@ class Exception(RuntimeError):
 
     Args:
         name: the error class, such as ``ERR_RANK``, or its number.
-        reason: what conflicts and what would be right.
+        reason: the argument, the rule and the value.
     """
 
     def __init__(self, name: str | int = 0, reason: str = "") -> None:
@@ -126,12 +126,12 @@ class _InPlace(int):
         return self.name
 
     def __reduce__(self) -> Any:
-        return (_named, (self.name,))
+        return (_unpickle_constant, (self.name,))
 
 
 IN_PLACE = _InPlace(-1, "IN_PLACE")
 BOTTOM = _InPlace(0, "BOTTOM")
 
 
-def _named(name: str) -> _InPlace:
+def _unpickle_constant(name: str) -> _InPlace:
     return IN_PLACE if name == "IN_PLACE" else BOTTOM

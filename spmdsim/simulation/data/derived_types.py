@@ -1,7 +1,7 @@
-"""Datatypes: a numpy dtype and, for derived ones, which elements of it a value picks.
+"""MPI datatypes: a basic numpy dtype and, for derived types, the offsets of the elements that a value picks.
 
-Every derived type is one list of element offsets and an extent, both counted in elements of one basic dtype
-(bytes when the parts differ). Packing and unpacking is then a single indexed copy.
+A derived type is a list of element offsets and an extent. Both are counted in elements of one basic dtype, which is
+bytes if the type has parts of several types. So packing and unpacking is one indexed copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def data_nbytes(dtype: np.dtype) -> int:
 
 
 def data_bytes(dtype: np.dtype) -> Any:
-    """Return the positions of the data bytes in one basic value."""
+    """Return the positions of the data bytes in one basic value, without the padding of pairs."""
     parts = [(0, dtype.itemsize)]
     if dtype.fields is not None:
         parts = [(part[1], part[0].itemsize) for part in dtype.fields.values()]
@@ -36,16 +36,17 @@ class Datatype(Handle):
     """One MPI datatype.
 
     Attributes:
-        word: what it is, without the MPI prefix, as it is printed.
-        label: its name, where somebody gave it one; else MPI's own types alone have one.
+        word: the printed name, without the MPI prefix.
+        label: the name that the program set, or None.
         dtype: the basic numpy dtype.
         offsets: offsets of the picked elements, in elements; None for one basic element.
-        stride: distance of consecutive values, in elements: the extent.
-        committed: whether it may be used in a message.
+        stride: the extent: distance of consecutive values, in elements.
+        committed: True if messages may use the type.
         lower: the lower bound, in elements.
-        alignment: bytes that extents are multiples of, by the most demanding basic type.
-        resized: whether bounds were set by hand; these alone decide about those of what is made of it.
-        duplicated: whether it is a copy, which is no type of MPI's own.
+        alignment: extents are multiples of this number of bytes; the largest alignment of a basic type in it.
+        resized: True if the program set the bounds; the bounds of types built from it then depend on these bounds
+            only.
+        duplicated: True for a copy, which is not a predefined type.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Datatype(Handle):
 
     @property
     def elements(self) -> int:
-        """The number of basic elements in one value."""
+        """Number of basic elements in one value."""
         return 1 if self.offsets is None else len(self.offsets)
 
     def Get_size(self) -> int:
@@ -81,7 +82,7 @@ class Datatype(Handle):
         return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
 
     def Get_true_extent(self) -> tuple[int, int]:
-        """Return the first byte that holds data, and the number of bytes from there to the last one."""
+        """Return the position of the first data byte, and the number of bytes from there to the last data byte."""
         if self.offsets is None or not len(self.offsets):
             return 0, int(data_bytes(self.dtype)[-1]) + 1 if self.elements else 0
         low, high = int(self.offsets.min()) * self.dtype.itemsize, int(self.offsets.max())
@@ -107,7 +108,7 @@ class Datatype(Handle):
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
         """Return the basic type of a NumPy or struct character such as ``d`` or ``i8``."""
-        return of_dtype(np.dtype(code))
+        return datatype_of(np.dtype(code))
 
     def Get_name(self) -> str:
         """Return the name: MPI's, or the one that the program set."""
@@ -127,7 +128,7 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Free a derived type: the handle is null from now on."""
+        """Free a derived type: the handle becomes null."""
         if self.is_predefined or not self:
             raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
         self.word, self.committed, self.label = "DATATYPE_NULL", False, None
@@ -145,58 +146,61 @@ class Datatype(Handle):
         return duplicate
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:
-        """Copy the data of a buffer's values into another buffer from a byte on; return the byte after them."""
+        """Copy the values of ``inbuf`` into ``outbuf`` from byte ``position`` on; return the byte after them."""
         from spmdsim.simulation.data.packing import pack
 
         return pack(self, inbuf, outbuf, position)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
-        """Fill a buffer's values from packed data from a byte on; return the byte after them."""
+        """Fill the values of ``outbuf`` from byte ``position`` of ``inbuf`` on; return the byte after them."""
         from spmdsim.simulation.data.packing import unpack
 
         return unpack(self, inbuf, position, outbuf)
 
     def Pack_size(self, count: int, comm: Any) -> int:
-        """Return the bytes that a number of packed values need."""
+        """Return the bytes that ``count`` packed values need."""
         return count * self.Get_size()
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
-        """Copy values in the portable format ``"external32"`` from a byte on; return the byte after them."""
-        from spmdsim.simulation.data.packing import external, pack
+        """Like ``Pack``, in the portable format "external32"."""
+        from spmdsim.simulation.data.packing import check_external, pack
 
-        return pack(external(self, datarep), inbuf, outbuf, position, swapped=True)
+        return pack(check_external(self, datarep), inbuf, outbuf, position, swapped=True)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-        """Fill a buffer's values from data in ``"external32"`` from a byte on; return the byte after them."""
-        from spmdsim.simulation.data.packing import external, unpack
+        """Like ``Unpack``, from the portable format "external32"."""
+        from spmdsim.simulation.data.packing import check_external, unpack
 
-        return unpack(external(self, datarep), inbuf, position, outbuf, swapped=True)
+        return unpack(check_external(self, datarep), inbuf, position, outbuf, swapped=True)
 
     def Pack_external_size(self, datarep: str, count: int) -> int:
-        """Return the bytes that a number of values need in ``"external32"``."""
-        from spmdsim.simulation.data.packing import external
+        """Return the bytes that ``count`` values need in the format "external32"."""
+        from spmdsim.simulation.data.packing import check_external
 
-        return count * external(self, datarep).Get_size()
+        return count * check_external(self, datarep).Get_size()
 
-    def _picked(self) -> Any:
+    def element_offsets(self) -> Any:
+        """Return the offsets of the elements of one value, in elements."""
         return np.zeros(1, np.int64) if self.offsets is None else self.offsets
 
-    def _derived(self, name: str, starts: Any) -> Datatype:
-        """Return the type with one value of this type at each start, in elements."""
+    def _repeat_at(self, name: str, starts: Any) -> Datatype:
+        """Return the type ``name`` with one value of this type at each start; ``starts`` are in elements."""
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
-        offsets = (starts[:, None] + self._picked()[None, :]).reshape(-1)
+        offsets = (starts[:, None] + self.element_offsets()[None, :]).reshape(-1)
         derived = Datatype(name, self.dtype, offsets, committed=False)
-        return derived._bounded([(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else [])
+        return derived._set_bounds(
+            [(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else []
+        )
 
-    def _bounded(self, parts: Sequence[tuple[int, Datatype]]) -> Datatype:
-        """Set the bounds from types at given starts, and return this type.
+    def _set_bounds(self, parts: Sequence[tuple[int, Datatype]]) -> Datatype:
+        """Set the bounds to enclose types at given starts, in elements; return this type.
 
-        If a type was resized, resized types alone count; else the extent is rounded up to the alignment.
+        If a type was resized, only resized types count. Otherwise the extent is rounded up to the alignment.
         """
         size = self.dtype.itemsize
         self.resized = any(part.resized for _, part in parts)
         self.alignment = max((part.alignment for _, part in parts), default=1)
-        parts = [one for one in parts if (one[1].resized if self.resized else one[1].elements)]
+        parts = [pair for pair in parts if (pair[1].resized if self.resized else pair[1].elements)]
         bounds = [
             (start + part.lower * part.dtype.itemsize // size, part.stride * part.dtype.itemsize // size)
             for start, part in parts
@@ -207,39 +211,40 @@ class Datatype(Handle):
             self.stride += -self.stride % (self.alignment // size)
         return self
 
-    def _in_elements(self, nbytes: int, what: str) -> int:
+    def _count_elements(self, nbytes: int, what: str) -> int:
+        """Convert bytes to elements; ``what`` names the number in the error if they are not a multiple."""
         if nbytes % self.dtype.itemsize:
-            raise MPIError("ERR_ARG", f"{what} of {many(nbytes, 'byte')} is no multiple of {self.dtype}")
+            raise MPIError("ERR_ARG", f"{what} of {many(nbytes, 'byte')} is not a multiple of {self.dtype}")
         return nbytes // self.dtype.itemsize
 
     def Create_contiguous(self, count: int) -> Datatype:
         """Return a type of ``count`` consecutive values."""
-        return self._derived("contiguous", np.arange(count) * self.stride)
+        return self._repeat_at("contiguous", np.arange(count) * self.stride)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """Return a type of ``count`` blocks of ``blocklength`` values whose starts are ``stride`` values apart."""
+        """Return a type of ``count`` blocks of ``blocklength`` values; block starts are ``stride`` values apart."""
         starts = np.arange(count)[:, None] * stride + np.arange(blocklength)[None, :]
-        return self._derived("vector", starts * self.stride)
+        return self._repeat_at("vector", starts * self.stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Like ``Create_vector``, with the stride in bytes."""
-        step = self._in_elements(stride, "a stride")
+        step = self._count_elements(stride, "a stride")
         starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * self.stride
-        return self._derived("hvector", starts)
+        return self._repeat_at("hvector", starts)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Return a type of blocks of given lengths at given positions, counted in values."""
+        """Return a type of blocks of the given lengths at the given positions, counted in values."""
         starts = [d + i for d, n in zip(displacements, blocklengths) for i in range(n)]
-        return self._derived("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
+        return self._repeat_at("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Return a type of blocks of given lengths at given positions in bytes."""
+        """Return a type of blocks of the given lengths at the given positions in bytes."""
         starts = [
-            self._in_elements(d, "a displacement") + i * self.stride
+            self._count_elements(d, "a displacement") + i * self.stride
             for d, n in zip(displacements, blocklengths)
             for i in range(n)
         ]
-        return self._derived("hindexed", starts)
+        return self._repeat_at("hindexed", starts)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Return a type of blocks of one length at given positions in bytes."""
@@ -256,7 +261,7 @@ class Datatype(Handle):
         starts: Sequence[int],
         order: int = ORDER_C,
     ) -> Datatype:
-        """Return the type of a box of an array; its extent is the whole array."""
+        """Return the type of a box inside of an array; its extent is the whole array."""
         for size, subsize, start in zip(sizes, subsizes, starts):
             if start < 0 or start + subsize > size:
                 raise MPIError("ERR_ARG", f"[{start}, {start + subsize}) is not in [0, {size})")
@@ -264,15 +269,15 @@ class Datatype(Handle):
         layout = "C" if order == ORDER_C else "F"
         cells = np.arange(total).reshape(tuple(sizes), order=layout)  # type: ignore[call-overload]
         box = cells[tuple(slice(s, s + n) for s, n in zip(starts, subsizes))]
-        subarray = self._derived("subarray", box.reshape(-1, order=layout) * self.stride)
+        subarray = self._repeat_at("subarray", box.reshape(-1, order=layout) * self.stride)
         subarray.lower, subarray.stride, subarray.resized = 0, total * self.stride, True
         return subarray
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """Return a type of equal data with another lower bound and extent, in bytes."""
-        resized = Datatype("resized", self.dtype, self._picked(), committed=False)
-        resized.lower = self._in_elements(lb, "a lower bound")
-        resized.stride = self._in_elements(extent, "an extent")
+        """Return a type with the same elements and another lower bound and extent, in bytes."""
+        resized = Datatype("resized", self.dtype, self.element_offsets(), committed=False)
+        resized.lower = self._count_elements(lb, "a lower bound")
+        resized.stride = self._count_elements(extent, "an extent")
         resized.alignment, resized.resized = self.alignment, True
         return resized
 
@@ -280,23 +285,24 @@ class Datatype(Handle):
     def Create_struct(
         cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Any]
     ) -> Datatype:
-        """Return a type of blocks of several types at positions in bytes; it is stored as bytes."""
+        """Return a type of blocks of several types at positions in bytes; its basic dtype is the byte."""
         offsets: list[Any] = []
-        for length, place, part in zip(blocklengths, displacements, datatypes):
-            item = part.dtype.itemsize
-            picked = (np.arange(length)[:, None] * part.stride + part._picked()).reshape(-1)
-            offsets.append(place + (picked[:, None] * item + data_bytes(part.dtype)).reshape(-1))
-        flat = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
+        for length, displacement, datatype in zip(blocklengths, displacements, datatypes):
+            item = datatype.dtype.itemsize
+            elements = (np.arange(length)[:, None] * datatype.stride + datatype.element_offsets()).reshape(-1)
+            offsets.append(displacement + (elements[:, None] * item + data_bytes(datatype.dtype)).reshape(-1))
+        all_offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
         parts = [
-            (place + i * part.stride * part.dtype.itemsize, part)
-            for length, place, part in zip(blocklengths, displacements, datatypes)
+            (displacement + i * datatype.stride * datatype.dtype.itemsize, datatype)
+            for length, displacement, datatype in zip(blocklengths, displacements, datatypes)
             for i in (0, length - 1)
             if length
         ]
-        return cls("struct", BYTE_DTYPE, flat, committed=False)._bounded(parts)
+        return cls("struct", BYTE_DTYPE, all_offsets, committed=False)._set_bounds(parts)
 
 
-def _pair(first: str) -> Any:
+def _pair_dtype(first: str) -> Any:
+    """Return the dtype of a value of type ``first`` with an int, with the padding of C."""
     return np.dtype([("f0", first), ("f1", "i4")], align=True)
 
 
@@ -331,7 +337,7 @@ _NAMES = {
 _PAIRS = {"f4": "FLOAT_INT", "f8": "DOUBLE_INT", "i8": "LONG_INT", "i4": "TWOINT INT_INT", "i2": "SHORT_INT"}
 NAMED: dict[str, Datatype] = {
     name: Datatype(name, dtype)
-    for kinds, as_dtype in ((_NAMES, np.dtype), (_PAIRS, _pair))
+    for kinds, as_dtype in ((_NAMES, np.dtype), (_PAIRS, _pair_dtype))
     for code, names in kinds.items()
     for dtype in [as_dtype(code)]
     for name in names.split()
@@ -345,7 +351,7 @@ _PREFERRED = (
 BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED.split())}
 
 
-def of_dtype(dtype: Any) -> Datatype:
+def datatype_of(dtype: Any) -> Datatype:
     """Return the datatype of a NumPy dtype; create one if MPI has none."""
     datatype = BY_DTYPE.get(dtype)
     if datatype is None:

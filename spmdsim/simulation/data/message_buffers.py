@@ -1,4 +1,4 @@
-"""What a caller hands over: an array, or [array, count, displacement, datatype] in all its forms; or any Python object."""
+"""Buffers of MPI calls: an array, ``[array, count, displacement, datatype]`` in all forms, or a Python object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, IN_PLACE, PROC_NULL, MPIError
-from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
+from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, datatype_of
 
 NO_ORDER, ROWS, COLUMNS = 0, 1, 2
 OBJECT = "object"  # the dtype of a pickled message
@@ -20,13 +20,13 @@ class MessageBuffer:
     """A region of a rank's memory that a message is read from or written to.
 
     Attributes:
-        array: the memory: an array of any shape, in memory order, or 1-D elements when a datatype picks from it.
+        array: the memory: an array of any shape, in memory order; 1-D elements if a datatype picks some of them.
         dtype: the basic numpy dtype of one element.
         elements: number of basic elements in the message.
         nbytes: their bytes.
-        index: which elements a derived datatype picks, or None.
-        loose: whether it was declared as bytes, which match anything.
-        order: how an array of more than one dimension lies in memory, ROWS or COLUMNS; else NO_ORDER.
+        index: the positions of the elements that a derived datatype picks, or None.
+        loose: True if the datatype is BYTE or PACKED, which match any datatype.
+        order: ROWS or COLUMNS for an array of several dimensions that is stored in this order; else NO_ORDER.
     """
 
     __slots__ = ("array", "dtype", "elements", "index", "loose", "nbytes", "order")
@@ -62,16 +62,16 @@ class MessageBuffer:
             self.read()[:count] = data
 
     def part(self, start: int, count: int) -> MessageBuffer:
-        """Return the buffer of ``count`` elements from ``start`` on."""
+        """Return the buffer of ``count`` elements from element ``start`` on."""
         if self.index is not None:
-            piece = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
+            buffer = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
         else:
-            piece = MessageBuffer(self.read()[start : start + count], self.dtype, count)
-        piece.loose = self.loose
-        return piece
+            buffer = MessageBuffer(self.read()[start : start + count], self.dtype, count)
+        buffer.loose = self.loose
+        return buffer
 
 
-def simple(spec: Any) -> MessageBuffer:
+def message_buffer(spec: Any) -> MessageBuffer:
     """Return the buffer of a message to or from one rank.
 
     Raises:
@@ -85,91 +85,116 @@ def simple(spec: Any) -> MessageBuffer:
         rows, columns = flags.c_contiguous, flags.f_contiguous
         if not (rows or columns):
             raise BufferError(_not_contiguous(spec))
-        whole = MessageBuffer(spec, spec.dtype, spec.size)
+        buffer = MessageBuffer(spec, spec.dtype, spec.size)
         if rows is not columns:
-            whole.order = ROWS if rows else COLUMNS
-        return whole
-    memory, count, start, datatype = _unpack(spec)
-    flat, datatype, order = _elements(memory, datatype)
+            buffer.order = ROWS if rows else COLUMNS
+        return buffer
+    memory, count, start, datatype = _parse_message(spec)
+    flat, datatype, order = _flatten(memory, datatype)
     if count is None:
-        count = _whole(len(flat) - start, datatype)
-    return _piece(flat, count, start, datatype, order)
+        count = _count_values(len(flat) - start, datatype)
+    return _typed_buffer(flat, count, start, datatype, order)
 
 
-def outgoing(spec: Any, dest: int) -> MessageBuffer:
-    """Return the buffer of a message to a rank; None is accepted for PROC_NULL."""
-    return simple([None, 0] if spec is None and dest == PROC_NULL else spec)
+def send_buffer(spec: Any, dest: int) -> MessageBuffer:
+    """Return the buffer of a message to rank ``dest``; ``spec`` may be None for PROC_NULL."""
+    return message_buffer([None, 0] if spec is None and dest == PROC_NULL else spec)
 
 
-def writable(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
-    """Return a buffer to receive into; None is accepted for PROC_NULL."""
-    buffer = outgoing(spec, source)
+def receive_buffer(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
+    """Return the buffer of a message from rank ``source``; ``spec`` may be None for PROC_NULL.
+
+    Raises:
+        BufferError: If the memory is read-only or not contiguous.
+    """
+    buffer = send_buffer(spec, source)
     if not buffer.array.flags.writeable:
         raise BufferError("the receive buffer is read-only")
     return buffer
 
 
-def blocks(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Return equal, consecutive buffers, one per rank."""
-    memory, count, start, datatype = _unpack(spec)
-    flat, datatype, order = _elements(memory, datatype)
+def equal_blocks(spec: Any, parts: int) -> list[MessageBuffer]:
+    """Return equal, consecutive buffers, one for each of ``parts`` ranks."""
+    memory, count, start, datatype = _parse_message(spec)
+    flat, datatype, order = _flatten(memory, datatype)
     if count is None:
-        count = _share(len(flat) - start, datatype, parts)
-    return [_piece(flat, count, start + i * count * datatype.stride, datatype, order) for i in range(parts)]
+        count = _values_per_rank(len(flat) - start, datatype, parts)
+    return [
+        _typed_buffer(flat, count, start + i * count * datatype.stride, datatype, order) for i in range(parts)
+    ]
 
 
-def vector(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Return buffers of given counts at given displacements, one per rank."""
-    memory, counts, places, datatype = _items(spec, "[data, counts, displs, datatype]", tuple)
-    flat, datatype, order = _elements(memory, datatype)
+def counted_blocks(spec: Any, parts: int) -> list[MessageBuffer]:
+    """Return buffers of the given counts at the given displacements, one for each of ``parts`` ranks."""
+    memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
+    flat, datatype, order = _flatten(memory, datatype)
     if counts is None:
-        counts = _share(len(flat), datatype, parts)
+        counts = _values_per_rank(len(flat), datatype, parts)
     if np.ndim(counts) == 0:
         counts = [int(counts)] * parts
     sizes = [int(value) for value in counts]
-    if places is None:
-        places = list(accumulate(sizes, initial=0))[:-1]
-    elif np.ndim(places) == 0:
-        places = [i * int(places) for i in range(parts)]
-    if len(sizes) != parts or len(places) != parts:
+    if displacements is None:
+        displacements = list(accumulate(sizes, initial=0))[:-1]
+    elif np.ndim(displacements) == 0:
+        displacements = [i * int(displacements) for i in range(parts)]
+    if len(sizes) != parts or len(displacements) != parts:
         raise ValueError(
-            f"{many(len(sizes), 'count')} and {many(len(places), 'displacement')} for {many(parts, 'rank')}: one each is needed"
+            f"counts and displacements must be one each for {many(parts, 'rank')}, "
+            f"got {many(len(sizes), 'count')} and {many(len(displacements), 'displacement')}"
         )
-    return [_piece(flat, n, int(at) * datatype.stride, datatype, order) for n, at in zip(sizes, places)]
+    return [
+        _typed_buffer(flat, n, int(displacement) * datatype.stride, datatype, order)
+        for n, displacement in zip(sizes, displacements)
+    ]
 
 
-def _whole(elements: int, datatype: Datatype) -> int:
-    """Return the number of values of a type in a buffer whose count was not written."""
+def _count_values(elements: int, datatype: Datatype) -> int:
+    """Return the number of values in a buffer without a count.
+
+    Args:
+        elements: number of its basic elements.
+        datatype: the type of the values.
+    """
     stride, size = max(datatype.stride, 1), datatype.dtype.itemsize
     if elements > 0 and elements % stride:
         raise ValueError(
-            f"no count was written, and {elements * size:,} bytes are no multiple of the extent of {datatype}, "
-            f"{stride * size:,} bytes"
+            f"a buffer without a count must have a multiple of the extent of {datatype}, {stride * size:,} bytes, "
+            f"got {elements * size:,} bytes"
         )
     return elements // stride
 
 
-def _share(elements: int, datatype: Datatype, parts: int) -> int:
-    """Return the number of values of a buffer that each rank gets."""
-    values = _whole(elements, datatype)
+def _values_per_rank(elements: int, datatype: Datatype, parts: int) -> int:
+    """Return the number of values for each of ``parts`` ranks in a buffer without a count."""
+    values = _count_values(elements, datatype)
     if parts and values % parts:
         raise ValueError(
-            f"the buffer holds {many(values, 'element')}, which cannot be shared out to {many(parts, 'rank')}"
+            f"a buffer without a count must have a multiple of {many(parts, 'element')}, one block for each rank, "
+            f"got {many(values, 'element')}"
         )
     return values // max(parts, 1)
 
 
-def typed(spec: Any, parts: int) -> list[MessageBuffer]:
-    """Return buffers of given counts, displacements in bytes and datatypes, one per rank."""
-    memory, counts, places, types = _unpack_typed(spec, parts)
-    if not (len(counts) == len(places) == len(types) == parts):
-        raise ValueError(f"counts, displacements and datatypes must be {parts} each, one per rank")
+def typed_blocks(spec: Any, parts: int) -> list[MessageBuffer]:
+    """Return buffers of the given counts, displacements in bytes and datatypes, one for each rank."""
+    memory, counts, displacements, types = _parse_typed(spec, parts)
+    if not (len(counts) == len(displacements) == len(types) == parts):
+        raise ValueError(
+            f"counts, displacements and datatypes must be one each for {many(parts, 'rank')}, "
+            f"got {len(counts)}, {len(displacements)} and {len(types)}"
+        )
     buffers = []
-    for count, place, datatype in zip(counts, places, types):
-        flat, datatype, order = _elements(memory, datatype)
-        if place % datatype.dtype.itemsize:
-            raise MPIError("ERR_ARG", f"byte displacement {place} does not fit {datatype}")
-        buffers.append(_piece(flat, int(count), int(place) // datatype.dtype.itemsize, datatype, order))
+    for count, displacement, datatype in zip(counts, displacements, types):
+        flat, datatype, order = _flatten(memory, datatype)
+        if displacement % datatype.dtype.itemsize:
+            raise MPIError(
+                "ERR_ARG",
+                f"a displacement must be a multiple of {many(datatype.dtype.itemsize, 'byte')} for {datatype}, "
+                f"got {displacement}",
+            )
+        buffers.append(
+            _typed_buffer(flat, int(count), int(displacement) // datatype.dtype.itemsize, datatype, order)
+        )
     return buffers
 
 
@@ -182,57 +207,60 @@ def _is_type(value: Any) -> bool:
 def _as_type(value: Any) -> Datatype | None:
     if value is None or isinstance(value, Datatype):
         return value
-    return of_dtype(np.dtype(value))
+    return datatype_of(np.dtype(value))
 
 
-def _unpack(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
-    """Return memory, count, first element and datatype of a simple message."""
-    memory, count, place, datatype = _items(spec, "[data, count, displacement, datatype]", (list, tuple))
+def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
+    """Return memory, count (None if omitted), first element and datatype of a message to one rank."""
+    memory, count, place, datatype = _parse_spec(spec, "[data, count, displacement, datatype]", (list, tuple))
     stride = datatype.stride if datatype is not None else 1
     return memory, None if count is None else int(count), int(place or 0) * stride, datatype
 
 
-def _items(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype | None]:
-    """Return memory, count or counts, displacements and datatype; omitted items are None.
+def _parse_spec(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype | None]:
+    """Return memory, counts, displacements and datatype of a buffer; omitted items are None.
 
     Args:
-        spec: what a caller wrote.
-        form: what is right, for an error.
-        together: types of a pair of the second and the third that stands for both.
+        spec: the caller's argument.
+        form: the right form, for the error.
+        together: types in which one item can have both counts and displacements, as a pair.
     """
     if spec is None:
         raise TypeError(
-            f"None is no buffer: pass an array or {form}; it stands for nothing with PROC_NULL alone"
+            f"a buffer must be an array or {form}, got None; None is accepted with PROC_NULL only"
         )
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
-    memory, *rest = spec
-    if len(rest) == 2 and rest[1] is None:
-        rest.pop()
-    datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
-    if len(rest) > 2:
-        raise ValueError(f"a message is {form}, not {many(len(spec), 'item')}")
-    counts, places = [*rest, None, None][:2]
-    if len(rest) == 1 and isinstance(counts, together) and len(counts) == 2:
-        counts, places = counts
-    return memory, counts, places, datatype
+    memory, *items = spec
+    if len(items) == 2 and items[1] is None:
+        items.pop()
+    datatype = _as_type(items.pop()) if items and (_is_type(items[-1]) or len(items) == 3) else None
+    if len(items) > 2:
+        raise ValueError(f"a message must be {form}, got {many(len(spec), 'item')}")
+    counts, displacements = [*items, None, None][:2]
+    if len(items) == 1 and isinstance(counts, together) and len(counts) == 2:
+        counts, displacements = counts
+    return memory, counts, displacements, datatype
 
 
-def _unpack_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
-    """Return memory, counts, byte displacements and datatypes of a w-variant."""
+def _parse_typed(spec: Any, parts: int) -> tuple[Any, Any, Any, list[Datatype]]:
+    """Return memory, counts, byte displacements and datatypes of a call with a datatype for each rank."""
     if not isinstance(spec, list | tuple) or len(spec) not in (2, 3, 4):
-        raise ValueError("a message with a datatype per rank is [data, counts, displs, datatypes]")
-    memory, *rest = spec
-    types = [_as_type(value) or BYTE for value in rest.pop()]
-    counts: Any = rest[0] if rest else [1] * parts
-    places: Any = rest[1] if len(rest) > 1 else [0] * parts
-    if len(rest) == 1 and isinstance(counts, tuple) and len(counts) == 2:
-        counts, places = counts
-    return memory, counts, places, types
+        raise ValueError("a message with a datatype per rank must be [data, counts, displs, datatypes]")
+    memory, *items = spec
+    types = [_as_type(value) or BYTE for value in items.pop()]
+    counts: Any = items[0] if items else [1] * parts
+    displacements: Any = items[1] if len(items) > 1 else [0] * parts
+    if len(items) == 1 and isinstance(counts, tuple) and len(counts) == 2:
+        counts, displacements = counts
+    return memory, counts, displacements, types
 
 
-def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
-    """Return the memory as 1-D elements of the basic dtype in memory order, the datatype and the order."""
+def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
+    """Return memory as 1-D elements of the basic dtype, their datatype, and the order in memory.
+
+    The order is ROWS, COLUMNS or NO_ORDER. Raises BufferError if the memory is not contiguous.
+    """
     if memory is None or memory is IN_PLACE:
         return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
     array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
@@ -243,9 +271,9 @@ def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, in
         order = ROWS if array.flags.c_contiguous else COLUMNS
     flat = array.reshape(-1, order="A")
     if datatype is None:
-        return flat, of_dtype(array.dtype), order
+        return flat, datatype_of(array.dtype), order
     if not datatype.committed:
-        raise MPIError("ERR_TYPE", f"{datatype} is not committed: call Commit() first")
+        raise MPIError("ERR_TYPE", f"{datatype} must be committed; call Commit() first")
     if datatype.dtype != flat.dtype:
         raw = flat.view(BYTE_DTYPE)
         item = datatype.dtype.itemsize
@@ -254,43 +282,44 @@ def _elements(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, in
 
 
 def _as_array(memory: Any) -> Any:
+    """Return an array that shares memory with an object; TypeError if the object is not a buffer."""
     try:
         view = memoryview(memory)
     except TypeError:
         if hasattr(memory, "__array_interface__") or hasattr(memory, "__array__"):
             return np.asarray(memory)
         raise TypeError(
-            f"a buffer is needed, such as a numpy array, but got {type(memory).__name__}; "
-            "any Python object can be sent with the lower-case call"
+            f"a buffer must be a numpy array or similar, got {type(memory).__name__}; "
+            "the lower-case call sends any Python object"
         ) from None
     array = np.asarray(view)
     return array.view(BYTE_DTYPE) if isinstance(memory, bytes | bytearray) else array
 
 
-def _piece(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
+def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
     """Return the buffer of ``count`` values of a datatype from element ``start`` on."""
     if count < 0:
-        raise MPIError("ERR_COUNT", f"the count is {count}")
+        raise MPIError("ERR_COUNT", f"the count must be 0 or more, got {count}")
     if datatype.offsets is None and datatype.stride == 1:
         if start < 0 or start + count > len(flat):
             raise MPIError("ERR_BUFFER", _too_small(flat, start, start + count))
-        piece = MessageBuffer(flat[start : start + count], datatype.dtype, count)
+        buffer = MessageBuffer(flat[start : start + count], datatype.dtype, count)
     else:
-        index = (start + np.arange(count)[:, None] * datatype.stride + datatype._picked()).reshape(-1)
+        index = (start + np.arange(count)[:, None] * datatype.stride + datatype.element_offsets()).reshape(-1)
         if len(index) and (index.min() < 0 or index.max() >= len(flat)):
             raise MPIError("ERR_BUFFER", _too_small(flat, int(index.min()), int(index.max()) + 1))
-        piece = MessageBuffer(flat, datatype.dtype, len(index), index)
-    piece.loose = datatype is BYTE or datatype is PACKED
-    piece.order = order
-    return piece
+        buffer = MessageBuffer(flat, datatype.dtype, len(index), index)
+    buffer.loose = datatype is BYTE or datatype is PACKED
+    buffer.order = order
+    return buffer
 
 
 def _too_small(flat: Any, start: int, stop: int) -> str:
-    return f"elements {start} to {stop} are asked for, but the buffer holds {len(flat)}"
+    return f"the message needs elements {start} to {stop}, but the buffer has {len(flat)}"
 
 
 def _not_contiguous(array: Any) -> str:
-    return f"a {'×'.join(map(str, array.shape))} array with strides {array.strides} is not contiguous: send a copy"
+    return f"a {'×'.join(map(str, array.shape))} array with strides {array.strides} is not contiguous; send a copy"
 
 
 # ---------------------------------------------------------------------- Python objects
@@ -302,7 +331,7 @@ class ObjectPayload:
     """A Python object in a message; every receiver gets its own copy.
 
     Attributes:
-        nbytes: bytes of the pickle, or of what it would hold for a simple value.
+        nbytes: bytes of the pickle; for a number 8, for text and bytes the length.
     """
 
     __slots__ = ("_object", "_pickled", "nbytes")

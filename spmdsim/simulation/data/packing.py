@@ -1,4 +1,4 @@
-"""Packed data: the values that a datatype picks from a buffer, one after the other as bytes in another one."""
+"""Pack the values that a datatype picks from a buffer into consecutive bytes of another buffer, and unpack them."""
 
 from __future__ import annotations
 
@@ -9,67 +9,76 @@ import numpy as np
 
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, Datatype, data_bytes
-from spmdsim.simulation.data.message_buffers import MessageBuffer, simple, writable
+from spmdsim.simulation.data.message_buffers import MessageBuffer, message_buffer, receive_buffer
 
-#: Basic types of other sizes in ``external32`` than here, by numpy's characters.
-OTHERWISE = "lLgG"
+#: NumPy characters of the basic types that have another size in ``external32``.
+_OTHER_SIZE = "lLgG"
 
 
-def external(datatype: Datatype, datarep: str) -> Datatype:
-    """Return the type if its values can be packed as ``external32``; raise an MPI error otherwise."""
+def check_external(datatype: Datatype, datarep: str) -> Datatype:
+    """Return the type; raise an MPI error if its values cannot be packed in the format "external32"."""
     dtype, mixed = datatype.dtype, datatype.dtype == BYTE_DTYPE and datatype.alignment > 1
     parts = [dtype] if dtype.fields is None else [part[0] for part in dtype.fields.values()]
     if datarep != "external32":
-        raise MPIError("ERR_ARG", f"data is packed as 'external32', not as {datarep!r}")
-    if mixed or any(part.char in OTHERWISE for part in parts):
+        raise MPIError("ERR_ARG", f"datarep must be 'external32', got {datarep!r}")
+    if mixed or any(part.char in _OTHER_SIZE for part in parts):
         why = (
             "it has parts of several types"
             if mixed
-            else "longs have 4 bytes there and long doubles 16: take INT64_T"
+            else "longs have 4 bytes in this format and long doubles 16; use INT64_T"
         )
-        raise MPIError("ERR_TYPE", f"{datatype} is not packed as 'external32' here, as {why}")
+        raise MPIError("ERR_TYPE", f"{datatype} is not supported in the format 'external32': {why}")
     return datatype
 
 
 def pack(datatype: Datatype, inbuf: Any, outbuf: Any, position: int, swapped: bool = False) -> int:
-    """Copy all complete values of ``inbuf`` to the bytes of ``outbuf`` from ``position`` on; return their end."""
-    source, target = _values(datatype, inbuf), writable([outbuf, BYTE])
+    """Copy all complete values of ``inbuf`` to the bytes of ``outbuf`` from byte ``position`` on.
+
+    ``swapped`` stores them in big-endian order. Returns the position after the last byte written.
+    """
+    source, target = _complete_values(datatype, inbuf), receive_buffer([outbuf, BYTE])
     values = source.copy()
     data = (
         (_big_endian(values) if swapped else values)
         .view(BYTE_DTYPE)
         .reshape(-1, datatype.dtype.itemsize)[:, data_bytes(datatype.dtype)]
     )
-    _section(target, position, data.size, "hold").write(data.reshape(-1))
+    _section(target, position, data.size).write(data.reshape(-1))
     return position + int(data.size)
 
 
 def unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, swapped: bool = False) -> int:
-    """Fill all complete values of ``outbuf`` from the bytes of ``inbuf`` from ``position`` on; return their end."""
-    writable([outbuf, BYTE])
-    target, kept = _values(datatype, outbuf), data_bytes(datatype.dtype)
-    nbytes = target.elements * len(kept)
+    """Fill all complete values of ``outbuf`` from the bytes of ``inbuf`` from byte ``position`` on.
+
+    ``swapped`` reads them in big-endian order. Returns the position after the last byte read.
+    """
+    receive_buffer([outbuf, BYTE])
+    target, data_positions = _complete_values(datatype, outbuf), data_bytes(datatype.dtype)
+    nbytes = target.elements * len(data_positions)
     values = target.copy()
     rows = values.view(BYTE_DTYPE).reshape(-1, datatype.dtype.itemsize)
-    rows[:, kept] = _section(simple([inbuf, BYTE]), position, nbytes, "bring").read().reshape(-1, len(kept))
+    rows[:, data_positions] = (
+        _section(message_buffer([inbuf, BYTE]), position, nbytes).read().reshape(-1, len(data_positions))
+    )
     target.write(_big_endian(values) if swapped else values)
     return position + nbytes
 
 
 def _big_endian(values: np.ndarray) -> np.ndarray:
-    """Return the values with bytes swapped if the machine is little-endian; the operation is its own inverse."""
+    """Swap the bytes of values on a little-endian machine; a second call restores them."""
     return values.byteswap() if sys.byteorder == "little" else values
 
 
-def _values(datatype: Datatype, memory: Any) -> MessageBuffer:
+def _complete_values(datatype: Datatype, memory: Any) -> MessageBuffer:
     """Return the buffer of all complete values of the type that fit in the memory."""
-    nbytes = simple([memory, BYTE]).nbytes
-    return simple([memory, nbytes // datatype.extent if datatype.extent else 0, datatype])
+    nbytes = message_buffer([memory, BYTE]).nbytes
+    return message_buffer([memory, nbytes // datatype.extent if datatype.extent else 0, datatype])
 
 
-def _section(packed: MessageBuffer, position: int, nbytes: int, does: str) -> MessageBuffer:
+def _section(packed: MessageBuffer, position: int, nbytes: int) -> MessageBuffer:
+    """Return ``nbytes`` bytes of a packed buffer from ``position`` on; raise an MPI error if it is too small."""
     last = position + nbytes
     if position < 0 or last > packed.nbytes:
-        reason = f"{packed.nbytes} bytes do not {does} bytes {position} to {last}"
+        reason = f"the packed buffer has {packed.nbytes} bytes, but bytes {position} to {last} are needed"
         raise MPIError("ERR_TRUNCATE" if position >= 0 else "ERR_ARG", reason)
     return packed.part(position, nbytes)

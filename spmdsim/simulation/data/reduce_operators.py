@@ -1,4 +1,4 @@
-"""Reduce operations: the named ones and a user's own, on arrays and on Python objects."""
+"""Reduce operations: MPI's own and those of the program, on arrays and on Python objects."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from spmdsim.simulation.data.constants import Handle, MPIError
-from spmdsim.simulation.data.derived_types import of_dtype
+from spmdsim.simulation.data.derived_types import datatype_of
 
 
 class Op(Handle):
     """One reduce operation.
 
     Args:
-        name: as printed, without the MPI prefix.
-        arrays: (left, right) -> result for arrays of one dtype.
-        objects: (left, right) -> result for Python objects.
-        kinds: numpy dtype kinds it is defined for.
-        commutes: whether operands may change places.
+        name: the printed name, without the MPI prefix.
+        arrays: function (left, right) -> result for arrays of one dtype.
+        objects: function (left, right) -> result for Python objects.
+        kinds: numpy dtype kinds for which the operation is defined.
+        commutes: True if operands may be exchanged.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Op(Handle):
         return self._objects(x, y)
 
     def identity(self) -> Any:
-        """Return what must be equal on all ranks: the name, or the code of the user's function."""
+        """Return a value that is equal on ranks with the same operation: its name, or the place of its function."""
         function = self._function or self._objects
         if NAMED.get(self.name) is self:
             return self.name
@@ -60,42 +60,40 @@ class Op(Handle):
         return (code.co_filename, code.co_firstlineno) if code is not None else function
 
     def check(self, dtype: Any) -> None:
-        """Raise an MPI error if the operation is not defined for a dtype.
-
-        Raises:
-            MPIError: such as SUM of bool or MAX of complex numbers.
-        """
+        """Raise an MPI error if the operation is not defined for a dtype, such as SUM for bool."""
         if not self or (self._function is None and dtype.kind not in self.kinds):
-            hint = "use LOR or LAND" if dtype.kind == "b" else "it has no meaning there"
+            hint = "use LOR or LAND" if dtype.kind == "b" else "use another operation or datatype"
             raise MPIError("ERR_OP", f"{self!r} is not defined for {dtype}: {hint}")
 
     def combine(self, left: Any, right: Any) -> Any:
         """Reduce two 1-D arrays, the lower rank's on the left."""
         if self._function is None:
-            return self._arrays(
-                left, right
-            )  # that of OP_NULL, and of Python's functions, is refused by ``check``
+            # ``check`` has refused operations without a function of arrays.
+            return self._arrays(left, right)
         result = np.array(right)
         source = np.array(left)
         # The function sees raw memory, as in MPI: frombuffer then works with any dtype.
-        self._function(_memory(source), _memory(result), of_dtype(result.dtype))
+        self._function(_memory_view(source), _memory_view(result), datatype_of(result.dtype))
         return result
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
-        """Create an operation from ``function(inbuf, inoutbuf, datatype)``, which sets inoutbuf = inbuf op inoutbuf."""
+        """Create an operation from ``function(inbuf, inoutbuf, datatype)``.
+
+        The function sets ``inoutbuf`` to ``inbuf`` op ``inoutbuf``, element by element.
+        """
         op = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
         op._function = function
         return op
 
     def Free(self) -> None:
-        """Free a user's operation: the handle is null from now on; running calls continue."""
+        """Free an operation of the program: the handle becomes null; running calls continue."""
         if self._function is None or not self:
             raise MPIError("ERR_OP", f"{self!r} is an operation of MPI's own, which cannot be freed")
         self.name = "OP_NULL"
 
     def free(self) -> None:
-        """Free a user's operation if its handle is not null."""
+        """Free an operation of the program if its handle is not null."""
         if self and self._function is not None:
             self.Free()
 
@@ -113,9 +111,9 @@ class Op(Handle):
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
         """Set inoutbuf = inbuf op inoutbuf, on this rank alone."""
-        from spmdsim.simulation.data.message_buffers import simple
+        from spmdsim.simulation.data.message_buffers import message_buffer
 
-        left, right = simple(inbuf), simple(inoutbuf)
+        left, right = message_buffer(inbuf), message_buffer(inoutbuf)
         self.check(left.dtype)
         if (left.elements, left.dtype) != (right.elements, right.dtype):
             raise ValueError(
@@ -125,16 +123,21 @@ class Op(Handle):
         right.write(self.combine(left.read(), right.read()))
 
 
-def _memory(array: Any) -> memoryview:
+def _memory_view(array: Any) -> memoryview:
+    """Return the bytes of an array; an array without elements has no view of its own."""
     return memoryview(array.view(np.uint8)) if array.size else memoryview(bytearray())
 
 
-def _logical(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _keep_dtype(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a logical function whose result has the dtype of its left operand."""
     return lambda left, right: function(left, right).astype(left.dtype)
 
 
-def _located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the function of MINLOC or MAXLOC on arrays of (value, index) pairs; of equal values the lower index wins."""
+def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the function of MINLOC or MAXLOC on arrays of (value, index) pairs.
+
+    The pair with the better value wins; of equal values, the one with the lower index.
+    """
 
     def choose(left: Any, right: Any) -> Any:
         value, index = left.dtype.names
@@ -145,7 +148,9 @@ def _located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return choose
 
 
-def _located_object(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+def _choose_located_object(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """Like ``_choose_located``, for Python pairs (value, index)."""
+
     def choose(x: Any, y: Any) -> Any:
         if x[0] == y[0]:
             return x if x[1] <= y[1] else y
@@ -163,14 +168,14 @@ NAMED: dict[str, Op] = {
         Op("MIN", np.minimum, lambda x, y: y if y < x else x, _ORDERED),
         Op("SUM", np.add, lambda x, y: x + y, _NUMBERS),
         Op("PROD", np.multiply, lambda x, y: x * y, _NUMBERS),
-        Op("LAND", _logical(np.logical_and), lambda x, y: bool(x) & bool(y), _LOGICAL),
-        Op("LOR", _logical(np.logical_or), lambda x, y: bool(x) | bool(y), _LOGICAL),
-        Op("LXOR", _logical(np.logical_xor), lambda x, y: bool(x) ^ bool(y), _LOGICAL),
+        Op("LAND", _keep_dtype(np.logical_and), lambda x, y: bool(x) & bool(y), _LOGICAL),
+        Op("LOR", _keep_dtype(np.logical_or), lambda x, y: bool(x) | bool(y), _LOGICAL),
+        Op("LXOR", _keep_dtype(np.logical_xor), lambda x, y: bool(x) ^ bool(y), _LOGICAL),
         Op("BAND", np.bitwise_and, lambda x, y: x & y, _BITS),
         Op("BOR", np.bitwise_or, lambda x, y: x | y, _BITS),
         Op("BXOR", np.bitwise_xor, lambda x, y: x ^ y, _BITS),
-        Op("MAXLOC", _located(np.greater), _located_object(lambda a, b: a > b), "V"),
-        Op("MINLOC", _located(np.less), _located_object(lambda a, b: a < b), "V"),
+        Op("MAXLOC", _choose_located(np.greater), _choose_located_object(lambda a, b: a > b), "V"),
+        Op("MINLOC", _choose_located(np.less), _choose_located_object(lambda a, b: a < b), "V"),
         Op("REPLACE", lambda left, right: right, lambda x, y: y, "iufcbVSU"),
         Op("NO_OP", lambda left, right: left, lambda x, y: x, "iufcbVSU"),
     )
@@ -179,9 +184,9 @@ SUM = NAMED["SUM"]
 
 
 def as_op(op: Any) -> Op:
-    """Return an operation; a function of two Python objects is converted to one."""
+    """Return an operation; convert a function of two Python objects to one."""
     if isinstance(op, Op):
         return op
     if not callable(op):
-        raise TypeError(f"a reduce operation such as MPI.SUM is needed, not {op!r}")
+        raise TypeError(f"op must be a reduce operation such as MPI.SUM, got {op!r}")
     return Op(getattr(op, "__name__", "function"), None, op, commutes=False)

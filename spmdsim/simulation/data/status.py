@@ -1,4 +1,4 @@
-"""Status: what a completed receive tells about its message."""
+"""Status: the source, tag and size of a received message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spmdsim.simulation.data.derived_types import BYTE, Datatype, data_nbytes
 
 
 class Status:
-    """The source, tag and size of a received message."""
+    """The result of a receive: source, tag and size of its message."""
 
     def __init__(self, status: Status | None = None) -> None:
         self.fill(ANY_SOURCE, ANY_TAG, 0)
@@ -17,8 +17,8 @@ class Status:
             vars(self).update(vars(status))
 
     def fill(self, source: int, tag: int, nbytes: int, dtype: Any = None) -> None:
-        """Copy the facts of a message; the padding of pairs is not counted."""
-        if getattr(dtype, "fields", None) is not None:  # of an object there is none
+        """Set source, tag and size; the padding of pairs is not counted in the size."""
+        if getattr(dtype, "fields", None) is not None:  # a pickled object has no numpy dtype
             nbytes = nbytes // dtype.itemsize * data_nbytes(dtype)
         self.source, self.tag, self.nbytes = source, tag, nbytes
         self.error, self.cancelled = SUCCESS, False
@@ -60,7 +60,10 @@ class Status:
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
-        """Return the number of basic elements of a datatype; a pair is one element, as in Open MPI; UNDEFINED if uneven."""
+        """Return the number of basic elements of a datatype in the message; UNDEFINED if they do not fit evenly.
+
+        A pair is one element, as in Open MPI.
+        """
         size = data_nbytes(datatype.dtype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 

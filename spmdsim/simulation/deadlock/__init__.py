@@ -1,1 +1,1 @@
-"""When no rank goes on: who waits for whom, whether kindness helps, why it is stuck, what is left open."""
+"""Find out why no rank can continue: build the wait-for graph, release buffered sends, explain deadlocks."""

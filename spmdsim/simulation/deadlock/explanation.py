@@ -1,8 +1,8 @@
-"""A run in which no rank can go on: helped on where a library would be kind, else explained in one sentence.
+"""Resolve a run in which no rank can continue, as an MPI library would, or explain the deadlock in one sentence.
 
-Every standard send waits for its receive here, and every collective for all its ranks. When all ranks are stuck,
-a library with room for a message would go on, and so would one that lets the root of a broadcast leave early.
-So do we; and once the message has been received after all, the program is reported to depend on it.
+In the simulation every standard send waits for its receive, and every collective waits for all its ranks. Many MPI
+libraries buffer a standard send, and let the root of a broadcast continue early. If all ranks are blocked, the
+simulation does this, too. When such a message is received later, it reports that the program depends on it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ from spmdsim.simulation.findings.problems import (
 
 
 class Relief:
-    """The operations of one cycle that were released to resolve a stall.
+    """The operations that were released together to resolve a stall.
 
     Attributes:
-        cycle: ranks that waited for each other; empty if these only waited for somebody slow.
-        operations: what was let go.
-        alike: all ranks that the same stall let go at the same lines.
+        cycle: ranks that waited for each other; empty if the ranks waited for ranks outside of a cycle.
+        operations: the released operations.
+        ranks_of_site: by call site, all ranks whose operations this stall released.
     """
 
-    def __init__(self, cycle: tuple[int, ...], operations: list[Any], alike: dict[Any, set[int]]) -> None:
+    def __init__(
+        self, cycle: tuple[int, ...], operations: list[Any], ranks_of_site: dict[Any, set[int]]
+    ) -> None:
         self.cycle = cycle
         self.operations = operations
-        self.alike = alike
+        self.ranks_of_site = ranks_of_site
 
     def confirm(self, scheduler: Scheduler, message: Message) -> None:
-        """Report a released message that was received, and let its call buffer messages from now on."""
+        """Report a released message that was received; buffer later messages of its call site at once."""
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
         place = place_of(message.task.rank, message.name, message.site)
@@ -57,7 +59,7 @@ class Relief:
         self._report(scheduler, "needs_buffering", message, place, text)
 
     def confirm_early(self, scheduler: Scheduler, call: CollectiveCall) -> None:
-        """Report the collective that a rank left early and that is complete now."""
+        """Report a collective that a rank left early and that is complete now."""
         place = place_of(call.task.rank, call.name, call.site)
         text = (
             f"{place} only works because the library lets rank {place.rank} leave before the others "
@@ -68,58 +70,68 @@ class Relief:
     def _report(
         self, scheduler: Scheduler, kind: str, operation: Any, place: ProgramPlace, text: str
     ) -> None:
+        """Add a warning about the released operations of one call site, unless it has one."""
         if not is_new(scheduler, kind, site_key(operation.site)):
             return
-        ranks = sorted({other.task.rank for other in self.operations if other.site == operation.site})
-        others = len(self.alike[site_key(operation.site)] - set(ranks))
+        ranks = sorted(
+            {released.task.rank for released in self.operations if released.site == operation.site}
+        )
+        others = len(self.ranks_of_site[site_key(operation.site)] - set(ranks))
         more = f", and {others} more rank{'s' if others > 1 else ''} likewise" if others else ""
-        text += f"{self._who(place, operation, ranks)}{more}"
+        text += f"{self._waiting_words(place, operation, ranks)}{more}"
         scheduler.problems.append(Problem(kind, WARNING, text, tuple(ranks), (place,), self.cycle))
 
-    def _who(self, place: ProgramPlace, operation: Any, ranks: list[int]) -> str:
+    def _waiting_words(self, place: ProgramPlace, operation: Any, ranks: list[int]) -> str:
+        """Describe the ranks that would wait forever without the release."""
         if len(self.cycle) == 1:
             return f"rank {place.rank} waits for itself"
         if len(self.cycle) > 1:
-            whole = ranks if len(ranks) > 1 else sorted(self.cycle)
-            return f"{ranks_text(whole)} wait for each other ({arrows(self.cycle)})"
+            waiting = ranks if len(ranks) > 1 else sorted(self.cycle)
+            return f"{ranks_text(waiting)} wait for each other ({arrows(self.cycle)})"
         awaited = ranks_text(awaited_ranks(operation)[0]) if isinstance(operation, Message) else "others"
         return f"rank {place.rank} waits for {awaited} too early"
 
 
 def relieve(scheduler: Scheduler, graph: WaitGraph) -> bool:
-    """Complete the standard sends of a stall, or else its early leavers; operations on a cycle come first.
+    """Release the standard sends of a stall, or if there is none the collectives that a rank may leave early.
 
-    Returns:
-        Whether a rank can go on now.
+    Operations on a cycle are released first, others only if no cycle has one. Returns True if a rank can continue
+    now; always False in strict mode.
     """
     if scheduler.strict:
         return False
-    waiting = [one for task in graph.blocked for one in open_operations(task.waiting)]
-    sends = [one for one in waiting if isinstance(one, Message) and one.mode is STANDARD]
-    early = [one for one in waiting if isinstance(one, CollectiveCall) and _could_leave(scheduler, one)]
+    waiting = [operation for task in graph.blocked for operation in open_operations(task.waiting)]
+    sends = [
+        operation for operation in waiting if isinstance(operation, Message) and operation.mode is STANDARD
+    ]
+    early = [
+        operation
+        for operation in waiting
+        if isinstance(operation, CollectiveCall) and _can_leave(scheduler, operation)
+    ]
     if not sends and not early:
         return False
     on_cycle = graph.components()
-    chosen = _on_cycles(sends, on_cycle) or _on_cycles(early, on_cycle)
+    chosen = _group_by_cycle(sends, on_cycle) or _group_by_cycle(early, on_cycle)
     if chosen:
-        alike = _alike([one for group in chosen.values() for one in group])
+        ranks_of_site = _group_ranks_by_site([operation for group in chosen.values() for operation in group])
         for group in chosen.values():
             cycle = graph.cycle_from(group[0].task.rank)
-            _let_go(scheduler, group, Relief(cycle, group, alike))
+            _release(scheduler, group, Relief(cycle, group, ranks_of_site))
         return True
-    left = sends or early
-    _let_go(scheduler, left, Relief((), left, _alike(left)))
+    remaining = sends or early
+    _release(scheduler, remaining, Relief((), remaining, _group_ranks_by_site(remaining)))
     return True
 
 
-def _could_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
-    """Return True if a rank may leave a collective early and everything it waits for can still happen."""
+def _can_leave(scheduler: Scheduler, call: CollectiveCall) -> bool:
+    """Return True if a rank may leave a collective early and all missing ranks are still running."""
     missing = awaited_ranks(call)[0]
-    return call.may_leave() and not any(scheduler.tasks[rank].finished for rank in missing)
+    return call.can_leave_early() and not any(scheduler.tasks[rank].finished for rank in missing)
 
 
-def _on_cycles(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, list[Any]]:
-    """Return the operations that wait for a rank of their own cycle, by cycle."""
+def _group_by_cycle(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, list[Any]]:
+    """Return the operations that wait for a rank of their own cycle, by the number of the cycle."""
     by_rank: dict[int, list[Any]] = {}
     for operation in operations:
         component = on_cycle.get(operation.task.rank)
@@ -129,58 +141,60 @@ def _on_cycles(operations: list[Any], on_cycle: dict[int, int]) -> dict[int, lis
     return by_rank
 
 
-def _alike(operations: list[Any]) -> dict[Any, set[int]]:
-    ranks_of: dict[Any, set[int]] = {}
+def _group_ranks_by_site(operations: list[Any]) -> dict[Any, set[int]]:
+    """Return the ranks of some operations by call site."""
+    ranks_by_site: dict[Any, set[int]] = {}
     for operation in operations:
-        ranks_of.setdefault(site_key(operation.site), set()).add(operation.task.rank)
-    return ranks_of
+        ranks_by_site.setdefault(site_key(operation.site), set()).add(operation.task.rank)
+    return ranks_by_site
 
 
-def _let_go(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:
+def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:
+    """Complete operations although no rank has answered them; copy their data before."""
     for operation in operations:
-        operation.relieved = relief
+        operation.relief = relief
         if isinstance(operation, Message):
-            operation.keep()
+            operation.copy_data()
         else:
-            operation.leave()
+            operation.leave_early()
         finish(scheduler, operation)
 
 
+#: Limit of blocked ranks, and of places on a cycle, that a finding lists.
 DETAILS = 64
 
 
 def on_stall(scheduler: Scheduler, attention: str) -> bool:
     """Resolve a stall by completing sends or collectives early, or end the run with an explanation.
 
-    With the attention ``relief`` the run does not end.
-
     Args:
         scheduler: the simulation.
-        attention: empty when all ranks are blocked; ``relief`` or ``livelock`` when some only poll.
+        attention: empty if all ranks are blocked; ``relief`` or ``livelock`` if some only poll. The run does not end
+            for ``relief``; nothing is released for ``livelock``.
 
     Returns:
-        Whether a rank can go on now.
+        True if a rank can continue now.
     """
     graph = WaitGraph(scheduler)
     if attention != "livelock" and relieve(scheduler, graph):
         return True
     if attention != "relief":
         if scheduler.timeline is not None:
-            last = max(task.clock for task in scheduler.tasks)
+            last_clock = max(task.clock for task in scheduler.tasks)
             for task in graph.blocked:
                 wait = wait_of(task)
-                scheduler.timeline.blocked(
-                    task, wait.place.call, wait.place.where, ranks_text(wait.ranks), last
+                scheduler.timeline.record_blocked(
+                    task, wait.place.call, wait.place.where, ranks_text(wait.ranks), last_clock
                 )
         scheduler.record_failure(explain(scheduler, graph))
     return False
 
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
-    """Explain why the blocked ranks cannot continue; the most specific reason comes first."""
-    reason = _mismatched(scheduler) or _missing_rank(scheduler, graph)
+    """Return the finding on a stall: the first reason that applies, with the most specific reasons first."""
+    reason = _explain_mismatch(scheduler) or _explain_missing_rank(scheduler, graph)
     if reason is None:
-        reason = _tag_or_communicator(scheduler, graph) or _cycle(scheduler, graph)
+        reason = _explain_other_message(scheduler, graph) or _explain_cycle(scheduler, graph)
     details = tuple(
         f"rank {wait.rank} waits in {wait.text} for {ranks_text(wait.ranks)}"
         for wait in (wait_of(task) for task in graph.blocked[:DETAILS])
@@ -190,80 +204,85 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     return Problem(reason.kind, ERROR, reason.message, reason.ranks, reason.places, cycle, details)
 
 
-def _mismatched(scheduler: Scheduler) -> Problem | None:
-    """Explain ranks that wait in one collective call with arguments that do not fit."""
+def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
+    """Explain ranks that call one collective with different arguments, or return None."""
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
-            problem = faults.compare(shared, meeting)
+            problem = faults.find_difference(shared, meeting)
             if problem is not None:
                 return problem
     return None
 
 
-def _missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Explain a rank that waits for a rank that has finished."""
+def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
+    """Explain a rank that waits for a rank that has finished, or return None."""
     best: Problem | None = None
     for task in graph.blocked:
         wait = wait_of(task)
-        gone = [rank for rank in wait.ranks if scheduler.tasks[rank].finished]
-        if not gone or (not wait.every and len(gone) < len(wait.ranks)):
+        finished = [rank for rank in wait.ranks if scheduler.tasks[rank].finished]
+        if not finished or (not wait.every and len(finished) < len(wait.ranks)):
             continue
         operation = open_operations(task.waiting)[0]
         if isinstance(operation, CollectiveCall):
-            return _never_came(scheduler, graph, operation, wait, gone)
-        hint = _hint(scheduler, operation)
+            return _explain_missing_call(scheduler, graph, operation, wait, finished)
+        hint = _describe_other_message(scheduler, operation)
         if best is None or hint:
-            best = _never_answers(wait, operation, gone, hint)
+            best = _explain_no_answer(wait, operation, finished, hint)
             if hint:
                 return best
     return best
 
 
-def _never_came(
-    scheduler: Scheduler, graph: WaitGraph, call: CollectiveCall, wait: Wait, gone: list[int]
+def _explain_missing_call(
+    scheduler: Scheduler, graph: WaitGraph, call: CollectiveCall, wait: Wait, finished: list[int]
 ) -> Problem:
-    together = [
+    """Explain a collective that finished ranks have not called."""
+    waiting = [
         task.rank
         for task in graph.blocked
         for operation in open_operations(task.waiting)
         if isinstance(operation, CollectiveCall) and operation.meeting is call.meeting
     ]
-    verb = "waits" if len(set(together)) == 1 else "wait"
-    they = "it has" if len(gone) == 1 else "they have"
-    never = "never calls" if len(gone) == 1 else "never call"
-    behind = faults.lag(call.comm, call.meeting) if call.meeting is not None else ""
+    verb = "waits" if len(set(waiting)) == 1 else "wait"
+    subject = "it has" if len(finished) == 1 else "they have"
+    verb_phrase = "never calls" if len(finished) == 1 else "never call"
+    skipped_words = faults.describe_lag(call.comm, call.meeting) if call.meeting is not None else ""
     text = (
-        f"{ranks_text(together)} {verb} in {wait.text} for {ranks_text(gone)}, which {never} it: "
-        f"{they} finished{behind}"
+        f"{ranks_text(waiting)} {verb} in {wait.text} for {ranks_text(finished)}, which {verb_phrase} it: "
+        f"{subject} finished{skipped_words}"
     )
-    return Problem("deadlock", ERROR, text, tuple(sorted({*together, *gone})), (wait.place,))
+    return Problem("deadlock", ERROR, text, tuple(sorted({*waiting, *finished})), (wait.place,))
 
 
-def _never_answers(wait: Wait, operation: Any, gone: list[int], hint: str) -> Problem:
-    does = "receives it" if isinstance(operation, Message) else "sends it a message"
-    if len(gone) > 1:
-        does = does.replace("sends", "send")
-    they = "it has" if len(gone) == 1 else "they have"
-    reason = hint or f"which never {does}: {they} finished{_caught(operation, gone)}"
-    text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(gone)}, {reason}"
-    return Problem("deadlock", ERROR, text, tuple(sorted({wait.rank, *gone})), (wait.place,))
+def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: str) -> Problem:
+    """Explain a send or receive whose partners have finished; ``hint`` describes a similar message."""
+    missing_action = "receives it" if isinstance(operation, Message) else "sends it a message"
+    if len(finished) > 1:
+        missing_action = missing_action.replace("sends", "send")
+    subject = "it has" if len(finished) == 1 else "they have"
+    reason = (
+        hint
+        or f"which never {missing_action}: {subject} finished{_describe_stolen_message(operation, finished)}"
+    )
+    text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(finished)}, {reason}"
+    return Problem("deadlock", ERROR, text, tuple(sorted({wait.rank, *finished})), (wait.place,))
 
 
-def _caught(operation: Any, gone: list[int]) -> str:
-    """Explain a receive from any source that took the message of a later receive."""
-    caught = operation.task.caught
-    taken = [rank for rank in gone if rank in caught]
-    if isinstance(operation, Message) or not taken or operation.source == ANY_SOURCE:
+def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
+    """Describe a receive from any source that took the message of a later receive; empty if there is none."""
+    wildcard_receives = operation.task.wildcard_receives
+    senders = [rank for rank in finished if rank in wildcard_receives]
+    if isinstance(operation, Message) or not senders or operation.source == ANY_SOURCE:
         return ""
-    name, site = caught[taken[0]]
+    name, site = wildcard_receives[senders[0]]
     return f"; {place_of(operation.task.rank, name, site)}, open to any source, took one of its messages"
 
 
-def _tag_or_communicator(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Explain a receive whose message has another tag or is in another communicator."""
+def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
+    """Explain a receive whose message has another tag or is in another communicator, or return None."""
     for task in graph.blocked:
         for operation in open_operations(task.waiting):
-            hint = _hint(scheduler, operation)
+            hint = _describe_other_message(scheduler, operation)
             if hint:
                 wait = wait_of(task)
                 text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(wait.ranks)}, {hint}"
@@ -272,56 +291,58 @@ def _tag_or_communicator(scheduler: Scheduler, graph: WaitGraph) -> Problem | No
     return None
 
 
-def _hint(scheduler: Scheduler, operation: Any) -> str:
-    """Describe a message that the program may have meant."""
+def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
+    """Describe a message with another tag or communicator that a receive may mean; empty if there is none."""
     if isinstance(operation, Message | CollectiveCall) or operation.dest < 0:
         return ""
-    own = operation.task.rank
-    wanted = operation.source
+    own_rank = operation.task.rank
+    source = operation.source
     for shared in scheduler.shared:
-        if own not in shared.ranks:
+        if own_rank not in shared.ranks:
             continue
-        box = shared.boxes[shared.ranks.index(own)]
+        box = shared.boxes[shared.ranks.index(own_rank)]
         for message in box.waiting_messages():
             sender = shared.ranks[message.source]
-            if wanted != ANY_SOURCE and sender != operation.comm.ranks[wanted]:
+            if source != ANY_SOURCE and sender != operation.comm.ranks[source]:
                 continue
             sent = place_of(sender, message.name, message.site)
-            whose = f"but the message that rank {sender} sent it with {sent}"
+            subject = f"but the message that rank {sender} sent it with {sent}"
             if shared is not operation.comm:
-                return f"{whose} is in the communicator {shared.name}, not {operation.comm.name}"
+                return f"{subject} is in the communicator {shared.name}, not {operation.comm.name}"
             if operation.tag != ANY_TAG and operation.tag != message.tag:
-                return f"{whose} has tag {message.tag}, not {operation.tag}"
+                return f"{subject} has tag {message.tag}, not {operation.tag}"
     return ""
 
 
-def _cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
+def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
+    """Explain ranks that wait for each other, or if no ranks do, ranks that poll."""
     cycle = graph.find_cycle()
     if not cycle:
-        return _polling(graph)
+        return _explain_polling(graph)
     following = [*cycle[1:], cycle[0]]
     waits = [wait_of(scheduler.tasks[rank], after) for rank, after in zip(cycle, following)]
-    behind = _behind(scheduler.tasks[cycle[0]])
+    skipped_words = _describe_cycle_lag(scheduler.tasks[cycle[0]])
     if len(cycle) == 1:
         text = f"rank {cycle[0]} waits for itself in {waits[0].text}"
     else:
         shown = waits if len(waits) <= 4 else waits[:2]
-        each = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in shown)
-        rest = "" if len(waits) <= 4 else f", and so on for {len(waits)} ranks"
-        text = f"{ranks_text(cycle)} wait for each other ({arrows(cycle)}): {each}{rest}"
+        phrases = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in shown)
+        ending = "" if len(waits) <= 4 else f", and so on for {len(waits)} ranks"
+        text = f"{ranks_text(cycle)} wait for each other ({arrows(cycle)}): {phrases}{ending}"
     places = tuple(wait.place for wait in waits[:DETAILS])
-    return Problem("deadlock", ERROR, text + behind, tuple(sorted(cycle)), places, cycle)
+    return Problem("deadlock", ERROR, text + skipped_words, tuple(sorted(cycle)), places, cycle)
 
 
-def _behind(task: Task) -> str:
+def _describe_cycle_lag(task: Task) -> str:
+    """Describe ranks that skipped a collective of the cycle; empty if none did."""
     for operation in open_operations(task.waiting):
         if isinstance(operation, CollectiveCall) and operation.meeting is not None:
-            return faults.lag(operation.comm, operation.meeting)
+            return faults.describe_lag(operation.comm, operation.meeting)
     return ""
 
 
-def _polling(graph: WaitGraph) -> Problem:
-    """Explain running ranks that test repeatedly while nothing changes."""
+def _explain_polling(graph: WaitGraph) -> Problem:
+    """Explain a rank that tests repeatedly for an event that cannot happen."""
     task = graph.blocked[0]
     wait = wait_of(task)
     text = (

@@ -1,4 +1,4 @@
-"""Who waits for whom: the wait-for graph of blocked ranks, its cycles, and each wait in words; what is open at the end."""
+"""Build the wait-for graph of blocked ranks, find its cycles, describe waits; report what is open at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
-from spmdsim.simulation.engine.mailboxes import Message, WaitsTogether
+from spmdsim.simulation.engine.mailboxes import JointWait, Message
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings.problems import (
     ERROR,
@@ -24,13 +24,13 @@ from spmdsim.simulation.findings.problems import (
 
 @dataclass(frozen=True)
 class Wait:
-    """The operation for which one blocked rank waits, and the ranks that it needs.
+    """The wait of one blocked rank.
 
     Attributes:
         rank: the rank.
-        place: the call it is blocked in.
-        ranks: ranks of the whole program that could end the wait.
-        every: all of them are needed, not any one.
+        place: the call in which it is blocked.
+        ranks: ranks of the program that could end the wait.
+        every: True if all of them are needed, False if any one is enough.
         text: the wait in words, with its line.
     """
 
@@ -43,12 +43,12 @@ class Wait:
 
 def open_operations(waiting: Any) -> list[Any]:
     """Return the incomplete operations for which a rank waits."""
-    operations = waiting.operations if isinstance(waiting, WaitsTogether) else [waiting]
+    operations = waiting.operations if isinstance(waiting, JointWait) else [waiting]
     return [operation for operation in operations if not operation.done]
 
 
 def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
-    """Return the ranks that an operation needs, and whether it needs all of them."""
+    """Return the ranks that could complete an operation, and True if it needs all of them."""
     shared = operation.comm
     if isinstance(operation, CollectiveCall):
         calls = operation.meeting.calls if operation.meeting is not None else []
@@ -56,22 +56,24 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
     if isinstance(operation, Message):
         return (shared.ranks[operation.dest],), True
     if operation.source == ANY_SOURCE:
-        own = operation.task.rank
-        return tuple(rank for rank in shared.ranks if rank != own), False
+        own_rank = operation.task.rank
+        return tuple(rank for rank in shared.ranks if rank != own_rank), False
     return (shared.ranks[operation.source],), True
 
 
-def describe(operation: Any) -> str:
-    """Describe an operation: ``Recv(source=1, tag=0)``."""
-    where = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
+def describe_operation(operation: Any) -> str:
+    """Describe an operation, such as ``Recv(source=1, tag=0)``."""
+    communicator = "" if operation.comm.name == "COMM_WORLD" else f", {operation.comm.name}"
     if isinstance(operation, CollectiveCall):
-        root = f"(root={operation.root}{where})" if operation.root >= 0 else ""
-        return f"{operation.name}{root}" if root or not where else f"{operation.name}({where[2:]})"
+        root = f"(root={operation.root}{communicator})" if operation.root >= 0 else ""
+        return (
+            f"{operation.name}{root}" if root or not communicator else f"{operation.name}({communicator[2:]})"
+        )
     tag = "ANY_TAG" if operation.tag == ANY_TAG else operation.tag
     if isinstance(operation, Message):
-        return f"{operation.name}(dest={operation.dest}, tag={tag}{where})"
+        return f"{operation.name}(dest={operation.dest}, tag={tag}{communicator})"
     source = "ANY_SOURCE" if operation.source == ANY_SOURCE else operation.source
-    return f"{operation.name}(source={source}, tag={tag}{where})"
+    return f"{operation.name}(source={source}, tag={tag}{communicator})"
 
 
 def wait_of(task: Task, toward: int | None = None) -> Wait:
@@ -79,31 +81,32 @@ def wait_of(task: Task, toward: int | None = None) -> Wait:
 
     Args:
         task: the rank.
-        toward: of several operations, put the one that waits for this rank first.
+        toward: if the rank waits for several operations, describe the one first that this rank could complete.
     """
     place = place_in_stack(task.rank, task.greenlet.gr_frame)
     operations = open_operations(task.waiting)
     if toward is not None:
         operations.sort(key=lambda operation: toward not in awaited_ranks(operation)[0])
     every = all(awaited_ranks(operation)[1] for operation in operations)
-    if isinstance(task.waiting, WaitsTogether):
+    if isinstance(task.waiting, JointWait):
         every = every and task.waiting.every
-    return Wait(task.rank, place, _awaited(operations), every, _text(place, operations))
+    return Wait(task.rank, place, _union_awaited(operations), every, _wait_text(place, operations))
 
 
-def _awaited(operations: list[Any]) -> tuple[int, ...]:
-    """Return the ranks that any of the given operations needs."""
+def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
+    """Return the ranks that could complete any of some operations."""
     return tuple(dict.fromkeys(rank for operation in operations for rank in awaited_ranks(operation)[0]))
 
 
-def _text(place: ProgramPlace, operations: list[Any]) -> str:
+def _wait_text(place: ProgramPlace, operations: list[Any]) -> str:
+    """Describe the wait for some operations in a call at a place."""
     first = operations[0]
     if first.name == place.call or place.call.lower().startswith("sendrecv"):
-        alone = first.name == place.call or len(operations) == 1
-        return f"{'' if alone else f'{place.call}: '}{describe(first)} at {place.where}"
+        is_only = first.name == place.call or len(operations) == 1
+        return f"{'' if is_only else f'{place.call}: '}{describe_operation(first)} at {place.where}"
     started = f" of line {line_of(*first.site)}" if hasattr(first, "site") else ""
     more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
-    return f"{place} for {describe(first)}{started}{more}"
+    return f"{place} for {describe_operation(first)}{started}{more}"
 
 
 class WaitGraph:
@@ -112,12 +115,13 @@ class WaitGraph:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.blocked = [t for t in scheduler.tasks if not t.finished and t.waiting is not None]
-        self.edges = {task.rank: _awaited(open_operations(task.waiting)) for task in self.blocked}
+        self.edges = {task.rank: _union_awaited(open_operations(task.waiting)) for task in self.blocked}
 
     def components(self) -> dict[int, int]:
         """Return the number of the strongly connected component of each rank that is on a cycle.
 
-        Kosaraju's way: who is reached last goes first through the edges turned round.
+        Uses Kosaraju's algorithm: order ranks by the end of a depth-first search, then search the reverse edges in
+        the reverse of this order.
         """
         waited_for: dict[int, list[int]] = {rank: [] for rank in self.edges}
         for rank, awaited in self.edges.items():
@@ -126,19 +130,19 @@ class WaitGraph:
                     waited_for[other].append(rank)
         order: dict[int, None] = {}
         for root in self.edges:
-            order |= dict.fromkeys(_reached(root, self.edges, order))
+            order |= dict.fromkeys(_reachable_ranks(root, self.edges, order))
         numbers: dict[int, int] = {}
         seen: dict[int, None] = {}
         for root in reversed(order):
-            members = _reached(root, waited_for, seen)
+            members = _reachable_ranks(root, waited_for, seen)
             seen |= dict.fromkeys(members)
             if len(members) > 1 or root in self.edges[root]:
                 numbers.update(dict.fromkeys(members, root))
         return numbers
 
     def cycle_from(self, start: int) -> tuple[int, ...]:
-        """Return the shortest cycle through a rank, starting with it; empty if there is none."""
-        came: dict[int, int] = {}
+        """Return the shortest cycle through a rank, which is its first element; empty if there is none."""
+        predecessor: dict[int, int] = {}
         queue = deque([start])
         while queue:
             node = queue.popleft()
@@ -146,10 +150,10 @@ class WaitGraph:
                 if other == start:
                     path = [node]
                     while path[-1] != start:
-                        path.append(came[path[-1]])
+                        path.append(predecessor[path[-1]])
                     return tuple(reversed(path))
-                if other in self.edges and other not in came:
-                    came[other] = node
+                if other in self.edges and other not in predecessor:
+                    predecessor[other] = node
                     queue.append(other)
         return ()
 
@@ -159,24 +163,24 @@ class WaitGraph:
         return self.cycle_from(min(on_cycle)) if on_cycle else ()
 
 
-def _reached(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
-    """Return a rank and all ranks that it reaches, except visited ones, in post-order."""
+def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
+    """Return a rank and all ranks reachable from it, except ``before``, in post-order."""
     if root in before:
         return []
-    done, seen, work = [], {root}, [(root, iter(edges[root]))]
-    while work:
-        for other in work[-1][1]:
+    post_order, seen, stack = [], {root}, [(root, iter(edges[root]))]
+    while stack:
+        for other in stack[-1][1]:
             if other in edges and other not in seen and other not in before:
                 seen.add(other)
-                work.append((other, iter(edges[other])))
+                stack.append((other, iter(edges[other])))
                 break
         else:
-            done.append(work.pop()[0])
-    return done
+            post_order.append(stack.pop()[0])
+    return post_order
 
 
 def arrows(cycle: Iterable[int]) -> str:
-    """Write a cycle as text, ``0 → 1 → 0``; long cycles are cut in the middle.
+    """Return a cycle as text, such as ``0 → 1 → 0``; the middle of more than 8 ranks is left out.
 
     >>> arrows([0, 1])
     '0 → 1 → 0'
@@ -189,15 +193,24 @@ def arrows(cycle: Iterable[int]) -> str:
 
 
 def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
-    """Add a finding for everything left open; equal ones of several ranks become one."""
+    """Add a finding for each message, collective and request that is open at the end of the run.
+
+    Equal findings of several ranks become one. ``finalize_needed``: report ranks that did not call Finalize after
+    Init.
+    """
     for task in scheduler.tasks:
-        task.note_flood()
-    scheduler.problems += [*_unreceived(scheduler), *_open_meetings(scheduler), *_never_waited(scheduler)]
+        task.report_flood()
+    scheduler.problems += [
+        *_find_unreceived(scheduler),
+        *_find_open_meetings(scheduler),
+        *_find_open_requests(scheduler),
+    ]
     if finalize_needed:
-        scheduler.problems += _not_finalized(scheduler)
+        scheduler.problems += _find_unfinalized(scheduler)
 
 
-def _unreceived(scheduler: Scheduler) -> Iterator[Problem]:
+def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield a finding for all unreceived messages of each call site and tag."""
     groups: dict[Any, list[Message]] = {}
     for shared in scheduler.shared:
         for box in shared.boxes:
@@ -209,31 +222,33 @@ def _unreceived(scheduler: Scheduler) -> Iterator[Problem]:
         senders = {message.comm.ranks[message.source] for message in messages}
         receivers = {message.comm.ranks[message.dest] for message in messages}
         place = place_of(min(senders), first.name, site)
-        many = "a message" if len(messages) == 1 else f"{len(messages)} messages"
-        never = "never receives" if len(receivers) == 1 else "never receive"
-        where = "" if shared.name == "COMM_WORLD" else f" in {shared.name}"
+        count_words = "a message" if len(messages) == 1 else f"{len(messages)} messages"
+        verb_phrase = "never receives" if len(receivers) == 1 else "never receive"
+        communicator = "" if shared.name == "COMM_WORLD" else f" in {shared.name}"
         text = (
-            f"{ranks_text(receivers)} {never} {many} with tag {tag}{where} that {ranks_text(senders)} "
+            f"{ranks_text(receivers)} {verb_phrase} {count_words} with tag {tag}{communicator} that {ranks_text(senders)} "
             f"sent with {place}"
         )
         ranks = tuple(sorted(senders | receivers))
         yield Problem("unreceived", ERROR, text, ranks, (place,))
 
 
-def _open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
+def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield a finding for each nonblocking collective that some ranks have not called."""
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             calls = meeting.present()
             missing = [shared.ranks[r] for r, call in enumerate(meeting.calls) if call is None]
-            here = [shared.ranks[call.rank] for call in calls]
-            place = place_of(here[0], calls[0].name, calls[0].site)
-            call_it = "never calls" if len(missing) == 1 else "never call"
-            text = f"{ranks_text(missing)} {call_it} {place}, which {ranks_text(here)} began"
-            ranks = tuple(sorted({*missing, *here}))
+            arrived = [shared.ranks[call.rank] for call in calls]
+            place = place_of(arrived[0], calls[0].name, calls[0].site)
+            verb_phrase = "never calls" if len(missing) == 1 else "never call"
+            text = f"{ranks_text(missing)} {verb_phrase} {place}, which {ranks_text(arrived)} began"
+            ranks = tuple(sorted({*missing, *arrived}))
             yield Problem("collective_mismatch", ERROR, text, ranks, (place,))
 
 
-def _never_waited(scheduler: Scheduler) -> Iterator[Problem]:
+def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield a finding for all requests of each call site that no rank has waited for."""
     groups: dict[Any, list[Any]] = {}
     for task in scheduler.tasks:
         for request in task.active.values():
@@ -243,31 +258,32 @@ def _never_waited(scheduler: Scheduler) -> Iterator[Problem]:
     for (name, site), operations in groups.items():
         ranks = sorted({operation.task.rank for operation in operations})
         place: ProgramPlace = place_of(ranks[0], name, site)
-        many = "a request" if len(operations) == 1 else f"{len(operations)} requests"
-        whose = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
+        count_words = "a request" if len(operations) == 1 else f"{len(operations)} requests"
+        subject = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
         state = "" if all(operation.done for operation in operations) else ", not even complete"
-        what = "" if isinstance(operations[0], CollectiveCall) else f" ({_calls(operations)})"
-        text = f"{whose} {many} of {place}{what}{state}"
+        calls_text = "" if isinstance(operations[0], CollectiveCall) else f" ({_calls_text(operations)})"
+        text = f"{subject} {count_words} of {place}{calls_text}{state}"
         yield Problem("not_waited", ERROR, text, tuple(ranks), (place,))
 
 
-#: How many different calls of one line a finding spells out.
-_SPELLED = 3
+#: Number of different calls of one line that a finding lists.
+_MOST_CALLS = 3
 
 
-def _calls(operations: list[Any]) -> str:
-    """Return the distinct calls of some requests; if they differ, with their ranks."""
-    ranks: dict[str, int] = {}
+def _calls_text(operations: list[Any]) -> str:
+    """Return the distinct calls of some requests as text; if they differ, with their ranks."""
+    rank_of_call: dict[str, int] = {}
     for operation in operations:
-        ranks.setdefault(describe(operation), operation.task.rank)
-    spelled = [f"rank {rank}: {call}" if len(ranks) > 1 else call for call, rank in ranks.items()]
-    rest = len(spelled) - _SPELLED
-    return "; ".join([*spelled[:_SPELLED], *([f"and {rest} more"] if rest > 0 else [])])
+        rank_of_call.setdefault(describe_operation(operation), operation.task.rank)
+    texts = [f"rank {rank}: {call}" if len(rank_of_call) > 1 else call for call, rank in rank_of_call.items()]
+    hidden_count = len(texts) - _MOST_CALLS
+    return "; ".join([*texts[:_MOST_CALLS], *([f"and {hidden_count} more"] if hidden_count > 0 else [])])
 
 
-def _not_finalized(scheduler: Scheduler) -> Iterator[Problem]:
-    late = [task for task in scheduler.tasks if isinstance(task.initialized, ProgramPlace)]
-    open_ranks = [task.rank for task in late if not task.finalized]
+def _find_unfinalized(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield a finding on the ranks that called Init but not Finalize."""
+    initialized = [task for task in scheduler.tasks if isinstance(task.initialized, ProgramPlace)]
+    open_ranks = [task.rank for task in initialized if not task.finalized]
     if not open_ranks:
         return
     place = scheduler.tasks[open_ranks[0]].initialized

@@ -1,1 +1,1 @@
-"""What happens: who runs, how messages meet their receives, how collectives are answered, what it takes."""
+"""Run ranks, match messages with receives, compute collectives, model their time, isolate the ranks' modules."""

@@ -1,4 +1,4 @@
-"""A rank's output line by line, its sleep in modelled time, and its end by ``os._exit``."""
+"""Replace a rank's output, sleep and ``os._exit`` while the program runs."""
 
 from __future__ import annotations
 
@@ -16,46 +16,52 @@ from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 
 class RankOutput:
-    """A text stream that knows which rank writes and forwards complete lines."""
+    """A text stream that collects each rank's text and passes on complete lines.
 
-    def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], real: TextIO) -> None:
+    Args:
+        scheduler: the simulation, which knows the running rank.
+        emit: function that is called with (rank, line).
+        real: the process's own stream.
+    """
+
+    def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], original: TextIO) -> None:
         self._scheduler = scheduler
         self._emit = emit
-        self._real = real
+        self._real = original
         self._partial: dict[int, str] = {}
         self.encoding = "utf-8"
         self.errors = "replace"
 
     def write(self, text: str) -> int:
-        """Collect text of the running rank and forward completed lines."""
+        """Collect text of the running rank and pass on its complete lines."""
         if not text:
             return 0
         rank = self._scheduler.current.rank
         if "\n" not in text:
             self._partial[rank] = self._partial.get(rank, "") + text
             return len(text)
-        *lines, rest = (self._partial.pop(rank, "") + text).split("\n")
+        *lines, unfinished = (self._partial.pop(rank, "") + text).split("\n")
         for line in lines:
             self._emit(rank, line)
-        if rest:
-            self._partial[rank] = rest
+        if unfinished:
+            self._partial[rank] = unfinished
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write several pieces."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Do nothing: lines are forwarded when they are complete."""
+        """Do nothing: lines are passed on when they are complete."""
 
     def close_lines(self) -> None:
-        """Forward the text that has no line end."""
+        """Pass on the text of all ranks that has no line end."""
         for rank in sorted(self._partial):
             self._emit(rank, self._partial.pop(rank))
 
     def isatty(self) -> bool:
-        """Return False: the output of many ranks is no terminal."""
+        """Return False: the output of many ranks is not a terminal."""
         return False
 
     def writable(self) -> bool:
@@ -68,60 +74,60 @@ class RankOutput:
 
 
 @contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+def _replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute of a module inside a ``with`` block."""
-    real = getattr(module, name)
+    original = getattr(module, name)
     setattr(module, name, value)
     try:
         yield
     finally:
-        setattr(module, name, real)
+        setattr(module, name, original)
 
 
 @contextmanager
-def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Pass every rank's printed lines to ``emit(rank, line)``."""
+def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
+    """Pass every rank's printed lines to ``emit(rank, line)`` inside a ``with`` block."""
     stream = RankOutput(scheduler, emit, sys.stdout)
     try:
-        with _replaced(sys, "stdout", stream):
+        with _replace_attribute(sys, "stdout", stream):
             yield
     finally:
         stream.close_lines()
 
 
-def virtual_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Replace ``time.sleep``: it takes modelled time and lets the other ranks run."""
-    real = time.sleep
+def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
+    """Return a context in which ``time.sleep`` takes modelled time and lets the other ranks run."""
+    original = time.sleep
 
     def sleep(seconds: Any) -> None:
         if get_ident() != scheduler.thread:
-            return real(seconds)
+            return original(seconds)
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         task = scheduler.current
-        begin = task.clock
+        start = task.clock
         task.clock += seconds
         if scheduler.timeline is not None:
-            scheduler.timeline.call(task, "sleep", begin, sys._getframe(1))
+            scheduler.timeline.record_call(task, "sleep", start, sys._getframe(1))
         scheduler.yield_turn()
 
-    return _replaced(time, "sleep", sleep)
+    return _replace_attribute(time, "sleep", sleep)
 
 
-def own_end(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Replace ``os._exit``: a rank's call ends the simulation with a finding, but not the simulating process."""
-    real, process = os._exit, os.getpid()
+def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
+    """Return a context in which ``os._exit`` in a rank ends the simulation with a finding, not the process."""
+    original, process = os._exit, os.getpid()
 
-    def leave(status: int) -> NoReturn:
+    def end_simulation(status: int) -> NoReturn:
         if os.getpid() != process or get_ident() != scheduler.thread:
-            real(status)
+            original(status)
         task = scheduler.current
         place = replace(place_in_stack(task.rank, sys._getframe(1)), call="os._exit")
         text = (
             f"rank {task.rank} ends its process with os._exit({status}) at {place.where}: MPI was not finalized, so a "
-            "launcher ends the job, or the other ranks wait for ever"
+            "launcher ends the job, or the other ranks wait forever"
         )
         task.exit_code = status or 1
         scheduler.fail(Problem("exit", ERROR, text, (task.rank,), (place,)))
 
-    return _replaced(os, "_exit", leave)
+    return _replace_attribute(os, "_exit", end_simulation)

@@ -1,4 +1,4 @@
-"""Collective calls: every rank brings its arguments; when all have come they are compared and answered once."""
+"""Collective calls: collect the arguments of all ranks, compare them, and compute all results at once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import Site
 
-HISTORY = 200  # meetings kept in which not all ranks stood at the same line
+#: Number of recorded meetings in which ranks called from different lines.
+HISTORY = 200
 
 
 def _no_answer() -> None:
-    """Do nothing; the code object stands for calls that have no site yet."""
+    """Do nothing; calls that have no site yet use its code object."""
 
 
 _no_site: Site = (_no_answer.__code__, 0)
@@ -30,9 +31,10 @@ class CollectiveRule:
     """The rule of one collective: its arguments, its result and its cost.
 
     Attributes:
-        answer: gets all calls in rank order and sets each one's ``blocks``.
-        priced_as: the collective whose modelled time it takes.
-        flow: ``all`` waits for everybody, ``down`` for the root only, ``up`` lets all but the root go early.
+        answer: function that takes all calls in rank order and sets the ``blocks`` of each.
+        priced_as: name of the collective whose modelled time it takes.
+        flow: the ranks that must wait. ``all``: each waits for all; ``down``: each waits for the root; ``up``: the
+            root waits for all, others can continue at once.
     """
 
     answer: Callable[[list[CollectiveCall]], None]
@@ -45,11 +47,19 @@ class CollectiveCall:
     """One rank's call of a collective.
 
     Attributes:
-        send: the buffers or objects it brings, one or one per rank.
-        receive: the buffers it wants filled, in the order of ``blocks``; None for a lower-case call.
-        facts: what must be equal on all ranks, in the order in which differences are reported.
-        blocks: what it gets; None for nothing.
-        listed: a lower-case call returns the list of blocks, not the only one.
+        send: the buffers or objects to send: one, or one per rank.
+        receive: the buffers to fill, in the order of ``blocks``; None for a lower-case call.
+        facts: arguments that must be equal on all ranks, in the order in which differences are reported.
+        root: rank of the root, or -1.
+        op: the reduce operation, or None.
+        blocks: the received blocks; None if the call receives nothing.
+        listed: True if a lower-case call returns the list of blocks instead of the only block.
+        value: the result of a call without blocks; for neighbour exchanges the (rank, block number) of each source.
+        name: name of the call, such as "Bcast".
+        comm: the state of the communicator; ``rank`` is the rank in it, ``task`` the rank of the program.
+        waiter: the rank or `JointWait` that waits for it, or None.
+        relief: the `Relief` that completed it early, or None.
+        entered: modelled time of the call; ``end``: time at which the rank continues.
     """
 
     rule: CollectiveRule
@@ -69,31 +79,31 @@ class CollectiveCall:
     meeting: Meeting | None = None
     done: bool = False
     waiter: Any = None
-    relieved: Any = None
+    relief: Any = None
     entered: float = 0.0
     end: float = 0.0
 
     def nbytes(self) -> int:
-        """Return the bytes that this rank sends or receives, whichever is more."""
-        brought = sum(part.nbytes for part in self.send)
-        wanted = sum(part.nbytes for part in self.receive or ())
-        number: int = max(brought, wanted)
+        """Return the larger of the bytes that this rank sends and receives."""
+        sent = sum(block.nbytes for block in self.send)
+        received = sum(block.nbytes for block in self.receive or ())
+        number: int = max(sent, received)
         return number
 
-    def may_leave(self) -> bool:
-        """Return True if a library may let this rank continue before the others have called."""
+    def can_leave_early(self) -> bool:
+        """Return True if a library may let this rank continue before all other ranks have called."""
         flow = self.rule.flow
         return flow == "down" if self.rank == self.root else flow == "up"
 
-    def leave(self) -> None:
-        """Store the operands of this rank, so that it can continue before the others have called."""
-        self.send = [_private(part) for part in self.send]
+    def leave_early(self) -> None:
+        """Copy what this rank sends, so that the rank can continue before the others have called."""
+        self.send = [_copy_operand(part) for part in self.send]
         self.end = self.entered
         if self.rule.answer is _scatter:
-            self.blocks = [_kept(self.send[self.rank])]
+            self.blocks = [_copy_block(self.send[self.rank])]
 
     def take(self) -> Any:
-        """Write or return what it got, in the rank's own turn."""
+        """Fill the receive buffers, or return the received objects; runs when it is the rank's turn."""
         if self.end > self.task.clock:
             self.task.clock = self.end
         if self.blocks is None:
@@ -108,7 +118,7 @@ class CollectiveCall:
 
 
 class Meeting:
-    """One collective call of a communicator while its ranks arrive."""
+    """One collective operation of a communicator, with the calls of the ranks that arrived."""
 
     __slots__ = ("calls", "index", "missing")
 
@@ -124,31 +134,40 @@ class Meeting:
     def complete(self, scheduler: Any, shared: Any) -> None:
         """Compare the calls of all ranks, compute the results, set the times, and let all ranks continue."""
         calls = self.present()
-        problem = faults.compare(shared, self)
+        problem = faults.find_difference(shared, self)
         if problem is not None:
             scheduler.fail(problem)
         first = calls[0]
         if any(call.site != first.site for call in calls) and len(shared.history) < HISTORY:
             shared.history.append((self.index, [(call.name, call.site) for call in calls]))
         if first.receive is not None:
-            problem = faults.compare_blocks(shared, calls)
+            problem = faults.find_block_difference(shared, calls)
             if problem is not None:
                 scheduler.fail(problem)
             orders = {part.order for call in calls for part in (*call.send, *(call.receive or ()))}
             if {ROWS, COLUMNS} <= orders:
-                faults.note_collective_order(scheduler, calls)
+                faults.report_collective_order(scheduler, calls)
         first.rule.answer(calls)
         _set_times(scheduler, shared, calls)
         if scheduler.timeline is not None:
-            scheduler.timeline.meeting(shared, calls)
+            scheduler.timeline.record_collective(shared, calls)
         for call in calls:
-            if call.relieved is not None:
-                call.relieved.confirm_early(scheduler, call)
+            if call.relief is not None:
+                call.relief.confirm_early(scheduler, call)
             finish(scheduler, call)
 
 
 def join(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
-    """Add a rank's k-th call to the k-th meeting of its communicator."""
+    """Add a rank's call to the meeting of its number; complete the meeting if all ranks have arrived.
+
+    The k-th collective call of a rank on a communicator belongs to the k-th meeting.
+
+    Args:
+        end: the rank's end of the communicator.
+        call: the call.
+        name: name of the method, such as "Bcast".
+        site: code object and instruction of the call.
+    """
     shared, task, rank = end.shared, end.running(), end.rank
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
@@ -168,72 +187,73 @@ def join(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> Collecti
 
 
 def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
+    """Set the modelled time at which each rank continues after a collective."""
     rule = calls[0].rule
     nbytes = max(call.nbytes() for call in calls)
     seconds = collective_seconds(rule.priced_as, shared.ranks, nbytes, scheduler.machine)
-    last = max(call.entered for call in calls)
+    last_entered = max(call.entered for call in calls)
     root = calls[0].root
     for call in calls:
         if rule.flow == "down":
             call.end = max(call.entered, calls[root].entered) + seconds
         elif rule.flow == "up" and call.rank != root:
-            sent = sum(part.nbytes for part in call.send)
+            sent = sum(block.nbytes for block in call.send)
             call.end = call.entered + scheduler.link(shared.ranks, sent).seconds(sent)
         else:
-            call.end = last + seconds
+            call.end = last_entered + seconds
 
 
-# ---------------------------------------------------------------------- what each collective does
+# ---------------------------------------------------------------------- the answers of the rules
 
 
-def _kept(part: Any) -> Any:
-    """Return a copy of a block that stays unchanged when its sender continues."""
-    return part if isinstance(part, ObjectPayload) else part.copy()
+def _copy_block(block: Any) -> Any:
+    """Return a copy of a block; it does not change when the sender continues."""
+    return block if isinstance(block, ObjectPayload) else block.copy()
 
 
-def _private(part: Any) -> Any:
-    """Return a rank's operands, protected from its own later changes."""
-    if isinstance(part, ObjectPayload):
-        return part
-    return MessageBuffer(part.copy(), part.dtype, part.elements)
+def _copy_operand(operand: Any) -> Any:
+    """Return a copy of a buffer or object that a rank sends."""
+    if isinstance(operand, ObjectPayload):
+        return operand
+    return MessageBuffer(operand.copy(), operand.dtype, operand.elements)
 
 
 def _nothing(calls: list[CollectiveCall]) -> None:
-    """Leave the results of all ranks empty."""
+    """Return no results: a barrier moves no data."""
 
 
 def _broadcast(calls: list[CollectiveCall]) -> None:
-    block = _kept(calls[calls[0].root].send[0])
+    block = _copy_block(calls[calls[0].root].send[0])
     for call in calls:
         if call.rank != call.root:
             call.blocks = [block]
 
 
 def _gather(calls: list[CollectiveCall]) -> None:
-    blocks = [_kept(call.send[0]) for call in calls]
+    blocks = [_copy_block(call.send[0]) for call in calls]
     calls[calls[0].root].blocks = blocks
 
 
 def _all_gather(calls: list[CollectiveCall]) -> None:
-    blocks = [_kept(call.send[0]) for call in calls]
+    blocks = [_copy_block(call.send[0]) for call in calls]
     for call in calls:
         call.blocks = blocks
 
 
 def _scatter(calls: list[CollectiveCall]) -> None:
-    parts = calls[calls[0].root].send
-    for call, part in zip(calls, parts):
-        call.blocks = [_kept(part)]
+    blocks = calls[calls[0].root].send
+    for call, block in zip(calls, blocks):
+        call.blocks = [_copy_block(block)]
 
 
 def _all_to_all(calls: list[CollectiveCall]) -> None:
-    kept = [[_kept(part) for part in call.send] for call in calls]
+    copies = [[_copy_block(block) for block in call.send] for call in calls]
     for rank, call in enumerate(calls):
-        call.blocks = [row[rank] for row in kept]
+        call.blocks = [row[rank] for row in copies]
 
 
 def _prefixes(calls: list[CollectiveCall]) -> Iterator[Any]:
-    """Return the reductions of the operands up to each rank, in rank order, in new memory."""
+    """Yield, for each rank, the reduction of the operands of all ranks up to it, in new memory."""
     first, *others = calls
     if first.receive is None:
         return accumulate((call.send[0].load() for call in calls), first.op)
@@ -241,31 +261,35 @@ def _prefixes(calls: list[CollectiveCall]) -> Iterator[Any]:
     return accumulate(operands, first.op.combine)
 
 
-def _result(call: CollectiveCall, value: Any) -> Any:
+def _as_block(call: CollectiveCall, value: Any) -> Any:
+    """Return a reduced value as a block; a lower-case call gets an object."""
     return ObjectPayload(value) if call.receive is None else value
 
 
-def _total(calls: list[CollectiveCall]) -> Any:
-    """Return the reduction of all ranks' operands in rank order."""
+def _reduce_all(calls: list[CollectiveCall]) -> Any:
+    """Return the reduction of all ranks' operands, in rank order."""
     return deque(_prefixes(calls), maxlen=1).pop()
 
 
 def _reduce(calls: list[CollectiveCall]) -> None:
     root = calls[calls[0].root]
-    root.blocks = [_result(root, _total(calls))]
+    root.blocks = [_as_block(root, _reduce_all(calls))]
 
 
 def _all_reduce(calls: list[CollectiveCall]) -> None:
-    block = _result(calls[0], _total(calls))
+    block = _as_block(calls[0], _reduce_all(calls))
     for call in calls:
         call.blocks = [block]
 
 
 def _reduce_scatter(calls: list[CollectiveCall]) -> None:
-    total = _total(calls)
+    """Give each rank the next block of the reduced vector, as long as its receive buffer."""
+    total = _reduce_all(calls)
     wanted = sum(call.receive[0].elements for call in calls if call.receive)
     if wanted > len(total):
-        raise ValueError(f"the ranks want {many(wanted, 'element')} of a vector of {len(total)}")
+        raise ValueError(
+            f"the receive buffers have {many(wanted, 'element')}, but the vector has {len(total)}"
+        )
     start = 0
     for call in calls:
         count = call.receive[0].elements if call.receive else 0
@@ -275,21 +299,24 @@ def _reduce_scatter(calls: list[CollectiveCall]) -> None:
 
 def _scan(calls: list[CollectiveCall]) -> None:
     for call, value in zip(calls, _prefixes(calls)):
-        call.blocks = [_result(call, value)]
+        call.blocks = [_as_block(call, value)]
 
 
 def _exscan(calls: list[CollectiveCall]) -> None:
     values = _prefixes(calls)
     calls[0].blocks = [None]
     for call, value in zip(calls[1:], values):
-        call.blocks = [_result(call, value)]
+        call.blocks = [_as_block(call, value)]
 
 
 def _neighbours(calls: list[CollectiveCall]) -> None:
-    """Set each rank's blocks: those of its sources, which ``value`` lists as (rank, block number); else None."""
-    kept = [[_kept(part) for part in call.send] for call in calls]
+    """Set the blocks of each rank to the blocks of its neighbours; None for a missing neighbour.
+
+    ``call.value`` lists ``(rank, block number)`` for each source; a rank below 0 is missing.
+    """
+    copies = [[_copy_block(part) for part in call.send] for call in calls]
     for call in calls:
-        call.blocks = [kept[rank][part] if rank >= 0 else None for rank, part in call.value]
+        call.blocks = [copies[rank][part] if rank >= 0 else None for rank, part in call.value]
 
 
 RULES: dict[str, CollectiveRule] = {

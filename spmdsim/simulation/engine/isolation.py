@@ -1,8 +1,8 @@
-"""Each rank's own world inside one process: arguments, modules, random numbers, environment, folder.
+"""Give each rank its own process state: arguments, modules, random numbers, environment, folder.
 
-A rank of a real program is a process, so its modules' variables are its own. Here whatever can reach MPI
-(:mod:`spmdsim.simulation.engine.ownership`), the user's modules and ``random`` are loaded once per rank, and put in
-place whenever the rank's turn comes.
+In a real program each rank is a process with its own variables of modules. Here modules that can reach MPI
+(:mod:`spmdsim.simulation.engine.ownership`), the user's modules and ``random`` are loaded once per rank. They are
+exchanged whenever another rank runs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from spmdsim.errors import working_folder
-from spmdsim.simulation.engine.ownership import Ownership, Variables, find
+from spmdsim.simulation.engine.ownership import Ownership, Variables, find_module
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 
-_Ending = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_ExitFunction = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-class _RunningRanks(MutableMapping[Any, Any]):
-    """The environment variables of the running rank, found at each access because ranks change at every message."""
+class _RankEnvironment(MutableMapping[Any, Any]):
+    """The environment variables of the running rank, looked up at each access because ranks switch at every message."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -49,7 +49,7 @@ class _RunningRanks(MutableMapping[Any, Any]):
 
 
 class Process:
-    """The process state of each rank: folder, environment, exit functions.
+    """The process state of each rank: working folder, environment, exit functions.
 
     Args:
         size: number of ranks.
@@ -61,9 +61,9 @@ class Process:
         ]
         self._environment: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
         self.environments = [dict(self._environment) for _ in range(size)]
-        self._folders = [""] * size  # where a rank has gone to
-        self.moved = False  # some rank has gone somewhere
-        self._endings: list[list[_Ending]] = [[] for _ in range(size)]
+        self._folders = [""] * size  # working folder of each rank, once a rank has changed it
+        self.has_moved = False  # True if a rank has changed its working folder
+        self._exit_functions: list[list[_ExitFunction]] = [[] for _ in range(size)]
         self.rank = 0
 
     def move(self) -> None:
@@ -72,38 +72,39 @@ class Process:
 
     def end(self) -> None:
         """Call the exit functions of the running rank, the last one first."""
-        endings = self._endings[self.rank]
-        while endings:
-            function, args, kwargs = endings.pop()
+        functions = self._exit_functions[self.rank]
+        while functions:
+            function, args, kwargs = functions.pop()
             function(*args, **kwargs)
 
     @contextmanager
     def installed(self, own: Callable[[str], bool]) -> Iterator[None]:
-        """Replace functions of ``os`` and ``atexit`` inside a ``with`` block, and restore the process afterwards.
+        """Replace functions of ``os`` and ``atexit`` inside a ``with`` block; restore the process afterwards.
 
         Args:
-            own: whether a module is every rank's own; what shared ones do at the end is the process's.
+            own: predicate: does every rank have its own copy of a module? Exit functions of shared modules run when
+                the process ends.
         """
         self._chdir, register, unregister = os.chdir, atexit.register, atexit.unregister
         start = working_folder()
         for view in self._views:
-            view._data = _RunningRanks(self)
+            view._data = _RankEnvironment(self)
 
         def chdir(path: Any) -> None:
             self._chdir(path)
             self._folders = [folder or start for folder in self._folders]
-            self.moved = True
+            self.has_moved = True
             self._folders[self.rank] = os.getcwd()
 
         def own_register(func: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not own(sys._getframe(1).f_globals.get("__name__", "")):
                 return register(func, *args, **kwargs)
-            self._endings[self.rank].append((func, args, kwargs))
+            self._exit_functions[self.rank].append((func, args, kwargs))
             return func
 
         def own_unregister(func: Any, /) -> None:
-            kept = [ending for ending in self._endings[self.rank] if ending[0] != func]
-            self._endings[self.rank] = kept
+            others = [function for function in self._exit_functions[self.rank] if function[0] != func]
+            self._exit_functions[self.rank] = others
             unregister(func)
 
         os.chdir, atexit.register, atexit.unregister = chdir, own_register, own_unregister
@@ -111,18 +112,21 @@ class Process:
             yield
         finally:
             os.chdir, atexit.register, atexit.unregister = self._chdir, register, unregister
-            if self.moved:
+            if self.has_moved:
                 os.chdir(start)
             self._restore_environment()
 
     def _restore_environment(self) -> None:
+        """Restore the variables of ``os.environ``, and those that ranks set in the C environment."""
         for view in self._views:
             view._data = self._environment
-        for key in {key for one in self.environments for key in one.keys() ^ self._environment.keys()}:
+        for key in {
+            key for environment in self.environments for key in environment.keys() ^ self._environment.keys()
+        }:
             os.unsetenv(key) if key not in self._environment else os.putenv(key, self._environment[key])
-        for one in self.environments:
-            for key in one.keys() & self._environment.keys():
-                if one[key] != self._environment[key]:
+        for environment in self.environments:
+            for key in environment.keys() & self._environment.keys():
+                if environment[key] != self._environment[key]:
                     os.putenv(key, self._environment[key])
 
 
@@ -142,14 +146,14 @@ class RankWorld:
 
 
 class Isolation:
-    """A switch from one rank's process state to the next one's.
+    """A switch from one rank's process state to another rank's.
 
     Args:
         scheduler: the simulation.
         arguments: ``sys.argv`` of every rank.
-        folder: where the script stands, searched first for modules; None for a function.
-        draws_numbers: the program may use numpy's global random numbers, so each rank needs its own.
-        variables: of the function, or None for a script.
+        folder: folder of the script, searched first for modules; None for a function.
+        draws_numbers: True if the program may use numpy's global random numbers, so that each rank needs its own.
+        variables: the variables of the function, or None for a script.
     """
 
     def __init__(
@@ -171,27 +175,24 @@ class Isolation:
         self._home = "__main__" if variables is None else variables.program.__module__
         self._current: RankWorld | None = None
         self._names: set[str] = set()
-        self._loading = False  # the running rank has begun to load modules
+        self._loading = False  # True if the running rank has loaded modules since its turn began
         self._searching = False
-        self._replaced: dict[
-            str, Any
-        ] = {}  # modules that were loaded before, of which every rank gets its own
 
     def enter(self, task: Task) -> None:
-        """Put one rank's world in place."""
+        """Set the process state to a rank's."""
         rank = task.rank
         world, before, process = self.worlds[rank], self._current, self.process
         if world is before:
             return
         self._current, process.rank = world, rank
-        if process.moved:
+        if process.has_moved:
             process.move()
         sys.argv, modules = world.arguments, sys.modules
         modules["__main__"] = world.main
         if self._names and before is not None:
             self._exchange_modules(before, world)
         if self._variables is not None and self._variables.differ:
-            self._variables.put(rank)
+            self._variables.set_values(rank)
         numpy_random = modules.get("numpy.random") if self.draws_numbers else None
         if numpy_random is not None:
             if world.numpy_bits is None:
@@ -199,7 +200,7 @@ class Isolation:
             numpy_random.set_bit_generator(world.numpy_bits)
 
     def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
-        """Put one rank's modules in the place of another's."""
+        """Replace one rank's modules by another rank's."""
         modules = sys.modules
         if self._loading:
             before.modules = {name: modules[name] for name in self._names if name in modules}
@@ -212,14 +213,14 @@ class Isolation:
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module that every rank loads for itself; None if ranks share the module."""
+        """Return the spec of a module that every rank loads for itself; None if ranks share it."""
         if self._searching:
             return None
         self._searching = True
         try:
-            if name not in _OWN_STANDARD and not self._ownership.own(name):
+            if name not in _OWN_STANDARD and not self._ownership.is_own(name):
                 return None
-            spec = find(name, path, self)
+            spec = find_module(name, path, self)
         finally:
             self._searching = False
         if spec is None or isinstance(spec.loader, ExtensionFileLoader):
@@ -227,18 +228,18 @@ class Isolation:
         world = self._current
         if name in _OWN_STANDARD:
             if world is not None:
-                # Each rank draws other numbers, and the same ones in every run.
+                # Each rank draws different numbers, which are equal in every run.
                 words = "seed {} rank {}".format(*world.seed)
                 spec.loader = _Loader(spec.loader, after=lambda module: module.seed(words))  # type: ignore[assignment]
         elif spec.submodule_search_locations is not None and spec.loader is not None:
-            self._hand_shared_children_over(spec)
+            self._share_submodules(spec)
         self._names.add(name)
         self._loading = True
         self.draws_numbers |= may_draw_numbers(spec.origin)
         return spec
 
-    def _hand_shared_children_over(self, spec: Any) -> None:
-        """Make a package's submodules that are loaded only once attributes of every rank's package."""
+    def _share_submodules(self, spec: Any) -> None:
+        """Make submodules that ranks share attributes of every rank's own package."""
         prefix = spec.name + "."
         shared = {
             name.removeprefix(prefix): module
@@ -248,24 +249,24 @@ class Isolation:
         if shared:
             spec.loader = _Loader(spec.loader, before=lambda module: module.__dict__.update(shared))
 
-    # ------------------------------------------------------------------ what was loaded before
+    # ------------------------------------------------------------------ modules that are already loaded
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Isolate while the simulation runs, and restore the process afterwards."""
+        """Isolate ranks inside a ``with`` block, and restore the process afterwards."""
         main, arguments = sys.modules.get("__main__"), sys.argv
         numpy_random = sys.modules.get("numpy.random")
         bits = numpy_random.get_bit_generator() if numpy_random is not None else None
         path = list(sys.path)
         if self._folder is not None:
             sys.path.insert(0, self._folder)
-        replaced = self._take_out()
+        replaced = self._remove_loaded()
         if self._variables is not None:
             self._variables.replaced = replaced
         sys.meta_path.insert(0, self)
         self._scheduler.on_enter = self.enter
         try:
-            with self.process.installed(self._has):
+            with self.process.installed(self._is_own):
                 yield
         finally:
             sys.meta_path.remove(self)
@@ -281,36 +282,36 @@ class Isolation:
             if numpy_random is not None:
                 numpy_random.set_bit_generator(bits or numpy_random.MT19937())
 
-    def _has(self, name: str) -> bool:
+    def _is_own(self, name: str) -> bool:
         """Return True if every rank has its own copy of a module, such as the program itself."""
         return name == self._home or name in self._names
 
-    def _take_out(self) -> dict[str, Any]:
-        """Remove loaded modules of which every rank gets its own copy; return the removed ones by name.
+    def _remove_loaded(self) -> dict[str, Any]:
+        """Remove loaded modules that every rank loads for itself from ``sys.modules``; return them by name.
 
-        A script finds nothing of the user's loaded. A function may hold what was: it shares that, but for what can
-        reach MPI.
+        For a script all modules of the user are removed. A function may use loaded modules, so for a function only
+        modules that can reach MPI are removed.
         """
-        out = self._ownership.loaded(reaching=self._folder is None)
+        names = self._ownership.loaded_modules(reaching=self._folder is None)
         if self._folder is None:
-            out = [name for name in out if name != self._home]
+            names = [name for name in names if name != self._home]
         else:
-            shadowed = self._shadowed()
-            out += [name for name in sys.modules if name.partition(".")[0] in shadowed]
-        return {name: sys.modules.pop(name) for name in {*out, *_OWN_STANDARD} if name in sys.modules}
+            shadowed = self._shadowed_modules()
+            names += [name for name in sys.modules if name.partition(".")[0] in shadowed]
+        return {name: sys.modules.pop(name) for name in {*names, *_OWN_STANDARD} if name in sys.modules}
 
-    def _shadowed(self) -> set[str]:
-        """Return the loaded modules whose names the script finds in its own folder."""
+    def _shadowed_modules(self) -> set[str]:
+        """Return the loaded modules whose names the script would import from its own folder."""
         folder = os.path.join(str(self._folder), "")
         beside = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys()
-        specs = {name: self._ownership.look_again(name) for name in beside}
+        specs = {name: self._ownership.find_again(name) for name in beside}
         return {
             name for name, spec in specs.items() if spec is not None and str(spec.origin).startswith(folder)
         }
 
 
 class _Loader:
-    """A module loader that does something before or after another loader, and is otherwise equal to it."""
+    """A module loader that calls functions before and after another loader, and else behaves like it."""
 
     def __init__(self, loader: Any, before: _Step | None = None, after: _Step | None = None) -> None:
         self._loader, self._before, self._after = loader, before, after
@@ -323,7 +324,7 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        """Load the module, with what is to be done beside it."""
+        """Load the module, and call the functions before and after."""
         if self._before is not None:
             self._before(module)
         self._loader.exec_module(module)

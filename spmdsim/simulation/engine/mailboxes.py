@@ -1,6 +1,7 @@
-"""Messages, receives, how they find each other, and a rank's end of a communicator.
+"""Messages, receives, the mailboxes that match them, and a rank's end of a communicator.
 
-Each rank of a communicator has one mailbox. Order is MPI's: of several that fit, the one sent, or posted, first.
+Each rank of a communicator has one mailbox. The order is MPI's: of several messages that a receive accepts, the first
+sent one matches; of several receives that accept a message, the first posted one.
 """
 
 from __future__ import annotations
@@ -33,17 +34,23 @@ class Message:
     """One sent message.
 
     Attributes:
-        source: rank of the sender in the communicator; ``dest`` of the receiver.
+        comm: the state of the communicator.
+        task: the sender.
         payload: the buffer or object.
-        site: the call that sends it.
-        data: a private copy of the elements, once one was needed.
-        done: the sender may go on: it was received, or somebody else keeps the data.
-        relieved: it would have blocked for ever without a library's buffer.
-        next: the next message of the same source in the same mailbox.
-        tail: the last one, known to the first if there is more than one.
+        source: rank of the sender in the communicator; ``dest``: rank of the receiver.
+        name: name of the method that sends, such as "Send"; ``site``: its place in the program.
+        start: modelled time at which it starts to leave the sender; ``end``: time at which it has left.
+        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
+        done: True if the sender can continue: the message was received, or its data was copied.
+        number: position in the order of arrival at the mailbox.
+        data: a copy of the elements, or None if none was needed yet.
+        waiter: the rank or `JointWait` that waits for it, or None.
+        relief: the `Relief` that buffered it in a deadlock, or None.
+        next: the next message from this source in the mailbox.
+        tail: the last message of the chain, set on the first message if the chain has more than one.
     """
 
-    comm: Any  # what all ranks of the communicator share
+    comm: Any
     task: Task
     payload: Any
     source: int
@@ -58,12 +65,12 @@ class Message:
     number: int = 0
     data: Any = None
     waiter: Any = None
-    relieved: Any = None
+    relief: Any = None
     next: Any = None
     tail: Any = None
 
-    def keep(self) -> None:
-        """Copy the data, so that the sender may change its buffer."""
+    def copy_data(self) -> None:
+        """Copy the elements, so that the sender can change its buffer."""
         if self.data is None and self.payload.dtype is not OBJECT:
             self.data = self.payload.copy()
 
@@ -73,11 +80,12 @@ class Receive:
     """One posted receive.
 
     Attributes:
-        target: the buffer it writes to, or what stands for an object.
-        site: the call that receives.
-        message: the message it got, once matched.
-        direct: the data may be written at once, because the rank is blocked in this very call.
-        before: the buffer's contents when it was posted, to notice that the program changed them.
+        target: the buffer to fill, or OBJECT_TARGET.
+        name: name of the method that receives; ``site``: its place in the program.
+        direct: True if the data may be written at once, because the rank is blocked in this call.
+        posted: modelled time at which it was posted; ``end``: time at which it is complete.
+        message: the matched message, or None.
+        before: the contents of the buffer when it was posted, to detect that the program changed them.
     """
 
     comm: Any
@@ -97,14 +105,14 @@ class Receive:
     before: Any = None
     waiter: Any = None
 
-    def fits(self, source: int, tag: int) -> bool:
+    def accepts(self, source: int, tag: int) -> bool:
         """Return True if the receive accepts a message with this source and tag."""
         return self.source in (source, ANY_SOURCE) and self.tag in (tag, ANY_TAG)
 
 
 @dataclass(slots=True, eq=False)
 class Probing:
-    """A blocking probe: it waits for a message and leaves it in the mailbox."""
+    """A blocking probe, which waits for a message and leaves it in the mailbox."""
 
     comm: Any
     task: Task
@@ -117,52 +125,59 @@ class Probing:
     waiter: Any = None
 
 
-class WaitsTogether:
-    """A rank that waits for several operations: for all of them, or for any one."""
+class JointWait:
+    """The wait of a rank for several operations.
 
-    __slots__ = ("every", "left", "operations", "scheduler", "task")
+    Args:
+        scheduler: the simulation.
+        task: the rank.
+        operations: different operations, some of them incomplete.
+        every: True to wait for all of them, False to wait for any one.
+    """
+
+    __slots__ = ("every", "open_count", "operations", "scheduler", "task")
 
     def __init__(self, scheduler: Scheduler, task: Task, operations: list[Any], every: bool) -> None:
         self.scheduler = scheduler
         self.task = task
         self.operations = operations
         self.every = every
-        self.left = 0
+        self.open_count = 0
         for operation in operations:
             if not operation.done:
                 operation.waiter = self
-                self.left += 1
+                self.open_count += 1
 
-    def completed(self) -> None:
-        """Count one completed operation."""
-        self.left -= 1
-        if (self.left == 0) if self.every else (self.left >= 0):
+    def count_completed(self) -> None:
+        """Count a completed operation, and wake the rank if its wait is over."""
+        self.open_count -= 1
+        if (self.open_count == 0) if self.every else (self.open_count >= 0):
             if not self.every:
                 self.release()
             self.scheduler.wake(self.task)
 
     def release(self) -> None:
         """Stop observing the operations that are still open."""
-        self.left = 0
+        self.open_count = 0
         for operation in self.operations:
             if operation.waiter is self:
                 operation.waiter = None
 
 
 def finish(scheduler: Scheduler, operation: Any) -> None:
-    """Mark an operation complete and let the ranks that wait for it continue."""
+    """Mark an operation complete and wake the rank that waits for it."""
     operation.done = True
     waiter = operation.waiter
     if waiter is not None:
         operation.waiter = None
-        if type(waiter) is WaitsTogether:
-            waiter.completed()
+        if type(waiter) is JointWait:
+            waiter.count_completed()
         else:
             scheduler.wake(waiter)
 
 
 def wait_for(scheduler: Scheduler, operation: Any) -> None:
-    """Block the running rank until one operation is complete."""
+    """Block the running rank until an operation is complete."""
     if not operation.done:
         operation.waiter = operation.task
         scheduler.block(operation)
@@ -172,11 +187,12 @@ class Mailbox:
     """The messages that arrived at one rank and were not received, and its posted receives without a message.
 
     Attributes:
-        arrived: by source the first message, which leads to those after it.
+        arrived: the first message of each source; its ``next`` leads to the later ones.
         posted: nonblocking receives by (source, tag), in the order posted.
-        wild: nonblocking receives with a wildcard.
-        blocked: the receive the rank stands in, which is younger than all others.
+        wild: nonblocking receives with a wildcard, in the order posted.
+        blocked: the receive in which the rank is blocked, or None; it was posted after all others.
         probes: blocking probes.
+        count: number of receives and messages so far, to number the next one.
     """
 
     __slots__ = ("arrived", "blocked", "count", "posted", "probes", "wild")
@@ -192,7 +208,7 @@ class Mailbox:
     # ------------------------------------------------------------------ receives
 
     def post(self, receive: Receive) -> None:
-        """Let a receive wait here."""
+        """Add a receive that has no message yet."""
         self.count += 1
         receive.number = self.count
         if receive.direct:
@@ -202,19 +218,19 @@ class Mailbox:
         else:
             self.posted.setdefault((receive.source, receive.tag), deque()).append(receive)
 
-    def first_fit(self, source: int, tag: int) -> Receive | None:
-        """Return the first posted receive that accepts a source and tag, without removing it; None if there is none."""
+    def find_receive(self, source: int, tag: int) -> Receive | None:
+        """Return the first posted receive that accepts a source and tag, or None; do not remove it."""
         exact = self.posted.get((source, tag)) if self.posted else None
         for receive in self.wild:
-            if receive.fits(source, tag):
+            if receive.accepts(source, tag):
                 return exact[0] if exact and exact[0].number < receive.number else receive
         if exact:
             return exact[0]
         blocked = self.blocked
-        return blocked if blocked is not None and blocked.fits(source, tag) else None
+        return blocked if blocked is not None and blocked.accepts(source, tag) else None
 
-    def take_out(self, receive: Receive) -> None:
-        """Remove the receive that a message satisfies."""
+    def remove_receive(self, receive: Receive) -> None:
+        """Remove a receive because a message satisfies it."""
         if receive.direct:
             self.blocked = None
         elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
@@ -227,7 +243,7 @@ class Mailbox:
                 del self.posted[key]
 
     def withdraw(self, receive: Receive) -> bool:
-        """Take a nonblocking receive out that has not matched; False if it is not here."""
+        """Remove a nonblocking receive without a message; return False if the mailbox does not have it."""
         if receive in self.wild:
             self.wild.remove(receive)
             return True
@@ -243,7 +259,7 @@ class Mailbox:
     # ------------------------------------------------------------------ messages
 
     def put(self, message: Message) -> None:
-        """Let a message wait here."""
+        """Append a message to those of its source."""
         self.count += 1
         message.number = self.count
         first = self.arrived.get(message.source)
@@ -254,16 +270,19 @@ class Mailbox:
             first.tail = message
 
     def find(self, source: int, tag: int, random: Any = None) -> Message | None:
-        """Return the message that a receive would get now, without removing it.
+        """Return the message that a receive would match now, or None; do not remove it.
 
         Args:
             source: rank or ANY_SOURCE.
             tag: number or ANY_TAG.
-            random: draws among the sources when several could be first; None takes the one sent first.
+            random: generator that draws one of the sources if several could be first; None takes the first message
+                sent.
         """
         if source != ANY_SOURCE:
-            return _first(self.arrived.get(source), tag)
-        candidates = [message for one in self.arrived.values() if (message := _first(one, tag)) is not None]
+            return _first_with_tag(self.arrived.get(source), tag)
+        candidates = [
+            message for first in self.arrived.values() if (message := _first_with_tag(first, tag)) is not None
+        ]
         if not candidates:
             return None
         if random is not None:
@@ -279,7 +298,7 @@ class Mailbox:
         return message
 
     def remove(self, message: Message) -> None:
-        """Take a message out."""
+        """Remove a message from the chain of its source."""
         first = self.arrived[message.source]
         later = message.next
         if first is message:
@@ -298,7 +317,7 @@ class Mailbox:
         message.next = message.tail = None
 
     def put_back(self, message: Message) -> None:
-        """Let a message that was taken out be the first of its source."""
+        """Insert a removed message as the first one of its source."""
         later = self.arrived.get(message.source)
         if later is not None:
             message.next, message.tail, later.tail = later, later.tail or later, None
@@ -311,14 +330,14 @@ class Mailbox:
 
 
 def _chain(message: Message | None) -> Iterator[Message]:
-    """Yield a message and the messages that its source sent after it."""
+    """Yield a message and all later messages of its source."""
     while message is not None:
         yield message
         message = message.next
 
 
-def _first(message: Message | None, tag: int) -> Message | None:
-    """Return the first message of a chain that has a tag."""
+def _first_with_tag(message: Message | None, tag: int) -> Message | None:
+    """Return the first message of a chain that has a tag, or None."""
     while message is not None and tag not in (message.tag, ANY_TAG):
         message = message.next
     return message
@@ -326,7 +345,7 @@ def _first(message: Message | None, tag: int) -> Message | None:
 
 try:
     import greenlet
-except ImportError:  # said in one line when a simulation begins
+except ImportError:  # ``load_greenlet`` reports it when a simulation starts
     getcurrent: Any = None
 else:
     getcurrent = greenlet.getcurrent
@@ -336,11 +355,11 @@ class Endpoint:
     """A rank's end of a communicator.
 
     Attributes:
-        shared: what all ranks of the communicator share.
-        rank: the rank in it.
-        task: the rank of the whole program.
+        shared: the state that all ranks of the communicator share.
+        rank: the rank in the communicator.
+        task: the rank of the program.
         scheduler: the simulation.
-        box: its mailbox, and ``boxes`` those of all ranks.
+        box: the rank's mailbox; ``boxes``: the mailboxes of all ranks.
     """
 
     __slots__ = ("box", "boxes", "rank", "scheduler", "shared", "size", "task")
@@ -352,23 +371,27 @@ class Endpoint:
         self.box = shared.boxes[rank]
 
     def running(self) -> Task:
-        """Return the task of the rank. Raise an error if another rank or another thread runs."""
+        """Return the task of the rank; raise an error if another rank or another thread runs."""
         task = self.task
         if task.greenlet is not getcurrent():
-            self._check()
+            self._check_running()
         return task
 
-    def _check(self) -> None:
+    def _check_running(self) -> None:
+        """End the run if the caller is another thread, or another rank."""
         if get_ident() != self.scheduler.thread:
             self.scheduler.refuse_thread(self.task, sys._getframe(1))
         if self.task is not self.scheduler.current:
-            self._strange()
+            self._fail_foreign_handle()
 
-    def _strange(self) -> NoReturn:
-        runs, task = self.scheduler.current, self.task
-        place = place_in_stack(runs.rank, sys._getframe(1))
+    def _fail_foreign_handle(self) -> NoReturn:
+        """End the run, because a rank uses the handle of another rank."""
+        running_task, task = self.scheduler.current, self.task
+        place = place_in_stack(running_task.rank, sys._getframe(1))
         text = (
-            f"rank {runs.rank} uses rank {task.rank}'s handle of {self.shared.name} in {place}: it was kept in "
-            "something that virtual ranks share, as a function's variables; in a real run each rank has its own"
+            f"rank {running_task.rank} uses rank {task.rank}'s handle of {self.shared.name} in {place}: the handle is in "
+            "a variable that virtual ranks share; in a real run each rank has its own variable"
         )
-        self.scheduler.fail(Problem("shared_communicator", ERROR, text, (runs.rank, task.rank), (place,)))
+        self.scheduler.fail(
+            Problem("shared_communicator", ERROR, text, (running_task.rank, task.rank), (place,))
+        )

@@ -1,14 +1,18 @@
-"""Which modules every rank has for itself: all that are no part of Python and can reach MPI.
+"""Decide which modules every rank loads for itself: modules that do not belong to Python and can reach MPI.
 
-A rank of a real program is a process, so what a module computed from its rank, kept in a cache or took as a default
-argument is that rank's own. A package belongs to the ranks if it is the user's (outside of the folders that packages
-are installed into), or if it, or something it imports, names mpi4py. It then does so as a whole, because any of its
-modules may hold what the others found out. Shared are the standard library, extension modules (they cannot be loaded
-twice), and installed packages that never come to MPI: loading numpy once per rank would cost more than the program.
+In a real program each rank is a process. What a module computes from its rank, stores in a cache or takes as a
+default argument belongs to that rank. So every rank has its own copy of
 
-A function's variables are shared, as it was defined once. But what they hold of mpi4py, and of modules of which every
-rank has its own, is every rank's own here too: ``from lib import total`` before the simulation is the rank's
-``total`` in it.
+- the user's packages, which are outside of the folders of installed packages;
+- packages that name mpi4py, or that import a package which names it.
+
+The rule holds for whole packages, because a module may store what another module of its package computed.
+Ranks share the standard library, extension modules (Python cannot load them twice), and installed packages that never
+reach MPI: loading numpy once per rank would take longer than the program.
+
+Ranks share a function's variables, because the function was defined once. If the value of a variable comes from
+mpi4py or from a module that every rank owns, each rank sees its own value: ``from lib import total`` before the
+simulation becomes the rank's ``total`` in it.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from typing import Any
 from spmdsim.errors import InputError
 from spmdsim.simulation.engine.scheduler import Task
 
-# Large, in part not loadable twice, and known to hold no communicator though some of them mention mpi4py.
+#: Shared packages: large, in part impossible to load twice. They store no communicator, although some name mpi4py.
 _SHARED = frozenset(
     [
         "mpi4py",
@@ -42,12 +46,13 @@ _SHARED = frozenset(
         "jax",
         "jaxlib",
         "tensorflow",
-        # No program imports the script that builds a package. Installed packages that name one reach no module of the user's,
-        # though a setup.py lies beside the program.
+        # A program does not import its build script. If an installed package names "setup", it does not mean the
+        # setup.py in the user's folder.
         "setup",
     ]
 )
-_SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")  # what runs the ranks and judges them
+#: Packages that run the ranks and judge them, and so are shared.
+_SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")
 _SIMULATORS = tuple(f"{name}." for name in _SIMULATOR)
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:^|[\\/])(?:site|dist)-packages(?:[\\/]|$)")
@@ -57,79 +62,90 @@ _IMPORTS = re.compile(
 _IMPORT_CALLS = re.compile(rb"(?:import_module|__import__)\(\s*['\"](\w+)")
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 _MPI_NAME = re.compile(r"mpi4py(?:\.\w*)*|(?s:.*)\b(?:import|from)\s+mpi4py\b(?s:.*)")
-_scanned: dict[tuple[str, ...], tuple[bool, frozenset[str]]] = {}  # installed packages do not change
-_files: dict[str, tuple[int, int, bool, frozenset[str]]] = {}  # others': time and size, and what is in them
-_loaded: dict[str, tuple[ModuleSpec | None, bool, bool]] = {}  # of a loaded package: own, reaches MPI
+#: Installed packages by their locations: do they name mpi4py, and which names do they import? They do not change.
+_scanned: dict[tuple[str, ...], tuple[bool, frozenset[str]]] = {}
+#: Files by path: modification time, size, and the two facts of `_scanned`.
+_files: dict[str, tuple[int, int, bool, frozenset[str]]] = {}
+#: Loaded packages by name: the spec, is each rank's own, can reach MPI.
+_loaded_packages: dict[str, tuple[ModuleSpec | None, bool, bool]] = {}
 
 
-def find(name: str, path: Any, but: Any) -> ModuleSpec | None:
-    """Find the spec of a module with all finders but one, and without setuptools' finder for distutils.
+def find_module(name: str, path: Any, skipped: Any) -> ModuleSpec | None:
+    """Find the spec of a module with all finders except ``skipped``; return None if they find none.
 
-    That one loads setuptools to answer.
+    The finder of setuptools for distutils is skipped, too, because it loads setuptools.
     """
     for finder in sys.meta_path:
-        look = getattr(finder, "find_spec", None)
-        if finder is not but and look is not None and type(finder).__module__ != "_distutils_hack":
-            spec: ModuleSpec | None = look(name, path)
+        find_spec = getattr(finder, "find_spec", None)
+        if finder is not skipped and find_spec is not None and type(finder).__module__ != "_distutils_hack":
+            spec: ModuleSpec | None = find_spec(name, path)
             if spec is not None:
                 return spec
     return None
 
 
 class Ownership:
-    """A record for one simulation of the modules that every rank has for itself and those that ranks share.
+    """A decision, for each package, if every rank has its own copy or if ranks share it; valid for one simulation.
 
     Args:
-        finder: the finder that asks, which is not asked itself.
+        finder: the finder that asks; searches skip it.
     """
 
     def __init__(self, finder: Any) -> None:
         self._finder = finder
         self._specs: dict[str, ModuleSpec | None] = {}
-        self._own: dict[str, bool] = {}
-        self._clean: set[str] = set()  # what never comes to MPI
+        self._is_own: dict[str, bool] = {}
+        self._clean: set[str] = set()  # packages that cannot reach MPI
 
-    def own(self, name: str) -> bool:
+    def is_own(self, name: str) -> bool:
         """Return True if every rank has its own copy of a module."""
         top = name.partition(".")[0]
         if name in _SIMULATOR or name.startswith(_SIMULATORS):
             return False
-        if top not in self._own:
-            self._own[top] = self._users(top) or self._reaches_mpi(top)
-        return self._own[top]
+        if top not in self._is_own:
+            self._is_own[top] = self._is_users(top) or self._reaches_mpi(top)
+        return self._is_own[top]
 
-    def look_again(self, top: str) -> ModuleSpec | None:
-        """Find the location of a package anew, whatever is loaded under its name."""
-        self._own.pop(top, None)
+    def find_again(self, top: str) -> ModuleSpec | None:
+        """Search for a package again, even if another module is loaded under its name."""
+        self._is_own.pop(top, None)
         self._specs.pop(top, None)
         return self._spec(top)
 
-    def loaded(self, reaching: bool) -> list[str]:
-        """Return the loaded modules that every rank has for itself, or only those whose package can reach MPI."""
-        modules = list(sys.modules)
-        tops = {top for name in modules if self._loaded(top := name.partition(".")[0])[reaching]}
-        return [name for name in modules if name.partition(".")[0] in tops and self.own(name)]
+    def loaded_modules(self, reaching: bool) -> list[str]:
+        """Return the names of the loaded modules that are each rank's own.
 
-    def _loaded(self, top: str) -> tuple[bool, bool]:
+        ``reaching`` selects only modules of packages that can reach MPI.
+        """
+        modules = list(sys.modules)
+        tops = {top for name in modules if self._loaded_facts(top := name.partition(".")[0])[reaching]}
+        return [name for name in modules if name.partition(".")[0] in tops and self.is_own(name)]
+
+    def _loaded_facts(self, top: str) -> tuple[bool, bool]:
+        """Return if a loaded package is each rank's own, and if it is and can also reach MPI."""
         spec = getattr(sys.modules.get(top), "__spec__", None)
-        facts = _loaded.get(top)
+        facts = _loaded_packages.get(top)
         if facts is None or facts[0] is not spec:
             self._specs[top] = spec
-            facts = _loaded[top] = (spec, self.own(top), self.own(top) and self._reaches_mpi(top))
-        self._own[top] = facts[1]
+            facts = _loaded_packages[top] = (
+                spec,
+                self.is_own(top),
+                self.is_own(top) and self._reaches_mpi(top),
+            )
+        self._is_own[top] = facts[1]
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Return True if a package or one of its imports names mpi4py, or if it imports a module of the user's."""
+        """Return True if a package, or a package that it imports, names mpi4py or imports a module of the user."""
         seen, waiting = {top}, [top]
         while waiting:
             name = waiting.pop()
-            if name in self._clean or self._python(name):
+            if name in self._clean or self._is_python(name):
                 continue
-            # What is shared cannot hold a module of which there are many.
-            if name != top and self._users(name):
+            # A shared package cannot use a module that has a copy for each rank.
+            if name != top and self._is_users(name):
                 return True
-            names_mpi, imports = _scan(_places(self._spec(name)))
+            names_mpi, imports = _scan_package(_locations(self._spec(name)))
             if names_mpi:
                 return True
             waiting += imports - seen
@@ -138,14 +154,15 @@ class Ownership:
         return False
 
     def _spec(self, top: str) -> ModuleSpec | None:
+        """Return the spec of a package, or None if it is not installed."""
         if top not in self._specs:
             try:
-                self._specs[top] = find(top, None, self._finder)
-            except (ImportError, ValueError, AttributeError):  # another's finder, asked for what it dislikes
+                self._specs[top] = find_module(top, None, self._finder)
+            except (ImportError, ValueError, AttributeError):  # raised by finders of other packages
                 self._specs[top] = None
         return self._specs[top]
 
-    def _python(self, top: str) -> bool:
+    def _is_python(self, top: str) -> bool:
         """Return True if a name belongs to Python, to a shared package, or to no module."""
         if top in _SHARED or top in sys.builtin_module_names:
             return True
@@ -153,18 +170,18 @@ class Ownership:
         if spec is None or spec.origin in ("built-in", "frozen"):
             return True
         return top in sys.stdlib_module_names and all(
-            os.path.realpath(place).startswith(_STANDARD) and not _INSTALLED.search(place)
-            for place in _places(spec)
+            os.path.realpath(location).startswith(_STANDARD) and not _INSTALLED.search(location)
+            for location in _locations(spec)
         )
 
-    def _users(self, top: str) -> bool:
-        """Return True if a package is the user's own: not in a folder of installed packages."""
-        if self._python(top):
+    def _is_users(self, top: str) -> bool:
+        """Return True if a package is the user's: it is outside of the folders of installed packages."""
+        if self._is_python(top):
             return False
-        return not all(_is_installed(place) for place in _places(self._spec(top)))
+        return not all(_is_installed(location) for location in _locations(self._spec(top)))
 
 
-def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
+def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
     """Return the folders of a package, or the file of a module."""
     if spec is None:
         return ()
@@ -173,9 +190,9 @@ def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
     return (spec.origin,) if spec.origin and spec.has_location else ()
 
 
-def _is_installed(place: str) -> bool:
-    """Return True for files in site-packages or beside the metadata that ``pip --target`` writes."""
-    folder = os.path.dirname(place)
+def _is_installed(location: str) -> bool:
+    """Return True for files in site-packages, or beside the metadata that ``pip --target`` writes."""
+    folder = os.path.dirname(location)
     if _INSTALLED.search(folder):
         return True
     try:
@@ -184,46 +201,48 @@ def _is_installed(place: str) -> bool:
         return False
 
 
-def _scan(places: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
-    """Return whether a package's files name mpi4py, and the top-level names that they import."""
-    scanned = _scanned.get(places)
+def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
+    """Return if any file of a package names mpi4py, and the top-level names that its files import."""
+    scanned = _scanned.get(locations)
     if scanned is not None:
         return scanned
-    facts = [fact for place in places for fact in _facts(place)]
+    facts = [fact for location in locations for fact in _scan_location(location)]
     result = any(names for names, _ in facts), frozenset().union(*(imports for _, imports in facts))
-    if places and all(_INSTALLED.search(place) for place in places):
-        _scanned[places] = result
+    if locations and all(_INSTALLED.search(location) for location in locations):
+        _scanned[locations] = result
     return result
 
 
-def _facts(place: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """Yield for each Python file, in folders and archives, if it names mpi4py, and its top-level imports."""
-    if os.path.isdir(place):
-        for folder, _, files in os.walk(place):
-            if not folder.endswith("__pycache__"):  # says again what the sources beside it say
-                yield from (_file(os.path.join(folder, f)) for f in files if f.endswith((".py", ".pyc")))
-    elif os.path.isfile(place):
-        yield _file(place)
+def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
+    """Yield the facts of each Python file in a folder, a file or an archive; see ``_scan_source``."""
+    if os.path.isdir(location):
+        for folder, _, files in os.walk(location):
+            if not folder.endswith("__pycache__"):  # its files repeat the sources
+                yield from (_scan_file(os.path.join(folder, f)) for f in files if f.endswith((".py", ".pyc")))
+    elif os.path.isfile(location):
+        yield _scan_file(location)
     else:
-        yield from map(_look_into, _archived(place))
+        yield from map(_scan_source, _read_archive(location))
 
 
-def _file(path: str) -> tuple[bool, frozenset[str]]:
+def _scan_file(path: str) -> tuple[bool, frozenset[str]]:
+    """Return the facts of a file, from a cache if time and size did not change; see ``_scan_source``."""
     try:
         status = os.stat(path)
         facts = _files.get(path)
         if facts is not None and facts[:2] == (status.st_mtime_ns, status.st_size):
             return facts[2:]
         with open(path, "rb") as stream:
-            looked = _look_into(stream.read())
+            scan = _scan_source(stream.read())
     except OSError:
         return False, frozenset()
-    _files[path] = (status.st_mtime_ns, status.st_size, *looked)
-    return looked
+    _files[path] = (status.st_mtime_ns, status.st_size, *scan)
+    return scan
 
 
-def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:
-    called = b"import_module" in source or b"__import__" in source  # looked for faster than by the expression
+def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
+    """Return if a source names mpi4py, and the top-level names that it imports."""
+    called = b"import_module" in source or b"__import__" in source  # faster than the regular expression
     imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if called else ())
     for package, modules in _IMPORTS.findall(
         b"\n".join(line for line in source.split(b"\n") if b"import" in line)
@@ -233,20 +252,20 @@ def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:
     return _names_mpi(source), frozenset(name.decode() for name in imports if _NAME.fullmatch(name))
 
 
-def _archived(place: str) -> Iterator[bytes]:
-    """Yield the contents of a package's or module's Python files inside a zip archive."""
-    archive = os.path.dirname(place)
+def _read_archive(location: str) -> Iterator[bytes]:
+    """Yield the contents of the Python files of a package or module inside a zip archive."""
+    archive = os.path.dirname(location)
     while not os.path.isfile(archive):
-        archive, last = os.path.split(archive)
-        if not last:
+        archive, tail = os.path.split(archive)
+        if not tail:
             return
     if not zipfile.is_zipfile(archive):
         return
-    start = os.path.relpath(place, archive).replace(os.sep, "/")
-    with zipfile.ZipFile(archive) as opened:
-        for name in opened.namelist():
+    start = os.path.relpath(location, archive).replace(os.sep, "/")
+    with zipfile.ZipFile(archive) as describe_contents:
+        for name in describe_contents.namelist():
             if name.startswith(start) and name.endswith((".py", ".pyc")):
-                yield opened.read(name)
+                yield describe_contents.read(name)
 
 
 def _names_mpi(source: bytes) -> bool:
@@ -255,13 +274,14 @@ def _names_mpi(source: bytes) -> bool:
         return False
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # compiled, or of another Python: the name is all we have
+    except (SyntaxError, ValueError):  # a compiled file, or one of another Python version
         return True
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return any(_is_mpi_import(node) for node in ast.walk(tree) if id(node) not in texts)
 
 
 def _is_mpi_import(node: ast.AST) -> bool:
+    """Return True for an import of mpi4py, and for a text that is its name or has an import of it."""
     if isinstance(node, ast.Import):
         return any(alias.name.partition(".")[0] == "mpi4py" for alias in node.names)
     if isinstance(node, ast.ImportFrom):
@@ -274,39 +294,42 @@ def _is_mpi_import(node: ast.AST) -> bool:
 
 
 class Variables:
-    """The global variables, closure and default arguments of a function.
+    """The global variables, closure and default arguments of a function, with the values of each rank.
 
     Args:
         program: the function.
         real: the mpi4py.MPI that was loaded before the simulation, or None.
-        virtual: the one of the simulation.
+        virtual: the mpi4py.MPI of the simulation.
     """
 
     def __init__(self, program: types.FunctionType, real: Any, virtual: Any) -> None:
         self.program = program
-        self.replaced: dict[str, Any] = {}  # modules loaded before, of which every rank has its own
+        self.replaced: dict[str, Any] = {}  # modules loaded before the simulation that each rank loads again
         self._real, self._virtual = real, virtual
-        self._kept = dict(program.__globals__), [_contents(cell) for cell in program.__closure__ or ()]
-        self._of_ranks: dict[int, tuple[dict[str, Any], dict[int, Any]]] = {}
-        self.differ = False  # some rank's are others than those of the process
+        self._originals = (
+            dict(program.__globals__),
+            [_cell_contents(cell) for cell in program.__closure__ or ()],
+        )
+        self._values_of_rank: dict[int, tuple[dict[str, Any], dict[int, Any]]] = {}
+        self.differ = False  # True if a rank has a value that differs from the process's
 
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
-        """Call the function with the values of the running rank.
+        """Call the function with the variables and default arguments of a rank.
 
         Raises:
-            InputError: the function uses a communicator of the real MPI.
+            InputError: If the function uses a communicator of the real MPI.
         """
-        program, (variables, contents) = self.program, self._kept
-        cells = dict(enumerate(contents))
+        program, (variables, describe_contents) = self.program, self._originals
+        cells = dict(enumerate(describe_contents))
         names = program.__code__.co_freevars
-        own = self._own(task, variables), self._own(task, cells, dict(enumerate(names)))
-        self._of_ranks[task.rank] = own
-        self.differ |= any(own)
+        rank_values = self._own_values(task, variables), self._own_values(task, cells, dict(enumerate(names)))
+        self._values_of_rank[task.rank] = rank_values
+        self.differ |= any(rank_values)
         defaults = dict(enumerate(program.__defaults__ or ()))
-        named = program.__kwdefaults__ or {}
+        keyword_defaults = program.__kwdefaults__ or {}
         start = program.__code__.co_argcount - len(defaults)
-        places = {i: program.__code__.co_varnames[start + i] for i in defaults}
-        defaults |= self._own(task, defaults, places)
+        default_names = {i: program.__code__.co_varnames[start + i] for i in defaults}
+        defaults |= self._own_values(task, defaults, default_names)
         body = types.FunctionType(
             program.__code__,
             program.__globals__,
@@ -314,71 +337,86 @@ class Variables:
             tuple(defaults.values()),
             program.__closure__,
         )
-        body.__kwdefaults__ = named | self._own(task, named, {name: name for name in named})
-        self.put(task.rank)
+        body.__kwdefaults__ = keyword_defaults | self._own_values(
+            task, keyword_defaults, {name: name for name in keyword_defaults}
+        )
+        self.set_values(task.rank)
         return body(*arguments)
 
-    def put(self, rank: int) -> None:
-        """Let the variables hold what they hold on a rank."""
-        variables, cells = self._of_ranks.get(rank, ({}, {}))
+    def set_values(self, rank: int) -> None:
+        """Set the variables to the values of a rank."""
+        variables, cells = self._values_of_rank.get(rank, ({}, {}))
         self.program.__globals__.update(variables)
         for i, value in cells.items():
             self.program.__closure__[i].cell_contents = value  # type: ignore[index]
 
     def restore(self) -> None:
-        """Let the variables hold again what they held before."""
-        variables, contents = self._kept
-        for own, cells in self._of_ranks.values():
-            self.program.__globals__.update({name: variables[name] for name in own})
+        """Set the variables to the values that they had before the simulation."""
+        variables, describe_contents = self._originals
+        for rank_variables, cells in self._values_of_rank.values():
+            self.program.__globals__.update({name: variables[name] for name in rank_variables})
             for i in cells:
-                self.program.__closure__[i].cell_contents = contents[i]  # type: ignore[index]
+                self.program.__closure__[i].cell_contents = describe_contents[i]  # type: ignore[index]
 
-    def _own(self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None) -> dict[Any, Any]:
-        """Return the values that differ on this rank. Variables that the function does not name may be missing."""
+    def _own_values(
+        self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None
+    ) -> dict[Any, Any]:
+        """Return the values that differ on a rank, by key.
+
+        Args:
+            task: the rank.
+            values: values of the process by key.
+            names: names of the variables by key, for errors; None if the keys are the names of global variables.
+                Global variables that the function does not use are not checked.
+        """
         used = self.program.__code__.co_names
         own = {
-            key: self._value(task, value, names[key] if names else key, names is not None or key in used)
+            key: self._own_value(task, value, names[key] if names else key, names is not None or key in used)
             for key, value in values.items()
         }
         return {key: value for key, value in own.items() if value is not None}
 
-    def _value(self, task: Task, value: Any, name: str, used: bool) -> Any:
-        """Return a value's counterpart on this rank, or None if ranks share the value."""
+    def _own_value(self, task: Task, value: Any, name: str, used: bool) -> Any:
+        """Return the value of a variable on a rank, or None if ranks share the value."""
         real = self._real
         if real is not None and value is real:
             return self._virtual
         if real is None or not isinstance(value, real.Comm):
-            return self._of_module(value)
+            return self._own_module_value(value)
         if value in (real.COMM_WORLD, real.COMM_SELF):
-            return task.world if value == real.COMM_WORLD else task.own
+            return task.world if value == real.COMM_WORLD else task.self_comm
         if used:
             raise InputError(
-                f"the function uses {name!r}, a communicator of the real MPI that virtual ranks are not in: "
-                "make it inside the function, from the virtual MPI.COMM_WORLD"
+                f"{name!r}, which the function uses, must not be a communicator of the real MPI; "
+                "create it inside the function from MPI.COMM_WORLD"
             )
         return None
 
-    def _of_module(self, value: Any) -> Any:
+    def _own_module_value(self, value: Any) -> Any:
         """Return this rank's copy of a module, or of a function or class of a module; None if ranks share it."""
         if isinstance(value, types.ModuleType):
             name: str = value.__name__
             return import_module(name) if value is self.replaced.get(name) else None
-        home, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        if not isinstance(home, str) or home not in self.replaced or not isinstance(path, str):
+        module_name, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if not isinstance(module_name, str) or module_name not in self.replaced or not isinstance(path, str):
             return None
         return (
-            _attribute(import_module(home), path) if _attribute(self.replaced[home], path) is value else None
+            _attribute(import_module(module_name), path)
+            if _attribute(self.replaced[module_name], path) is value
+            else None
         )
 
 
-def _contents(cell: Any) -> Any:
+def _cell_contents(cell: Any) -> Any:
+    """Return the contents of a closure cell, or None if it is not set."""
     try:
         return cell.cell_contents
-    except ValueError:  # not set yet
+    except ValueError:
         return None
 
 
 def _attribute(value: Any, path: str) -> Any:
+    """Return the attribute at a dotted path, or None."""
     for name in path.split("."):
         value = getattr(value, name, None)
     return value

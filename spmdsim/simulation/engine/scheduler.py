@@ -1,7 +1,7 @@
-"""Who runs next: one greenlet per rank, a queue of ranks that can go on, and what happens when none can.
+"""Run the ranks: one greenlet per rank, a queue of ranks that can continue, and a callback if none can.
 
-Everything is in one thread, so a run is deterministic: a rank runs until it has to wait, then the rank that
-became ready first runs. With a seed the next rank is drawn at random instead, which is another legal order.
+All ranks share one thread, so a run is deterministic: a rank runs until it has to wait, then the rank that
+became ready first runs. With a seed the next rank is drawn at random, which is another legal order.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ if TYPE_CHECKING:
     from spmdsim.simulation.engine.timing import Timeline
     from spmdsim.simulation.findings.problems import Site
 
-LOOKS_BEFORE_RELIEF = 50
-LOOKS_BEFORE_GIVING_UP = 10_000  # of every rank, and
-POLLS_BEFORE_GIVING_UP = 500_000  # of all together: a long loop with a test in it is no deadlock
-FLOOD = 500  # messages to one rank, sent without ever waiting, that no program should rely on
-STUBBORN = 100  # a rank that catches being ended this often is left where it stands
-_stubborn: list[Any] = []  # kept, because collecting such a greenlet would tell it once more
+#: Polls per rank after which buffered sends are released.
+POLLS_BEFORE_RELIEF = 50
+#: Polls per rank, and polls of all ranks together, after which a run is a livelock. A long loop with a test is not.
+RANK_POLLS_BEFORE_LIVELOCK = 10_000
+POLLS_BEFORE_LIVELOCK = 500_000
+#: Messages to one rank, sent without waiting, from which on a program is reported to run ahead.
+FLOOD = 500
+#: A rank that catches this many exit exceptions is no longer asked to exit.
+MOST_EXITS = 100
+#: Greenlets of these ranks. The list keeps them alive, because their deletion would raise the exception once more.
+_running_greenlets: list[Any] = []
 
 
 def load_greenlet() -> Any:
@@ -43,99 +48,103 @@ def load_greenlet() -> Any:
     try:
         import greenlet
     except ImportError:
-        raise WorldError("simulating needs greenlet, which is not installed: pip install greenlet") from None
+        raise WorldError(
+            "simulate needs the package greenlet, which is not installed; pip install greenlet"
+        ) from None
     return greenlet
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One virtual rank: its greenlet, its clock and its wait."""
+    """One virtual rank: its greenlet, modelled clock, current wait and message counts."""
 
     rank: int
     scheduler: Scheduler
     greenlet: Any = None
-    switch: Any = None  # lets it run
+    switch: Any = None  # function that runs the greenlet
     clock: float = 0.0  # seconds of modelled time
-    port_out: float = 0.0  # when its last message has left
-    port_in: float = 0.0
+    port_out: float = 0.0  # time at which its last message left
+    port_in: float = 0.0  # time at which the last message to it arrived
     waiting: Any = None  # the operation or operations it is blocked on
-    exits: int = 0  # how often it was told to end
+    exits: int = 0  # number of exit exceptions that it caught
     finished: bool = False
-    value: Any = None
+    value: Any = None  # result of the program's function
     exit_code: int = 0
     active: dict[int, Any] = field(default_factory=dict)  # requests started and not yet waited for
-    # What it has sent since it last waited: to whom, messages and bytes; and to others before.
-    to: Mailbox | None = None
+    # Messages sent since it last waited: the mailbox of the last one, messages and bytes to this mailbox, and
+    # (messages, bytes) to each other mailbox.
+    last_box: Mailbox | None = None
     count: int = 0
     nbytes: int = 0
-    ahead: dict[Mailbox, tuple[int, int]] = field(default_factory=dict)
+    other_counts: dict[Mailbox, tuple[int, int]] = field(default_factory=dict)
     flood: Message | None = None
     messages_sent: int = 0
     bytes_sent: int = 0
-    world: Any = None
-    own: Any = None
+    world: Any = None  # its COMM_WORLD
+    self_comm: Any = None  # its COMM_SELF
     attached: int = -1  # bytes of the buffer attached for Bsend; -1 means none
     attached_buffer: Any = None
     initialized: Any = True  # False before Init; the place of Init after it
     finalized: bool = False
-    looked_at: float = -1.0  # what the clock showed at the last look
-    idle_looks: int = 0  # looks since the last communication
-    # By sender, the wildcard receive that took its last message.
-    caught: dict[int, tuple[str, Site]] = field(default_factory=dict)
+    last_wtime: float = -1.0  # result of the last Wtime
+    idle_wtimes: int = 0  # calls of Wtime since the last communication
+    # By sender: call and site of the wildcard receive that took its last message.
+    wildcard_receives: dict[int, tuple[str, Site]] = field(default_factory=dict)
 
     def attach(self, buffer: Any) -> None:
-        """Attach memory for buffered sends; None means as much as they need."""
+        """Attach memory for buffered sends; None attaches unlimited memory."""
         self.attached = memoryview(buffer).nbytes if buffer is not None else 2**62
         self.attached_buffer = buffer
 
     def detach(self) -> Any:
-        """Give back the memory for buffered sends."""
+        """Detach and return the memory for buffered sends."""
         self.attached = -1
         return self.attached_buffer
 
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message | None = None) -> None:
-        """Count one more message to a mailbox since the rank last waited; record the message that exceeds the limit.
+        """Count a message that was sent without waiting; store the message that reaches the limit `FLOOD`.
 
-        Most programs send once or to one rank and then wait: only a rank that sends to several in a row has a table.
+        Counts for several mailboxes need a table. Most programs send to one rank and then wait, so they never fill
+        it.
         """
-        if self.to is not box:
-            if self.to is not None:
-                self.ahead[self.to] = (self.count, self.nbytes)
-            self.to = box
-            self.count, self.nbytes = self.ahead.get(box, (0, 0))
+        if self.last_box is not box:
+            if self.last_box is not None:
+                self.other_counts[self.last_box] = (self.count, self.nbytes)
+            self.last_box = box
+            self.count, self.nbytes = self.other_counts.get(box, (0, 0))
         self.count += 1
         self.nbytes += nbytes
         if self.count == FLOOD and message is not None:
             self.flood = message
 
-    def settle(self) -> None:
-        """Reset the counts after the rank waited for another rank."""
+    def reset_counts(self) -> None:
+        """Report messages over the limit, and reset the counts, because the rank waited for another rank."""
         if self.flood is not None:
-            self.note_flood()
-        self.to, self.count = None, 0
-        if self.ahead:
-            self.ahead.clear()
+            self.report_flood()
+        self.last_box, self.count = None, 0
+        if self.other_counts:
+            self.other_counts.clear()
 
-    def note_flood(self) -> None:
-        """Report a rank that sent too many messages to one rank, if any."""
+    def report_flood(self) -> None:
+        """Report the stored message if the rank sent too many messages to one rank."""
         message, self.flood = self.flood, None
         if message is not None:
             box = message.comm.boxes[message.dest]
-            counts = (self.count, self.nbytes) if self.to is box else self.ahead[box]
-            faults.note_flood(message, *counts)
+            counts = (self.count, self.nbytes) if self.last_box is box else self.other_counts[box]
+            faults.report_flood(message, *counts)
 
 
 class Scheduler:
     """The run queue of one simulation and everything its ranks share.
 
     Attributes:
-        ready: ranks that can go on.
-        current: the rank that runs.
-        failure: the finding that ended the run, if one did.
-        on_stall: asked when no rank can go on, or all of them only poll (``relief``, then ``livelock``);
-            returns whether it made one ready.
-        plain: the link of all messages, where all have the same: who is called at every message asks for it first.
-        on_enter: told which rank runs next, so that per-rank globals can be put in place.
+        ready: ranks that can continue.
+        current: the running rank.
+        failure: the finding that ended the run, or None.
+        on_stall: function that is called if no rank can continue (with ``""``), or if all ranks only poll (with
+            ``relief``, later ``livelock``). It returns True if it made a rank ready.
+        plain: the link of all messages if the machine has only one, else None. It makes pricing a message faster.
+        on_enter: function that is called with the next rank before it runs, to set its global variables.
     """
 
     def __init__(self, size: int, machine: Machine, strict: bool, seed: int | None) -> None:
@@ -160,21 +169,21 @@ class Scheduler:
         self.timeline: Timeline | None = None
         self.closing = False
         self.polls = 0
-        self.relieved = False
+        self.relief_requested = False
         self.attention = ""
         self.unstarted = size
-        self.through_hub = True  # ranks do not switch to each other
+        self.uses_hub = True  # ranks do not switch to each other
         self.buffered_sites: set[Any] = set()
         self.suspects: set[Any] = set()
         self.shared: list[Any] = []  # every communicator, for the checks at the end
         self.ranks_per_node = size
 
     def link(self, ranks: Sequence[int], nbytes: int) -> Link:
-        """Return the latency and inverse bandwidth of messages of a size between ranks of the whole program."""
+        """Return the link, latency and inverse bandwidth, of a message between ranks of the program."""
         return self.plain or message_link(self.machine, ranks, nbytes)
 
     def start(self, body: Callable[[Task], None]) -> None:
-        """Give every rank its greenlet and put it in the queue."""
+        """Create the greenlet of every rank and put it in the queue."""
         for task in self.tasks:
             task.greenlet = self._greenlet(partial(body, task), parent=self.hub)
             task.switch = task.greenlet.switch
@@ -184,31 +193,32 @@ class Scheduler:
         """Run until every rank has finished, or a finding ends the run."""
         while True:
             while self.ready and self.failure is None and not self.attention:
-                task = self._next()
+                task = self._pop_ready()
                 self.current = task
                 self.on_enter(task)
                 if self.unstarted and not task.greenlet:
                     self.unstarted -= 1
-                    self._decide_way()
+                    self._update_switching()
                 task.switch()
             if self.failure is not None or all(task.finished for task in self.tasks):
                 return
             attention, self.attention = self.attention, ""
-            self._decide_way()
-            woke = self.on_stall(attention)
-            if not woke and attention != "relief":
+            self._update_switching()
+            resumed = self.on_stall(attention)
+            if not resumed and attention != "relief":
                 return
 
-    def _decide_way(self) -> None:
+    def _update_switching(self) -> None:
         """Set whether ranks switch through the hub: with a seed, and until all ranks have started.
 
-        A rank that another rank starts would inherit the recursion depth of that rank.
+        A greenlet that starts inherits the recursion depth of the greenlet that starts it, so only the hub starts
+        ranks.
         """
-        self.through_hub = self.random is not None or self.unstarted > 0
+        self.uses_hub = self.random is not None or self.unstarted > 0
 
     def close(self) -> None:
-        """End the ranks that are still inside the program; their ``finally`` blocks run."""
-        self.closing = self.through_hub = True
+        """Raise the exit exception in ranks that have not ended, so that their ``finally`` blocks run."""
+        self.closing = self.uses_hub = True
         for task in self.tasks:
             if task.greenlet is not None and not task.greenlet.dead:
                 self.current = task
@@ -216,13 +226,13 @@ class Scheduler:
                 task.greenlet.throw(self.exit)
 
     def block(self, waiting: Any) -> None:
-        """Stop the running rank until another rank wakes it."""
+        """Suspend the running rank until another rank wakes it; ``waiting`` is the operation it waits for."""
         task = self.current
         task.waiting = waiting
         ready = self.ready
-        if self.through_hub or not ready or get_ident() != self.thread:
-            self.pass_on(task)
-        else:  # what happens at nearly every message, without a call in between
+        if self.uses_hub or not ready or get_ident() != self.thread:
+            self.switch_to_next(task)
+        else:  # like ``switch_to_next``, without a call, because nearly every message comes here
             self.current = following = ready.popleft()
             if following is not task:
                 self.on_enter(following)
@@ -230,34 +240,38 @@ class Scheduler:
         task.waiting = None
 
     def wake(self, task: Task) -> None:
-        """Let a blocked rank go on."""
+        """Put a blocked rank in the queue of ready ranks."""
         self.polls = 0
         self.ready.append(task)
 
     def poll(self, waiting: Any) -> None:
-        """Let the others run after a look that found nothing; notice when everybody only looks."""
+        """Let the other ranks run after a test that found nothing complete; detect that all ranks only test.
+
+        After 50 polls per rank without progress the hub releases buffered sends. After 10,000 per rank and 500,000 in
+        all it reports a livelock. ``waiting`` is the tested operation.
+        """
         task = self.current
         if not self.polls:
-            self.relieved = False
+            self.relief_requested = False
         self.polls += 1
         self.ready.append(task)
-        looks = self.polls // len(self.ready)
-        if looks >= LOOKS_BEFORE_RELIEF and not self.relieved:
-            self.relieved = True
+        polls_per_rank = self.polls // len(self.ready)
+        if polls_per_rank >= POLLS_BEFORE_RELIEF and not self.relief_requested:
+            self.relief_requested = True
             self.attention = "relief"
-        elif looks >= LOOKS_BEFORE_GIVING_UP and self.polls >= POLLS_BEFORE_GIVING_UP:
+        elif polls_per_rank >= RANK_POLLS_BEFORE_LIVELOCK and self.polls >= POLLS_BEFORE_LIVELOCK:
             self.attention = "livelock"
         if self.attention:
-            self.through_hub = True
+            self.uses_hub = True
         task.waiting = waiting
-        self.pass_on(task)
+        self.switch_to_next(task)
         task.waiting = None
 
     def yield_turn(self) -> None:
-        """Let the other ranks that can go on run first."""
+        """Let the other ready ranks run first."""
         task = self.current
         self.ready.append(task)
-        self.pass_on(task)
+        self.switch_to_next(task)
 
     def record_failure(self, problem: Problem) -> None:
         """Record the finding that ends the run; only the first one counts."""
@@ -266,33 +280,34 @@ class Scheduler:
             self.problems.append(problem)
 
     def fail(self, problem: Problem) -> NoReturn:
-        """Record a finding that ends the run, and leave the running rank for good."""
+        """Record a finding that ends the run, and stop the running rank."""
         self.record_failure(problem)
         if not self.closing:
             self.hub.switch()
         raise self.exit
 
     def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
-        """End the run, because a thread of the program calls MPI and only the main thread can wait."""
+        """End the run, because another thread of the program calls MPI, and only the main thread can wait."""
         name, rank, place = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
             f"rank {rank} calls {place} in a thread of its own ({name}): all virtual ranks share one thread, so only "
-            "the thread a rank begins in can be simulated"
+            "the thread in which a rank starts can be simulated"
         )
         self.record_failure(Problem("thread", ERROR, text, (rank,), (place,)))
         raise SystemExit
 
-    def _next(self) -> Task:
+    def _pop_ready(self) -> Task:
+        """Remove and return the next rank to run: the first one, or with a seed a random one."""
         if self.random is not None:
             self.ready.rotate(-self.random.randrange(len(self.ready)))
         return self.ready.popleft()
 
-    def pass_on(self, task: Task) -> None:
-        """Run somebody else; come back when the given rank is ready again."""
+    def switch_to_next(self, task: Task) -> None:
+        """Run the next ready rank; return when ``task`` is ready again and runs."""
         if get_ident() != self.thread:
             self.refuse_thread(task, sys._getframe(1))
         ready = self.ready
-        if self.through_hub or not ready:
+        if self.uses_hub or not ready:
             self._to_hub(task)
             return
         following = ready.popleft()
@@ -302,10 +317,11 @@ class Scheduler:
             following.switch()
 
     def _to_hub(self, task: Task) -> None:
+        """Switch to the hub; while the run closes, raise the exit exception instead."""
         if self.closing:
             task.exits += 1
-            if task.exits > STUBBORN:
-                _stubborn.append(task.greenlet)
+            if task.exits > MOST_EXITS:
+                _running_greenlets.append(task.greenlet)
                 self.hub.switch()
             raise self.exit
         self.hub.switch()
@@ -315,10 +331,10 @@ _active: list[Scheduler] = []
 
 
 @contextmanager
-def active(scheduler: Scheduler) -> Iterator[None]:
-    """Make a simulation the one that the stand-in module's functions refer to."""
+def activate(scheduler: Scheduler) -> Iterator[None]:
+    """Make a simulation the running one, for the functions of the stand-in ``mpi4py``."""
     if _active:
-        raise WorldError("a simulation cannot be started inside a simulation")
+        raise WorldError("simulate must not be called inside a simulated program")
     _active.append(scheduler)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Modelled time: what one message and one collective cost on a machine, and the timeline of a run as Chrome/Perfetto JSON.
+"""Model the time of messages and collectives on a machine; record a run as a timeline in Chrome/Perfetto JSON.
 
-A rank has one port out and one port in, both usable at once: messages of a rank leave one after the other, and arrive
-one after the other.
+A rank has one port out and one port in, which work at the same time. Messages of a rank leave one after the other,
+and arrive one after the other.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from spmdsim.simulation.engine.mailboxes import Message, Receive
 from spmdsim.simulation.findings.problems import user_call
 from spmdsim.worlds.trace.source_lines import in_words
 
-#: What may be said of a machine: its name or file, (alpha, beta[, gamma]), itself, or nothing.
+#: A machine, its name or file, its numbers (alpha, beta[, gamma]), or None for a plain network.
 MachineLike = Machine | str | os.PathLike[str] | Sequence[float] | None
 
 _PLAIN = Machine("a plain network", alpha=1e-6, beta=1e-10, gamma=1e-10)
 
 
 def as_machine(machine: MachineLike) -> Machine:
-    """Read a machine: None, (alpha, beta[, gamma]), a name or file, or a :class:`spmdsim.cost.Machine`.
+    """Convert a name, a file, numbers (alpha, beta[, gamma]) or None to a :class:`spmdsim.cost.Machine`.
+
+    None gives a plain network: alpha 1e-6 s, beta and gamma 1e-10 s per byte.
 
     Raises:
-        InputError: a number below zero, or no such machine.
-        UsageTypeError: not a machine at all.
+        InputError: If a number is below zero, or no machine has this name.
+        UsageTypeError: If ``machine`` has another type.
 
     >>> as_machine((2e-6, 1e-9)).alpha
     2e-06
@@ -45,47 +47,50 @@ def as_machine(machine: MachineLike) -> Machine:
     if isinstance(machine, tuple | list) and 2 <= len(machine) <= 3:
         alpha, beta, gamma = (*machine, _PLAIN.gamma)[:3]
         return Machine("given numbers", float(alpha), float(beta), float(gamma))
-    raise UsageTypeError(f"a machine is a name, a file, (alpha, beta, gamma) or a Machine, not {machine!r}")
+    raise UsageTypeError(
+        f"machine must be a name, a file, (alpha, beta, gamma) or a Machine, got {machine!r}"
+    )
 
 
-def share_a_node(machine: Machine, ranks: Sequence[int]) -> bool:
-    """Return True if ranks of the whole program are in one node of a machine that has nodes."""
+def are_on_one_node(machine: Machine, ranks: Sequence[int]) -> bool:
+    """Return True if all ranks are on one node of the machine; False if the machine has no nodes."""
     node = machine.ranks_per_node
     return bool(node) and min(ranks) // node == max(ranks) // node
 
 
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
-    """Return the seconds per message, and per byte, between ranks of the whole program for a message size.
+    """Return the link, seconds per message and per byte, of a message of ``nbytes`` between ranks of the program.
 
     >>> message_link(_PLAIN, (0, 1), 8)
     Link(alpha=1e-06, beta=1e-10)
     """
-    inside = machine.intra if share_a_node(machine, ranks) else None
+    inside = machine.intra if are_on_one_node(machine, ranks) else None
     return inside or machine.piece(nbytes)
 
 
 def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, machine: Machine) -> float:
-    """Return the seconds of one collective after the last rank arrived, by the price that plans use.
+    """Return the seconds of a collective after the last rank has called it, by the formula that plans use.
 
     Args:
         collective: its name in ``spmdsim.cost.closed_forms``.
-        ranks: ranks of the whole program that take part.
-        nbytes: bytes of the vector, or all bytes one rank exchanges with the others.
+        ranks: the ranks of the program that take part.
+        nbytes: bytes of the vector, or all bytes that one rank exchanges with the others.
         machine: the machine.
 
     >>> collective_seconds("broadcast", range(8), 1000, Machine("m", 1.0, 0.0))
     3.0
     """
     received = nbytes * received_per_message(collective, len(ranks))
-    span = 1 if share_a_node(machine, ranks) else machine.ranks_per_node + 1
+    span = 1 if are_on_one_node(machine, ranks) else machine.ranks_per_node + 1
     return machine.seconds(collective, len(ranks), received, span=span)
 
 
+#: Microseconds per second: trace files count microseconds.
 _MICRO = 1e6
 
 
 class Timeline:
-    """A recorder of the calls of all ranks; times are modelled seconds."""
+    """A record of the calls, messages and collectives of all ranks; times are modelled seconds."""
 
     def __init__(self, size: int) -> None:
         self._events: list[dict[str, Any]] = []
@@ -95,18 +100,26 @@ class Timeline:
             self._meta("process_sort_index", rank, sort_index=rank)
         self._arrows = 0
 
-    def _meta(self, what: str, rank: int, **said: object) -> None:
-        self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": said})
+    def _meta(self, what: str, rank: int, **values: object) -> None:
+        self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": values})
 
-    def call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
-        """Record one call of a rank, from ``begin`` to the rank's clock."""
+    def record_call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
+        """Record one call of a rank, from ``begin`` to the rank's clock, with its line and ``facts``."""
         _, user = user_call(frame)
         if user is not None:
             facts["line"] = in_words(user.f_code.co_filename, user.f_lineno, folder=True)
         self._slice(name, task.rank, begin, task.clock, facts)
 
-    def blocked(self, task: Any, name: str, where: str, ranks: str, last: float) -> None:
-        """Record the call in which a rank stands in a deadlock: it lasts beyond the clock of the last rank."""
+    def record_blocked(self, task: Any, name: str, where: str, ranks: str, last: float) -> None:
+        """Record the call in which a rank is blocked in a deadlock.
+
+        Args:
+            task: the rank.
+            name: name of the call.
+            where: its file and line.
+            ranks: the ranks for which it waits, as text.
+            last: latest clock of all ranks; the bar is 1.25 times as long, so that it ends after all others.
+        """
         self._slice(name, task.rank, task.clock, 1.25 * last or 1e-6, {"line": where, "for": ranks}, "wait")
 
     def _slice(
@@ -116,20 +129,20 @@ class Timeline:
         event = {"ph": "X", "cat": category, "name": name, "pid": rank, "tid": 0}
         self._events.append(event | times | {"args": facts})
 
-    def arrow(self, message: Message, receive: Receive) -> None:
+    def record_message(self, message: Message, receive: Receive) -> None:
         """Record a message from its sender to its receiver."""
         name = f"tag {message.tag}, {many(message.payload.nbytes, 'byte')}"
         self._arrow("message", name, message, message.start, receive)
 
-    def meeting(self, shared: Any, calls: list[Any]) -> None:
-        """Record a collective that waits for all ranks: an arrow from the last rank to every other rank."""
-        last = max(calls, key=lambda call: call.entered)
+    def record_collective(self, shared: Any, calls: list[Any]) -> None:
+        """Record a collective that waits for all ranks as arrows from the last rank to the others."""
+        last_call = max(calls, key=lambda call: call.entered)
         for call in calls:
-            if call is not last and calls[0].rule.flow == "all":
-                self._arrow("collective", call.name, last, last.entered, call)
+            if call is not last_call and calls[0].rule.flow == "all":
+                self._arrow("collective", call.name, last_call, last_call.entered, call)
 
     def _arrow(self, category: str, name: str, source: Any, begin: float, target: Any) -> None:
-        """Record an arrow from an operation of one rank at a time to the end of another rank's operation."""
+        """Record an arrow from the time ``begin`` at ``source`` to the end of ``target``; both are operations."""
         self._arrows += 1
         common = {"cat": category, "name": name, "id": self._arrows, "tid": 0}
         start = {"ph": "s", "pid": source.task.rank, "ts": begin * _MICRO}
@@ -137,5 +150,5 @@ class Timeline:
         self._events += [common | start, common | end]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON values of a trace file."""
+        """Return the content of a trace file as JSON values."""
         return {"traceEvents": self._events, "displayTimeUnit": "ns"}

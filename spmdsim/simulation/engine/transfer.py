@@ -1,4 +1,4 @@
-"""From a send to a receive: start each, and when they meet check them, move the data and set the times."""
+"""Move messages: start sends and receives, match them, check them, copy the data and set the times."""
 
 from __future__ import annotations
 
@@ -26,45 +26,56 @@ from spmdsim.simulation.findings.problems import Site, site_key
 
 
 def start_send(
-    here: Endpoint, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
+    endpoint: Endpoint, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
 ) -> Message:
-    """Send a message: it meets its receive now, or waits in the mailbox of the receiver.
+    """Send a message: match it with a posted receive, or put it in the mailbox of the receiver.
+
+    Args:
+        endpoint: the sender's end of the communicator.
+        payload: the buffer or object.
+        dest: rank of the receiver, or PROC_NULL.
+        tag: the tag.
+        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
+        name: name of the method, such as "Send".
+        frame: the caller's frame, to find the line later.
 
     Raises:
-        MPIError: no such rank, or a tag out of range.
+        MPIError: If the rank does not exist, or the tag is out of range.
     """
-    shared, task, scheduler = here.shared, here.running(), here.scheduler
+    shared, task, scheduler = endpoint.shared, endpoint.running(), endpoint.scheduler
     site = (frame.f_code, frame.f_lasti)
     if not 0 <= dest < shared.size:
-        return _to_nobody(shared, task, payload, dest, tag, name, site)
+        return _send_outside(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
-        raise MPIError("ERR_TAG", f"the tag of a send is {tag}, but must be 0 to {TAG_UB_VALUE}")
+        raise MPIError("ERR_TAG", f"the tag of a send must be 0 to {TAG_UB_VALUE}, got {tag}")
     nbytes, box = payload.nbytes, shared.boxes[dest]
-    start, end = depart(here, task, dest, nbytes)
-    message = Message(shared, task, payload, here.rank, dest, tag, name, site, start, end)
+    start, end = occupy_port_out(endpoint, task, dest, nbytes)
+    message = Message(shared, task, payload, endpoint.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
     if mode is STANDARD or mode is BUFFERED:
         task.count_ahead(box, nbytes, message)
     if box.posted or box.wild or box.blocked is not None:
-        receive = box.first_fit(message.source, tag)
+        receive = box.find_receive(message.source, tag)
         if receive is not None:
-            box.take_out(receive)
-            pair(scheduler, message, receive)
+            box.remove_receive(receive)
+            match(scheduler, message, receive)
             return message
     if mode is READY:
-        scheduler.fail(faults.not_ready(message))
-    put(scheduler, box, message)
+        scheduler.fail(faults.ready_problem(message))
+    enqueue(scheduler, box, message)
     buffered = scheduler.buffered_sites
     if mode is BUFFERED or (buffered and mode is STANDARD and site_key(site) in buffered):
-        message.keep()
+        message.copy_data()
         message.done = True
     return message
 
 
-def depart(here: Endpoint, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
-    """Count a message; return the modelled seconds at which it starts and ends to leave the rank's port."""
-    link = here.scheduler.plain or here.scheduler.link((task.rank, here.shared.ranks[dest]), nbytes)
+def occupy_port_out(endpoint: Endpoint, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
+    """Count a message; return the modelled times at which it starts and ends to leave the rank's port."""
+    link = endpoint.scheduler.plain or endpoint.scheduler.link(
+        (task.rank, endpoint.shared.ranks[dest]), nbytes
+    )
     start = max(task.clock, task.port_out)
     task.port_out = end = start + link.alpha + link.beta * nbytes
     task.messages_sent += 1
@@ -72,71 +83,80 @@ def depart(here: Endpoint, task: Task, dest: int, nbytes: int) -> tuple[float, f
     return start, end
 
 
-def put(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
-    """Let a message wait for its receive."""
+def enqueue(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
+    """Put a message in a mailbox, and complete the probes that wait for it."""
     box.put(message)
     if box.probes:
         _answer_probes(scheduler, box, message)
 
 
 def start_receive(
-    here: Endpoint, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
+    endpoint: Endpoint, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
 ) -> Receive:
-    """Start a receive: match it with a message that arrived, or post it in the rank's own mailbox.
+    """Start a receive: match it with a message that has arrived, or post it in the rank's own mailbox.
+
+    Args:
+        endpoint: the receiver's end of the communicator.
+        target: the buffer, or OBJECT_TARGET.
+        source: rank of the sender, ANY_SOURCE or PROC_NULL.
+        tag: the tag, or ANY_TAG.
+        name: name of the method, such as "Recv".
+        frame: the caller's frame, to find the line later.
+        direct: True if the rank blocks in this call, so that the data may be written at once.
 
     Raises:
-        MPIError: no such rank, or a tag out of range.
+        MPIError: If the rank does not exist, or the tag is out of range.
     """
-    scheduler, box, shared = here.scheduler, here.box, here.shared
+    scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
     site = (frame.f_code, frame.f_lasti)
-    task = here.running()
-    receive = Receive(shared, task, target, source, here.rank, tag, name, site, direct, task.clock)
-    if (source < 0 or tag < 0 or source >= here.size) and not check_source(here.size, source, tag):
+    task = endpoint.running()
+    receive = Receive(shared, task, target, source, endpoint.rank, tag, name, site, direct, task.clock)
+    if (source < 0 or tag < 0 or source >= endpoint.size) and not check_source(endpoint.size, source, tag):
         receive.done = True
         receive.end = receive.posted
         return receive
     message = box.take(source, tag, scheduler.random) if box.arrived else None
     if message is not None:
-        pair(scheduler, message, receive)
+        match(scheduler, message, receive)
     else:
         box.post(receive)
     return receive
 
 
 def check_source(size: int, source: int, tag: int) -> bool:
-    """Raise an MPI error for an impossible source or tag; return False for PROC_NULL."""
+    """Return False if ``source`` is PROC_NULL; raise an MPI error for an impossible source or tag."""
     if not 0 <= source < size and source != ANY_SOURCE:
         if source == PROC_NULL:
             return False
-        raise MPIError("ERR_RANK", f"source {source} is not in 0 to {size - 1}")
+        raise MPIError("ERR_RANK", f"source must be 0 to {size - 1}, got {source}")
     if tag < 0 and tag != ANY_TAG:
-        raise MPIError("ERR_TAG", f"the tag of a receive is {tag}, but must be 0 or more, or ANY_TAG")
+        raise MPIError("ERR_TAG", f"the tag of a receive must be 0 or more, or ANY_TAG, got {tag}")
     return True
 
 
-def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Match a message with its receive: check them, copy the data and set the times."""
+def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
+    """Match a message with a receive: check them, copy the data, set the times, and wake waiting ranks."""
     payload, target = message.payload, receive.target
     if payload.dtype is not target.dtype:
         _check_types(scheduler, message, receive)
     elif payload.elements > target.elements:
-        scheduler.fail(faults.truncated(message, receive))
+        scheduler.fail(faults.truncation_problem(message, receive))
     if payload.order + target.order == ROWS + COLUMNS:
-        faults.note_memory_order(scheduler, message, receive)
+        faults.report_memory_order(scheduler, message, receive)
     receiver, posted = receive.task, receive.posted
     if receive.source == ANY_SOURCE:
-        receiver.caught[message.task.rank] = (receive.name, receive.site)
+        receiver.wildcard_receives[message.task.rank] = (receive.name, receive.site)
     if message.mode is SYNCHRONOUS and posted > message.start:
         message.end += posted - message.start
         message.start = posted
     link = scheduler.link((message.task.rank, receiver.rank), payload.nbytes)
-    receive.end = arrive(receiver, posted, message.end, link.beta * payload.nbytes)
+    receive.end = occupy_port_in(receiver, posted, message.end, link.beta * payload.nbytes)
     receive.message = message
     scheduler.polls = 0
     if receive.direct:
         deliver(message, target)
     else:
-        message.keep()
+        message.copy_data()
     if not message.done:
         message.done = True
         if message.waiter is not None:
@@ -144,20 +164,20 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     receive.done = True
     if receive.waiter is not None:
         finish(scheduler, receive)
-    if message.relieved is not None:
-        message.relieved.confirm(scheduler, message)
+    if message.relief is not None:
+        message.relief.confirm(scheduler, message)
     if scheduler.timeline is not None:
-        scheduler.timeline.arrow(message, receive)
+        scheduler.timeline.record_message(message, receive)
 
 
-def arrive(receiver: Task, posted: float, end: float, seconds: float) -> float:
-    """Return the arrival time of a message: sent, its receive posted, and the receiving port free.
+def occupy_port_in(receiver: Task, posted: float, end: float, seconds: float) -> float:
+    """Return the modelled time at which a message has arrived.
 
     Args:
-        receiver: the rank that gets it.
-        posted: when the receive was posted.
-        end: when the message had left.
-        seconds: how long it occupies the port in.
+        receiver: the receiving rank.
+        posted: time at which the receive was posted.
+        end: time at which the message had left its sender.
+        seconds: duration for which it occupies the receiver's port.
     """
     free = receiver.port_in + seconds
     if end < free:
@@ -167,7 +187,7 @@ def arrive(receiver: Task, posted: float, end: float, seconds: float) -> float:
 
 
 def deliver(message: Message, target: Any) -> None:
-    """Write a message's data where a receive wants it."""
+    """Write the data of a message to the target of its receive."""
     payload = message.payload
     if payload.dtype is OBJECT:
         return
@@ -176,9 +196,9 @@ def deliver(message: Message, target: Any) -> None:
         return
     if data is None:
         if payload.index is None and target.index is None:
-            source, sink = payload.array, target.array
-            if source.shape == sink.shape and payload.order == target.order:
-                sink[...] = source
+            source, destination = payload.array, target.array
+            if source.shape == destination.shape and payload.order == target.order:
+                destination[...] = source
                 return
         data = payload.read()
     if payload.dtype != target.dtype:
@@ -187,8 +207,11 @@ def deliver(message: Message, target: Any) -> None:
     target.write(data)
 
 
-def received(receive: Receive, status: Status | None) -> Any:
-    """Complete a receive on its rank: advance the clock, fill the status, return an object."""
+def complete_receive(receive: Receive, status: Status | None) -> Any:
+    """Complete a receive on its rank: advance the clock and fill the status.
+
+    Returns the object of a lower-case receive, or None.
+    """
     task, message = receive.task, receive.message
     if receive.end > task.clock:
         task.clock = receive.end
@@ -196,8 +219,8 @@ def received(receive: Receive, status: Status | None) -> Any:
         if status is not None:
             status.fill(PROC_NULL, ANY_TAG, 0)
         return None
-    if task.to is not None:
-        task.settle()
+    if task.last_box is not None:
+        task.reset_counts()
     if status is not None:
         status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
     if message.payload.dtype is OBJECT:
@@ -207,10 +230,12 @@ def received(receive: Receive, status: Status | None) -> Any:
     return None
 
 
-def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site) -> Message:
-    """Return a completed message for PROC_NULL; raise an MPI error for other ranks outside the communicator."""
+def _send_outside(
+    shared: Any, task: Any, payload: Any, dest: int, tag: int, name: str, site: Site
+) -> Message:
+    """Return a completed message to PROC_NULL; raise an MPI error for any other rank outside."""
     if dest != PROC_NULL:
-        raise MPIError("ERR_RANK", f"destination {dest} is not in 0 to {shared.size - 1}")
+        raise MPIError("ERR_RANK", f"dest must be 0 to {shared.size - 1}, got {dest}")
     clock = task.clock
     message = Message(shared, task, payload, -1, dest, tag, name, site, clock, clock)
     message.done = True
@@ -218,17 +243,19 @@ def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: 
 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
+    """End the run if the types of a message and its receive differ, or if the message is too long."""
     payload, target = message.payload, receive.target
     pickled = payload.dtype is OBJECT or target.dtype is OBJECT
     if payload.nbytes == 0 and not pickled:
-        return  # nothing has no type
+        return  # MPI compares no types if no elements are sent
     if pickled or (payload.dtype != target.dtype and not (payload.loose or target.loose)):
-        scheduler.fail(faults.wrong_type(message, receive))
+        scheduler.fail(faults.type_problem(message, receive))
     if payload.nbytes > target.nbytes:
-        scheduler.fail(faults.truncated(message, receive))
+        scheduler.fail(faults.truncation_problem(message, receive))
 
 
 def _answer_probes(scheduler: Scheduler, box: Any, message: Message) -> None:
+    """Complete the blocking probes that a message satisfies."""
     for probing in list(box.probes):
         if probing.source in (ANY_SOURCE, message.source) and probing.tag in (ANY_TAG, message.tag):
             box.probes.remove(probing)

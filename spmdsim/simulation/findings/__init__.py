@@ -1,1 +1,1 @@
-"""What a finding is, where it points, and how faults of single messages and collectives are said."""
+"""Define findings with their source lines, and describe errors of single messages and collectives."""

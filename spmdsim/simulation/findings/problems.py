@@ -1,7 +1,7 @@
-"""What a diagnosis is: one sentence, with the ranks, calls and source lines it is about, as a value.
+"""Findings: one sentence each, with its ranks, calls and source lines as values.
 
-A running call keeps only its code object and instruction offset (two attribute reads); the line is looked
-up when a diagnosis needs it. A blocked rank keeps nothing at all: its suspended stack tells.
+A running call stores only its code object and instruction offset (two attribute reads). The line is looked
+up when a finding needs it. A blocked rank stores no place, because its suspended stack has it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from spmdsim.worlds.trace.source_lines import in_words
 if TYPE_CHECKING:
     from spmdsim.simulation.simulation_report import Report
 
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of the simulator
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # folder of the simulator
+#: A call site: the code object and the offset of its instruction.
 Site = tuple[CodeType, int]
 
 
 @dataclass(frozen=True)
 class ProgramPlace:
-    """One call of one rank: ``Recv at ring.py:12``.
+    """The place of one rank's call in the program, such as ``Recv at ring.py:12``.
 
     >>> str(ProgramPlace(3, "Recv", "/home/me/ring.py", 12))
     'Recv at ring.py:12'
@@ -41,7 +42,7 @@ class ProgramPlace:
 
     @property
     def where(self) -> str:
-        """The file name and line, without the folder; for a notebook, cell and line."""
+        """File name without folder, and line; in a notebook the cell and line."""
         return in_words(self.file, self.line)
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class ProgramPlace:
 
 
 def line_of(code: CodeType, offset: int) -> int:
-    """Return the source line of one byte-code position."""
+    """Return the source line of an instruction."""
     for start, end, line in code.co_lines():
         if start <= offset < end and line is not None:
             return line
@@ -58,13 +59,16 @@ def line_of(code: CodeType, offset: int) -> int:
 
 
 def site_key(site: Site) -> tuple[str, int, int]:
-    """Return a call site as a hashable value, because hashing a code object visits all of its contents."""
+    """Return a call site as a value that is fast to hash: (file, first line of the function, offset).
+
+    Hashing a code object visits all of its contents.
+    """
     code, offset = site
     return code.co_filename, code.co_firstlineno, offset
 
 
 def place_of(rank: int, call: str, site: Site) -> ProgramPlace:
-    """Return the place of a call that recorded its site."""
+    """Return the place of a recorded call."""
     code, offset = site
     return ProgramPlace(rank, call, code.co_filename, line_of(code, offset))
 
@@ -75,7 +79,10 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
-    """Return the simulated MPI call of a stack, and the user's frame that made it."""
+    """Return the name of the simulated MPI call in a stack, and the user's frame that made it.
+
+    The name is empty if the stack has no simulator frame; the frame is None if it has no user's frame.
+    """
     call = ""
     while frame is not None and is_ours(frame):
         call = frame.f_code.co_name
@@ -84,7 +91,7 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
 
 
 def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
-    """Return the place of a suspended rank: its outermost simulator call and the user's line that made it."""
+    """Return the place of a suspended rank: its MPI call and the user's line that made it."""
     call, user = user_call(frame)
     if user is None:
         return ProgramPlace(rank, call or "start", "?", 0)
@@ -92,7 +99,7 @@ def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:
 
 
 def ranks_text(ranks: Any, limit: int = 12) -> str:
-    """Write ranks as text, with runs as ranges.
+    """Return ranks as text, with runs as ranges; of more than ``limit`` runs the middle ones are left out.
 
     >>> ranks_text([3])
     'rank 3'
@@ -116,12 +123,12 @@ class Problem(ShortRepr):
 
     Attributes:
         kind: a stable word for programs, such as ``deadlock`` or ``collective_mismatch``.
-        severity: ``error`` (wrong by the standard, or the program cannot end) or ``warning`` (it ends, but only by luck).
-        message: one sentence naming the ranks, the calls and the lines.
-        ranks: ranks of the whole program that it is about, ascending.
-        places: the calls it is about.
-        cycle: ranks that wait for each other in this order, for a deadlock that has a cycle.
-        details: further lines for a reader who wants more, such as every blocked rank.
+        severity: ``error`` (against the standard, or the program cannot end) or ``warning`` (it ends only by luck).
+        message: one sentence that names the ranks, the calls and the lines.
+        ranks: the concerned ranks of the program, ascending.
+        places: the concerned calls.
+        cycle: ranks of a deadlock; each waits for the next one, the last one for the first. Empty without a cycle.
+        details: more lines, such as the wait of every blocked rank.
 
     >>> from spmdsim import simulate
     >>> from spmdsim.simulation import SimulationError
@@ -160,7 +167,7 @@ class Problem(ShortRepr):
 
 
 class SimulationError(WorldError):
-    """The error for a wrong simulated program; ``report`` has every finding and what each rank did before it."""
+    """The error that ``simulate`` raises for a wrong program; ``report`` has all findings."""
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)

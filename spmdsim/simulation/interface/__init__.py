@@ -1,1 +1,1 @@
-"""The ``mpi4py`` that a simulated program sees: communicators with their methods, requests, groups."""
+"""Define the ``mpi4py`` of simulated programs: communicators, requests, groups, topologies."""

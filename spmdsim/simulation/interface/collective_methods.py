@@ -1,7 +1,7 @@
-"""The methods of a communicator that all its ranks call together: blocking, nonblocking and persistent.
+"""The collective methods of a communicator: blocking, nonblocking and persistent.
 
-One function per collective, with mpi4py's signature, says from its arguments what the call brings and what it wants; the three
-methods are made from it.
+One function per collective has mpi4py's signature. It converts the arguments of one rank to a `CollectiveCall`. The
+blocking, nonblocking and persistent methods are created from it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from spmdsim.simulation.data.constants import IN_PLACE, MPIError
 from spmdsim.simulation.data.message_buffers import (
     MessageBuffer,
     ObjectPayload,
-    blocks,
-    simple,
-    typed,
-    vector,
+    counted_blocks,
+    equal_blocks,
+    message_buffer,
+    typed_blocks,
 )
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall, join
@@ -27,246 +27,277 @@ from spmdsim.simulation.engine.mailboxes import wait_for
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
 
-def checked_root(comm: Any, root: int) -> int:
-    """Return the root. Raise an MPI error if it is outside the communicator."""
+def check_root(comm: Any, root: int) -> int:
+    """Return the root; raise an MPI error if it is outside of the communicator."""
     if not 0 <= root < comm.size:
-        raise MPIError("ERR_ROOT", f"root {root} is not in 0 to {comm.size - 1}")
+        raise MPIError("ERR_ROOT", f"root must be 0 to {comm.size - 1}, got {root}")
     return int(root)
 
 
-def in_place(spec: Any) -> bool:
-    """Return True if a buffer stands for the other one; mpi4py accepts None for MPI.IN_PLACE."""
+def is_in_place(spec: Any) -> bool:
+    """Return True for MPI.IN_PLACE, and for None, which mpi4py accepts instead."""
     return spec is None or spec is IN_PLACE
 
 
-def _same(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
-    """Return the facts that must be equal on all ranks: the given ones, then dtype and count."""
+def _equal_facts(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
+    """Return the arguments that must be equal on all ranks: ``facts``, then dtype and count of a buffer."""
     return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
 
 
-def _apart(send: Any, receive: Any) -> None:
-    """Raise an MPI error for one array as both buffers, which MPI forbids."""
-    if send is receive and not in_place(send) and simple(send).elements:
-        raise MPIError("ERR_BUFFER", "the send buffer is the receive buffer: pass MPI.IN_PLACE")
+def _check_distinct(send: Any, receive: Any) -> None:
+    """Raise an MPI error if one array is both send and receive buffer, which MPI forbids."""
+    if send is receive and not is_in_place(send) and message_buffer(send).elements:
+        raise MPIError("ERR_BUFFER", "the send buffer must not be the receive buffer; pass MPI.IN_PLACE")
 
 
 # ---------------------------------------------------------------------- upper-case: buffers
 
 
 def Barrier(self: Any) -> CollectiveCall:
-    """Wait until all ranks have come."""
+    """Wait until all ranks have called."""
     return CollectiveCall(RULES["barrier"], [], [], {})
 
 
 def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
     """Send the root's buffer to all ranks."""
-    root = checked_root(self, root)
-    buffer = simple(buf)
+    root = check_root(self, root)
+    buffer = message_buffer(buf)
     receive = [] if self._rank == root else [buffer]
-    return CollectiveCall(RULES["broadcast"], [buffer], receive, _same(buffer, root=root), root)
+    return CollectiveCall(RULES["broadcast"], [buffer], receive, _equal_facts(buffer, root=root), root)
 
 
-def _gathering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
-    """Describe a gather of blocks to the root, which ``share`` cuts out of its buffer."""
-    root = checked_root(self, root)
-    receive = share(recvbuf, self.size) if self._rank == root else []
-    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
-    facts = _same(mine, root=root) if even else {"root": root}
-    return CollectiveCall(RULES["gather"], [mine], receive, facts, root)
+def _gather_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
+    """Return the call of a gather.
+
+    Args:
+        self: the communicator.
+        sendbuf: the block of this rank.
+        recvbuf: the buffer of the root.
+        root: the root.
+        split: function that splits the root's buffer in one block per rank.
+        even: True if all blocks must be equal in type and size.
+    """
+    root = check_root(self, root)
+    receive = split(recvbuf, self.size) if self._rank == root else []
+    block = receive[root] if is_in_place(sendbuf) and self._rank == root else message_buffer(sendbuf)
+    facts = _equal_facts(block, root=root) if even else {"root": root}
+    return CollectiveCall(RULES["gather"], [block], receive, facts, root)
 
 
 def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Gather equal blocks of all ranks to the root, in rank order."""
-    checked_root(self, root)
-    _apart(sendbuf, recvbuf)
-    return _gathering(self, sendbuf, recvbuf, root, blocks, True)
+    check_root(self, root)
+    _check_distinct(sendbuf, recvbuf)
+    return _gather_call(self, sendbuf, recvbuf, root, equal_blocks, True)
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Gather blocks of any size to the root."""
-    return _gathering(self, sendbuf, recvbuf, root, vector, False)
+    return _gather_call(self, sendbuf, recvbuf, root, counted_blocks, False)
 
 
-def _scattering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
-    """Describe a scatter of blocks that ``share`` cuts out of the root's buffer, one per rank."""
-    root = checked_root(self, root)
-    parts = share(sendbuf, self.size) if self._rank == root else []
-    kept = in_place(recvbuf) and self._rank == root
-    receive = [] if kept else [simple(recvbuf)]
-    facts = _same(parts[root] if kept else receive[0], root=root) if even else {"root": root}
-    return CollectiveCall(RULES["scatter"], list(parts), receive, facts, root)
+def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, even: bool) -> CollectiveCall:
+    """Like ``_gather_call``, for a scatter; ``split`` splits the root's ``sendbuf``."""
+    root = check_root(self, root)
+    blocks = split(sendbuf, self.size) if self._rank == root else []
+    keeps_block = is_in_place(recvbuf) and self._rank == root
+    receive = [] if keeps_block else [message_buffer(recvbuf)]
+    facts = _equal_facts(blocks[root] if keeps_block else receive[0], root=root) if even else {"root": root}
+    return CollectiveCall(RULES["scatter"], list(blocks), receive, facts, root)
 
 
 def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Scatter equal blocks of the root's buffer, one per rank."""
-    return _scattering(self, sendbuf, recvbuf, root, blocks, True)
+    return _scatter_call(self, sendbuf, recvbuf, root, equal_blocks, True)
 
 
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Scatter blocks of any size of the root's buffer, one per rank."""
-    return _scattering(self, sendbuf, recvbuf, root, vector, False)
+    return _scatter_call(self, sendbuf, recvbuf, root, counted_blocks, False)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Gather equal blocks of all ranks to all ranks."""
-    _apart(sendbuf, recvbuf)
-    receive = blocks(recvbuf, self.size)
-    mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
-    return CollectiveCall(RULES["all_gather"], [mine], receive, _same(mine))
+    _check_distinct(sendbuf, recvbuf)
+    receive = equal_blocks(recvbuf, self.size)
+    block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
+    return CollectiveCall(RULES["all_gather"], [block], receive, _equal_facts(block))
 
 
 def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Gather blocks of any size to all ranks."""
-    receive = vector(recvbuf, self.size)
-    mine = receive[self._rank] if in_place(sendbuf) else simple(sendbuf)
-    return CollectiveCall(RULES["all_gather"], [mine], receive, {})
+    receive = counted_blocks(recvbuf, self.size)
+    block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
+    return CollectiveCall(RULES["all_gather"], [block], receive, {})
 
 
-def _exchanging(self: Any, sendbuf: Any, recvbuf: Any, share: Any) -> CollectiveCall:
-    receive = share(recvbuf, self.size)
-    parts = receive if in_place(sendbuf) else share(sendbuf, self.size)
-    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
+def _exchange_call(self: Any, sendbuf: Any, recvbuf: Any, split: Any) -> CollectiveCall:
+    """Return the call of an all-to-all; ``split`` splits both buffers in one block per rank."""
+    receive = split(recvbuf, self.size)
+    blocks = receive if is_in_place(sendbuf) else split(sendbuf, self.size)
+    return CollectiveCall(RULES["all_to_all"], list(blocks), receive, {})
 
 
 def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Exchange equal blocks between all ranks."""
-    _apart(sendbuf, recvbuf)
-    call = _exchanging(self, sendbuf, recvbuf, blocks)
-    call.facts = _same(call.send[0])
+    _check_distinct(sendbuf, recvbuf)
+    call = _exchange_call(self, sendbuf, recvbuf, equal_blocks)
+    call.facts = _equal_facts(call.send[0])
     return call
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Exchange blocks of any size between all ranks."""
-    return _exchanging(self, sendbuf, recvbuf, vector)
+    return _exchange_call(self, sendbuf, recvbuf, counted_blocks)
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """Exchange blocks of any size and type between all ranks."""
-    return _exchanging(self, sendbuf, recvbuf, typed)
+    return _exchange_call(self, sendbuf, recvbuf, typed_blocks)
 
 
-def _reducing(
+def _reduce_call(
     self: Any,
     rule: str,
     sendbuf: Any,
     receive: list[MessageBuffer],
     op: Any,
-    whole: MessageBuffer,
+    buffer: MessageBuffer,
     **facts: Any,
 ) -> CollectiveCall:
-    """Describe a reduction: all ranks pass one vector each and name one operation."""
+    """Return the call of a reduction.
+
+    Args:
+        self: the communicator.
+        rule: name of the rule in RULES.
+        sendbuf: the vector of this rank, or MPI.IN_PLACE.
+        receive: the buffers to fill.
+        op: the operation.
+        buffer: the vector of this rank if ``sendbuf`` is MPI.IN_PLACE.
+        facts: further arguments that must be equal on all ranks, such as the root.
+    """
     op = as_op(op)
-    mine = whole if in_place(sendbuf) else simple(sendbuf)
-    op.check(mine.dtype)
-    facts = _same(mine, **{k: v for k, v in facts.items() if k == "root"}, op=op.identity()) | facts
-    return CollectiveCall(RULES[rule], [mine], receive, facts, int(facts.get("root", -1)), op)
+    vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
+    op.check(vector.dtype)
+    facts = _equal_facts(vector, **{k: v for k, v in facts.items() if k == "root"}, op=op.identity()) | facts
+    return CollectiveCall(RULES[rule], [vector], receive, facts, int(facts.get("root", -1)), op)
 
 
-def _fitting(sent: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
-    """Return the receive buffer, as long as the send buffer."""
-    if in_place(sent):
+def _receive_blocks(sendbuf: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
+    """Return a list of the receive buffer, cut to the length of the send buffer."""
+    if is_in_place(sendbuf):
         return [buffer]
-    mine = simple(sent)
-    if mine.dtype != buffer.dtype:
-        raise MPIError("ERR_TYPE", f"the send buffer holds {mine.dtype}, the receive buffer {buffer.dtype}")
-    if mine.elements > buffer.elements:
-        raise ValueError(f"mismatch in send count {mine.elements} and receive count {buffer.elements}")
-    return [buffer.part(0, mine.elements)]
+    vector = message_buffer(sendbuf)
+    if vector.dtype != buffer.dtype:
+        raise MPIError(
+            "ERR_TYPE",
+            f"both buffers must have one type, got {vector.dtype} to send and {buffer.dtype} to receive",
+        )
+    if vector.elements > buffer.elements:
+        raise ValueError(
+            f"the receive buffer must have {many(vector.elements, 'element')} or more, got {buffer.elements}"
+        )
+    return [buffer.part(0, vector.elements)]
 
 
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
     """Reduce all ranks' vectors to the root."""
-    root = checked_root(self, root)
-    _apart(sendbuf, recvbuf)
+    root = check_root(self, root)
+    _check_distinct(sendbuf, recvbuf)
     if self._rank != root:
-        if in_place(sendbuf):
-            raise MPIError("ERR_BUFFER", "MPI.IN_PLACE stands for the send buffer on the root only")
-        return _reducing(self, "reduce", sendbuf, [], op, simple(sendbuf), root=root)
-    whole = simple(recvbuf)
-    return _reducing(self, "reduce", sendbuf, _fitting(sendbuf, whole), op, whole, root=root)
+        if is_in_place(sendbuf):
+            raise MPIError(
+                "ERR_BUFFER", "the send buffer can be MPI.IN_PLACE on the root only; pass an array"
+            )
+        return _reduce_call(self, "reduce", sendbuf, [], op, message_buffer(sendbuf), root=root)
+    buffer = message_buffer(recvbuf)
+    return _reduce_call(self, "reduce", sendbuf, _receive_blocks(sendbuf, buffer), op, buffer, root=root)
 
 
-def _everywhere(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op) -> CollectiveCall:
-    """Describe a reduction that fills every rank's buffer."""
-    _apart(sendbuf, recvbuf)
-    whole = simple(recvbuf)
-    return _reducing(self, rule, sendbuf, _fitting(sendbuf, whole), op, whole)
+def _reduce_to_all_call(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op) -> CollectiveCall:
+    """Return the call of a reduction whose result every rank receives."""
+    _check_distinct(sendbuf, recvbuf)
+    buffer = message_buffer(recvbuf)
+    return _reduce_call(self, rule, sendbuf, _receive_blocks(sendbuf, buffer), op, buffer)
 
 
 def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """Reduce all ranks' vectors to all ranks."""
-    return _everywhere(self, "all_reduce", sendbuf, recvbuf, op)
+    return _reduce_to_all_call(self, "all_reduce", sendbuf, recvbuf, op)
 
 
 def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """Reduce the vectors of the ranks up to and including this one."""
-    return _everywhere(self, "scan", sendbuf, recvbuf, op)
+    return _reduce_to_all_call(self, "scan", sendbuf, recvbuf, op)
 
 
 def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """Reduce the vectors of the ranks before this one; rank 0's buffer stays unchanged."""
-    return _everywhere(self, "exscan", sendbuf, recvbuf, op)
+    return _reduce_to_all_call(self, "exscan", sendbuf, recvbuf, op)
 
 
 def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """Reduce all ranks' vectors; each rank gets one equal block."""
-    _apart(sendbuf, recvbuf)
-    whole = simple(recvbuf)
-    mine = whole if in_place(sendbuf) else simple(sendbuf)
-    if mine.elements % self.size:
+    """Reduce all ranks' vectors and give each rank one block; all blocks are equal in size."""
+    _check_distinct(sendbuf, recvbuf)
+    buffer = message_buffer(recvbuf)
+    vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
+    if vector.elements % self.size:
         raise ValueError(
-            f"{many(mine.elements, 'element')} cannot be shared out to {many(self.size, 'rank')}"
+            f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, got {vector.elements}"
         )
-    count = mine.elements // self.size
-    if whole.elements < count:
-        raise ValueError(f"mismatch in receive count {whole.elements} and block count {count}")
-    return _reducing(self, "reduce_scatter", sendbuf, [whole.part(0, count)], op, whole)
+    count = vector.elements // self.size
+    if buffer.elements < count:
+        raise ValueError(
+            f"the receive buffer must have {many(count, 'element')} or more, got {buffer.elements}"
+        )
+    return _reduce_call(self, "reduce_scatter", sendbuf, [buffer.part(0, count)], op, buffer)
 
 
 def Reduce_scatter(
     self: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = SUM
 ) -> CollectiveCall:
-    """Reduce all ranks' vectors; each rank gets a block of given size."""
-    _apart(sendbuf, recvbuf)
-    whole = simple(recvbuf)
-    mine = whole if in_place(sendbuf) else simple(sendbuf)
-    if recvcounts is None and not in_place(sendbuf):
-        # Each rank gets as much as its receive buffer holds.
-        return _reducing(self, "reduce_scatter", sendbuf, [whole], op, whole)
+    """Reduce all ranks' vectors and give each rank a block of ``recvcounts`` of its rank."""
+    _check_distinct(sendbuf, recvbuf)
+    buffer = message_buffer(recvbuf)
+    vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
+    if recvcounts is None and not is_in_place(sendbuf):
+        # Each rank gets as many elements as its receive buffer has.
+        return _reduce_call(self, "reduce_scatter", sendbuf, [buffer], op, buffer)
     if recvcounts is None:
-        if mine.elements % self.size:
+        if vector.elements % self.size:
             raise ValueError(
-                f"{many(mine.elements, 'element')} cannot be shared out to {many(self.size, 'rank')}"
+                f"the vector must have a multiple of {many(self.size, 'element')}, one block per rank, "
+                f"got {vector.elements}"
             )
-        recvcounts = [mine.elements // self.size] * self.size
+        recvcounts = [vector.elements // self.size] * self.size
     counts = [int(count) for count in recvcounts]
-    if len(counts) != self.size or sum(counts) != mine.elements:
+    if len(counts) != self.size or sum(counts) != vector.elements:
         raise ValueError(
-            f"receive counts {counts} must be {many(self.size, 'number')} with the sum {mine.elements}"
+            f"recvcounts must be {many(self.size, 'number')} with the sum {vector.elements}, got {counts}"
         )
-    receive = [whole.part(0, counts[self._rank])]
-    return _reducing(self, "reduce_scatter", sendbuf, receive, op, whole, counts=tuple(counts))
+    receive = [buffer.part(0, counts[self._rank])]
+    return _reduce_call(self, "reduce_scatter", sendbuf, receive, op, buffer, counts=tuple(counts))
 
 
 # ---------------------------------------------------------------------- lower-case: Python objects
 
 
-def _listed(self: Any, sendobj: Any) -> list[ObjectPayload]:
+def _object_per_rank(self: Any, sendobj: Any) -> list[ObjectPayload]:
+    """Return a list of objects to send, one per rank; raise ValueError for another number."""
     objects = list(sendobj)
     if len(objects) != self.size:
-        raise ValueError(f"expecting {self.size} items, got {len(objects)}")
-    return [ObjectPayload(one) for one in objects]
+        raise ValueError(f"sendobj must have {self.size} items, one per rank, got {len(objects)}")
+    return [ObjectPayload(item) for item in objects]
 
 
 def barrier(self: Any) -> CollectiveCall:
-    """Wait until all ranks have come."""
+    """Wait until all ranks have called."""
     return CollectiveCall(RULES["barrier"], [], None, {})
 
 
 def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
     """Send the root's object to all ranks."""
-    root = checked_root(self, root)
+    root = check_root(self, root)
     send = [ObjectPayload(obj)] if self._rank == root else []
     call = CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
     call.value = obj
@@ -275,15 +306,15 @@ def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
 
 def gather(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
     """Gather all ranks' objects to the root, as a list."""
-    root = checked_root(self, root)
+    root = check_root(self, root)
     send = [ObjectPayload(sendobj)]
     return CollectiveCall(RULES["gather"], send, None, {"root": root}, root, listed=True)
 
 
 def scatter(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
     """Scatter the root's list, one object per rank."""
-    root = checked_root(self, root)
-    send = _listed(self, sendobj) if self._rank == root else []
+    root = check_root(self, root)
+    send = _object_per_rank(self, sendobj) if self._rank == root else []
     return CollectiveCall(RULES["scatter"], list(send), None, {"root": root}, root)
 
 
@@ -294,10 +325,11 @@ def allgather(self: Any, sendobj: Any) -> CollectiveCall:
 
 def alltoall(self: Any, sendobj: Any) -> CollectiveCall:
     """Exchange objects: rank i gets the i-th object of every rank's list."""
-    return CollectiveCall(RULES["all_to_all"], list(_listed(self, sendobj)), None, {}, listed=True)
+    return CollectiveCall(RULES["all_to_all"], list(_object_per_rank(self, sendobj)), None, {}, listed=True)
 
 
-def _folding(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall:
+def _object_reduce_call(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall:
+    """Return the call of a reduction of objects; without a root, -1, all ranks receive the result."""
     op = as_op(op)
     facts = ({"root": root} if root >= 0 else {}) | {"op": op.identity()}
     return CollectiveCall(RULES[rule], [ObjectPayload(sendobj)], None, facts, root, op)
@@ -305,26 +337,26 @@ def _folding(rule: str, sendobj: Any, op: Any, root: int = -1) -> CollectiveCall
 
 def reduce(self: Any, sendobj: Any, op: Any = SUM, root: int = 0) -> CollectiveCall:
     """Reduce all ranks' objects to the root."""
-    return _folding("reduce", sendobj, op, checked_root(self, root))
+    return _object_reduce_call("reduce", sendobj, op, check_root(self, root))
 
 
 def allreduce(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     """Reduce all ranks' objects to all ranks."""
-    return _folding("all_reduce", sendobj, op)
+    return _object_reduce_call("all_reduce", sendobj, op)
 
 
 def scan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     """Reduce the objects of the ranks up to and including this one."""
-    return _folding("scan", sendobj, op)
+    return _object_reduce_call("scan", sendobj, op)
 
 
 def exscan(self: Any, sendobj: Any, op: Any = SUM) -> CollectiveCall:
     """Reduce the objects of the ranks before this one; None on rank 0."""
-    return _folding("exscan", sendobj, op)
+    return _object_reduce_call("exscan", sendobj, op)
 
 
 def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
-    """Join a collective and wait until it is complete."""
+    """Join a collective, wait until it is complete, and return its result."""
     end = comm._end
     task, scheduler = end.running(), end.scheduler
     begin = task.clock
@@ -332,14 +364,17 @@ def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
     wait_for(scheduler, call)
     result = take_result(call, None)
     if scheduler.timeline is not None:
-        scheduler.timeline.call(task, name, begin, frame, nbytes=call.nbytes())
+        scheduler.timeline.record_call(task, name, begin, frame, nbytes=call.nbytes())
     return result
 
 
-def named(
+def describe_method(
     method: Callable[..., Any], name: str, prepare: Callable[..., Any], about: str | None = None
 ) -> Callable[..., Any]:
-    """Give a made method the name, signature and description of what it stands for."""
+    """Give a generated method the name, signature and docstring of the function from which it is generated.
+
+    ``about`` replaces the docstring. The code object gets the name, too, because findings read it from the stack.
+    """
     method.__code__ = method.__code__.replace(co_name=name)
     method.__name__ = name
     method.__qualname__ = f"Comm.{name}"
@@ -348,30 +383,30 @@ def named(
     return method
 
 
-def _blocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
+def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return meet(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
 
-    return named(method, name, prepare)
+    return describe_method(method, name, prepare)
 
 
-def _nonblocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
+def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = prepare(self, *args, **kwargs)
         return Request(operation=join(self._end, call, name, (frame.f_code, frame.f_lasti)))
 
-    return named(method, name, prepare)
+    return describe_method(method, name, prepare)
 
 
-def _persistent(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
+def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
         kwargs.pop("info", None)
         frame = sys._getframe(1)
         site = (frame.f_code, frame.f_lasti)
         return Prequest(lambda: join(self._end, prepare(self, *args, **kwargs), name, site))
 
-    return named(method, name, prepare)
+    return describe_method(method, name, prepare)
 
 
 class CollectiveMethods:
@@ -379,15 +414,16 @@ class CollectiveMethods:
 
 
 def _install() -> None:
+    """Add the methods of all collectives above to ``CollectiveMethods``."""
     for name, prepare in [*globals().items()]:
-        own = getattr(prepare, "__module__", None) == __name__ and not name.startswith("_")
-        if not own or prepare.__annotations__.get("return") != "CollectiveCall":
+        is_local = getattr(prepare, "__module__", None) == __name__ and not name.startswith("_")
+        if not is_local or prepare.__annotations__.get("return") != "CollectiveCall":
             continue
-        ways = {name: _blocking}
-        if not name.islower():  # of buffers
-            ways |= {f"I{name.lower()}": _nonblocking, f"{name}_init": _persistent}
-        for call, way in ways.items():
-            setattr(CollectiveMethods, call, way(call, prepare))
+        makers = {name: _blocking_method}
+        if not name.islower():  # calls with buffers also have nonblocking and persistent methods
+            makers |= {f"I{name.lower()}": _nonblocking_method, f"{name}_init": _persistent_method}
+        for call, make_method in makers.items():
+            setattr(CollectiveMethods, call, make_method(call, prepare))
 
 
 _install()

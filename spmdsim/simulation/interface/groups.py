@@ -22,7 +22,7 @@ class Group:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The members as ranks of the whole program. Raises an MPI error if the group is null or was freed."""
+        """The members as ranks of the program. Raises an MPI error if the group is null or was freed."""
         if self._null:
             raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
         return self._members
@@ -53,16 +53,20 @@ class Group:
     rank = property(Get_rank)
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
-        """Return the positions of these members in another group; without a group, their ranks in COMM_WORLD.
+        """Return the positions of some members of this group in another group.
 
-        A member that the other group lacks gets UNDEFINED; PROC_NULL stays PROC_NULL.
+        Args:
+            ranks: positions in this group; None selects all. PROC_NULL stays PROC_NULL.
+            group: the other group; without it, return ranks in COMM_WORLD. A member that it lacks gets UNDEFINED.
         """
-        places = range(self.size) if ranks is None else ranks
-        members = [place if place == PROC_NULL else self.members[place] for place in places]
+        positions = range(self.size) if ranks is None else ranks
+        members = [position if position == PROC_NULL else self.members[position] for position in positions]
         if group is None:
             return members
-        place_of = {member: place for place, member in enumerate(group.members)} | {PROC_NULL: PROC_NULL}
-        return [place_of.get(member, UNDEFINED) for member in members]
+        position_of = {member: position for position, member in enumerate(group.members)} | {
+            PROC_NULL: PROC_NULL
+        }
+        return [position_of.get(member, UNDEFINED) for member in members]
 
     def Compare(self, group: Group) -> int:
         """Return IDENT, SIMILAR (equal ranks in another order) or UNEQUAL."""
@@ -93,34 +97,35 @@ class Group:
 
     def Incl(self, ranks: Sequence[int]) -> Group:
         """Return the members at these positions, in this order."""
-        return Group(self.members[self._place(rank)] for rank in ranks)
+        return Group(self.members[self._check_position(rank)] for rank in ranks)
 
     def Excl(self, ranks: Sequence[int]) -> Group:
         """Return the members at all other positions."""
-        left_out = {self._place(rank) for rank in ranks}
-        return Group(m for place, m in enumerate(self.members) if place not in left_out)
+        excluded = {self._check_position(rank) for rank in ranks}
+        return Group(m for position, m in enumerate(self.members) if position not in excluded)
 
     def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
         """Return the members at positions given as (first, last, stride)."""
-        return self.Incl(_places(ranks))
+        return self.Incl(_expand_ranges(ranks))
 
     def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
         """Return the members at all positions but those given as (first, last, stride)."""
-        return self.Excl(_places(ranks))
+        return self.Excl(_expand_ranges(ranks))
 
     def Free(self) -> None:
-        """Give the group back: the handle is null from now on."""
+        """Free the group: the handle becomes null."""
         if self.members or self is not GROUP_EMPTY:
             self._members, self._null = (), True
 
     def free(self) -> None:
-        """Give the group back if it is not null."""
+        """Free the group if its handle is not null."""
         if self:
             self.Free()
 
-    def _place(self, rank: int) -> int:
+    def _check_position(self, rank: int) -> int:
+        """Return a position in the group; raise an MPI error if it is out of range."""
         if not 0 <= rank < self.size:
-            raise MPIError("ERR_RANK", f"rank {rank} is not in 0 to {self.size - 1}")
+            raise MPIError("ERR_RANK", f"the rank must be 0 to {self.size - 1}, got {rank}")
         return rank
 
 
@@ -129,8 +134,9 @@ GROUP_NULL = Group()
 GROUP_NULL._null = True
 
 
-def _places(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
-    places: list[int] = []
+def _expand_ranges(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return the positions of ranges (first, last, stride); the last one is included."""
+    positions: list[int] = []
     for first, last, stride in ranges:
-        places.extend(range(first, last + (1 if stride > 0 else -1), stride))
-    return places
+        positions.extend(range(first, last + (1 if stride > 0 else -1), stride))
+    return positions

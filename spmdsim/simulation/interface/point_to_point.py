@@ -1,4 +1,4 @@
-"""The methods of a communicator between two ranks: buffers in upper case, Python objects in lower case."""
+"""Methods of a communicator between two ranks: upper case for buffers, lower case for Python objects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spmdsim.simulation.data.message_buffers import (
     OBJECT_TARGET,
     MessageBuffer,
     ObjectPayload,
-    outgoing,
-    writable,
+    receive_buffer,
+    send_buffer,
 )
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.mailboxes import (
@@ -21,20 +21,20 @@ from spmdsim.simulation.engine.mailboxes import (
     READY,
     STANDARD,
     SYNCHRONOUS,
+    JointWait,
     Message,
     Receive,
-    WaitsTogether,
     wait_for,
 )
-from spmdsim.simulation.engine.transfer import received, start_receive, start_send
-from spmdsim.simulation.interface.collective_methods import named
+from spmdsim.simulation.engine.transfer import complete_receive, start_receive, start_send
+from spmdsim.simulation.interface.collective_methods import describe_method
 from spmdsim.simulation.interface.requests import Prequest, Request
 
 _frame = sys._getframe
 
 
 class PointToPoint:
-    """The methods of a communicator that send and receive."""
+    """Methods of a communicator that send and receive."""
 
     _scheduler: Any
     _shared: Any
@@ -45,6 +45,7 @@ class PointToPoint:
     # ------------------------------------------------------------------ the two blocking kernels
 
     def _send(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> None:
+        """Send a message and block until the rank can continue; the arguments are those of ``start_send``."""
         end = self._end
         task = end.running()
         begin = task.clock
@@ -55,14 +56,15 @@ class PointToPoint:
         if message.end > task.clock:
             task.clock = message.end
         if mode is SYNCHRONOUS:
-            task.settle()
+            task.reset_counts()
         timeline = end.scheduler.timeline
         if timeline is not None:
-            timeline.call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
+            timeline.record_call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
 
     def _receive(
         self, target: Any, source: int, tag: int, status: Status | None, name: str, frame: Any
     ) -> Any:
+        """Block until a message is received; return its object, or None for a buffer."""
         end = self._end
         task = end.running()
         begin = task.clock
@@ -70,17 +72,17 @@ class PointToPoint:
         if not receive.done:
             receive.waiter = task
             end.scheduler.block(receive)
-        result = received(receive, status)
+        result = complete_receive(receive, status)
         timeline = end.scheduler.timeline
         if timeline is not None:
-            timeline.call(task, name, begin, frame, source=source, tag=tag)
+            timeline.record_call(task, name, begin, frame, source=source, tag=tag)
         return result
 
     # ------------------------------------------------------------------ upper-case, blocking
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send a buffer; correct programs do not count on it returning before it is received."""
-        self._send(outgoing(buf, dest), dest, tag, STANDARD, "Send", _frame(1))
+        """Send a buffer; a program must not rely on a return before the message is received."""
+        self._send(send_buffer(buf, dest), dest, tag, STANDARD, "Send", _frame(1))
 
     def Recv(
         self,
@@ -90,7 +92,7 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Receive into a buffer."""
-        self._receive(writable(buf, source), source, tag, status, "Recv", _frame(1))
+        self._receive(receive_buffer(buf, source), source, tag, status, "Recv", _frame(1))
 
     def Sendrecv(
         self,
@@ -102,8 +104,8 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Send and receive at once, which cannot block itself."""
-        sent, target = outgoing(sendbuf, dest), writable(recvbuf, source)
+        """Send and receive at once, so that two ranks do not block each other."""
+        sent, target = send_buffer(sendbuf, dest), receive_buffer(recvbuf, source)
         self._exchange(sent, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
 
     def Sendrecv_replace(
@@ -115,8 +117,8 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Send a buffer and receive into it."""
-        target = writable(buf)
+        """Send a buffer, then receive into it."""
+        target = receive_buffer(buf)
         sent = MessageBuffer(target.copy(), target.dtype, target.elements)
         name = "Sendrecv_replace"
         self._exchange(sent, dest, sendtag, target, source, recvtag, status, name, _frame(1))
@@ -133,6 +135,7 @@ class PointToPoint:
         name: str,
         frame: Any,
     ) -> Any:
+        """Send and receive; block until both are complete; return the received object, or None for a buffer."""
         end = self._end
         task = end.running()
         begin = task.clock
@@ -141,20 +144,22 @@ class PointToPoint:
         _wait_for_both(end.scheduler, task, message, receive)
         if message.end > task.clock:
             task.clock = message.end
-        result = received(receive, status)
+        result = complete_receive(receive, status)
         timeline = self._scheduler.timeline
         if timeline is not None:
-            timeline.call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
+            timeline.record_call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
         return result
 
     # ------------------------------------------------------------------ upper-case, nonblocking
 
     def _start(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> Message:
+        """Start a nonblocking send and return its message."""
         message = start_send(self._end, payload, dest, tag, mode, name, frame)
-        message.keep()  # to notice a change before Wait
+        message.copy_data()  # so that Wait can detect a changed buffer
         return message
 
     def _post(self, target: Any, source: int, tag: int, name: str, frame: Any) -> Receive:
+        """Start a nonblocking receive; store the buffer's contents, to detect a change before Wait."""
         receive = start_receive(self._end, target, source, tag, name, frame, False)
         if target is not OBJECT_TARGET:
             receive.before = target.copy()
@@ -162,25 +167,28 @@ class PointToPoint:
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Start to send a buffer, which must stay unchanged until the request is complete."""
-        return Request(operation=self._start(outgoing(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
+        return Request(operation=self._start(send_buffer(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Start to receive into a buffer, which belongs to MPI until the request is complete."""
-        return Request(operation=self._post(writable(buf, source), source, tag, "Irecv", _frame(1)))
+        return Request(operation=self._post(receive_buffer(buf, source), source, tag, "Irecv", _frame(1)))
 
     # ------------------------------------------------------------------ persistent
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """Return a receive that can be started repeatedly."""
-        frame, target = _frame(1), writable(buf, source)
+        frame, target = _frame(1), receive_buffer(buf, source)
         return Prequest(lambda: self._post(target, source, tag, "Recv_init", frame))
 
-    def _attached(self, payload: Any) -> Any:
-        room = self._task.attached
-        if payload.nbytes > room:
-            has = f"only {many(room, 'byte is', 'bytes are')}" if room >= 0 else "no buffer is"
+    def _check_attached(self, payload: Any) -> Any:
+        """Return a payload; raise an MPI error if it does not fit in the attached buffer."""
+        nbytes = self._task.attached
+        if payload.nbytes > nbytes:
+            buffer = f"{many(nbytes, 'byte')}" if nbytes >= 0 else "no buffer"
             raise MPIError(
-                "ERR_BUFFER", f"a buffered send of {many(payload.nbytes, 'byte')}, but {has} attached"
+                "ERR_BUFFER",
+                f"a buffered send must fit in the attached buffer, got {many(payload.nbytes, 'byte')} and {buffer}; "
+                "call MPI.Attach_buffer",
             )
         return payload
 
@@ -223,45 +231,67 @@ class PointToPoint:
         return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
 
 
-#: What blocking sends of other modes than the standard one do.
+#: Docstrings of blocking sends that do not use the standard mode.
 _MODES = {
-    SYNCHRONOUS: "Send {} and return once its receive has begun.",
+    SYNCHRONOUS: "Send {} and return when its receive has started.",
     BUFFERED: "Copy {} into the attached buffer and return at once.",
-    READY: "Send {} to a rank that has posted its receive already.",
+    READY: "Send {} to a rank that has already posted its receive.",
 }
 
 
-def _buffer(self: Any, buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
-    return outgoing(buf, dest), dest, tag
+def _buffer_arguments(self: Any, buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+    """Return payload, destination and tag of a send of a buffer; has the signature of the generated methods."""
+    return send_buffer(buf, dest), dest, tag
 
 
-def _object(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+def _object_arguments(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+    """Like ``_buffer_arguments``, for a Python object."""
     return ObjectPayload(obj), dest, tag
 
 
-def _sending(name: str, mode: str, prepare: Callable[..., Any], about: str) -> None:
-    """Give communicators a send that blocks, begins one (``I...``), or starts it again and again (``..._init``)."""
+def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> None:
+    """Add a send to ``PointToPoint``: nonblocking (``I...``), persistent (``..._init``), or else blocking.
+
+    Args:
+        name: name of the method, which decides its kind.
+        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
+        prepare: function that converts the arguments to payload, destination and tag.
+        about: docstring of the method.
+    """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         payload, dest, tag = prepare(self, *args, **kwargs)
-        details = self._attached(payload) if mode is BUFFERED else payload, dest, tag, mode, name, _frame(1)
+        details = (
+            self._check_attached(payload) if mode is BUFFERED else payload,
+            dest,
+            tag,
+            mode,
+            name,
+            _frame(1),
+        )
         if name.endswith("_init"):
             return Prequest(lambda: self._start(*details))
         return Request(operation=self._start(*details)) if name[0] in "Ii" else self._send(*details)
 
-    setattr(PointToPoint, name, named(method, name, prepare, about))
+    setattr(PointToPoint, name, describe_method(method, name, prepare, about))
 
 
 def _install() -> None:
-    _sending("Send_init", STANDARD, _buffer, "A send to be started again and again.")
+    """Add the sends of all modes to ``PointToPoint``."""
+    _add_send("Send_init", STANDARD, _buffer_arguments, "Return a send that can be started repeatedly.")
     for mode, about in _MODES.items():
         call = f"{mode[0]}send"
-        _sending(call.capitalize(), mode, _buffer, about.format("a buffer"))
-        _sending(f"I{call}", mode, _buffer, f"Begin a {mode} send.")
-        _sending(f"{call.capitalize()}_init", mode, _buffer, f"A {mode} send to be started again and again.")
-        if mode is not READY:  # which mpi4py has for buffers alone
-            _sending(call, mode, _object, about.format("a Python object"))
-            _sending(f"i{call}", mode, _object, f"Begin a {mode} send of a Python object.")
+        _add_send(call.capitalize(), mode, _buffer_arguments, about.format("a buffer"))
+        _add_send(f"I{call}", mode, _buffer_arguments, f"Start a {mode} send.")
+        _add_send(
+            f"{call.capitalize()}_init",
+            mode,
+            _buffer_arguments,
+            f"Return a {mode} send that can be started repeatedly.",
+        )
+        if mode is not READY:  # mpi4py has ready sends for buffers only
+            _add_send(call, mode, _object_arguments, about.format("a Python object"))
+            _add_send(f"i{call}", mode, _object_arguments, f"Start a {mode} send of a Python object.")
 
 
 _install()
@@ -274,4 +304,4 @@ def _wait_for_both(scheduler: Any, task: Any, message: Message, receive: Receive
     elif receive.done:
         wait_for(scheduler, message)
     else:
-        scheduler.block(WaitsTogether(scheduler, task, [message, receive], every=True))
+        scheduler.block(JointWait(scheduler, task, [message, receive], every=True))

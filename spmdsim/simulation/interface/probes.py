@@ -1,4 +1,4 @@
-"""Probing: looking at messages before receiving them, and taking hold of one."""
+"""Probes: find messages before they are received, and reserve one for its own receive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from spmdsim.simulation.data.message_buffers import OBJECT_TARGET, writable
+from spmdsim.simulation.data.message_buffers import OBJECT_TARGET, receive_buffer
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.mailboxes import Message, Probing, wait_for
 from spmdsim.simulation.engine.scheduler import current_task
@@ -16,8 +16,8 @@ from spmdsim.simulation.interface.requests import Request
 _frame = sys._getframe
 
 
-#: What is there from PROC_NULL, always.
-_NOBODYS = object()
+#: The message from PROC_NULL, which is always available.
+_NULL_MESSAGE = object()
 
 
 class ProbeMethods:
@@ -31,18 +31,22 @@ class ProbeMethods:
     size: int
 
     def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Wait until a message is there, and leave it there."""
-        self._look(source, tag, status, "Probe")
+        """Wait for a message and leave it in the mailbox."""
+        self._probe(source, tag, status, "Probe")
         return True
 
     probe = Probe
 
-    def _look(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
-        """Return the message that a receive would get; wait for it, or look once more after all other ranks ran."""
+    def _probe(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
+        """Return the message that a receive would get, or None; leave it in the mailbox.
+
+        If there is none, ``wait`` blocks until one arrives; otherwise the other ranks run once and the search is
+        repeated.
+        """
         if not check_source(self.size, source, tag):
             if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
-            return _NOBODYS
+            return _NULL_MESSAGE
         box, random = self._end.box, self._scheduler.random
         message: Message | None = box.find(source, tag, random)
         if message is None:
@@ -59,30 +63,30 @@ class ProbeMethods:
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Return True if a message has arrived."""
-        return self._look(source, tag, status, "Iprobe", False) is not None
+        return self._probe(source, tag, status, "Iprobe", False) is not None
 
     iprobe = Iprobe
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
-        """Wait until a message is there, and take hold of it."""
-        return Matched(self, self._look(source, tag, status, "Mprobe"))
+        """Wait for a message and reserve it for ``Matched.Recv``."""
+        return Matched(self, self._probe(source, tag, status, "Mprobe"))
 
     mprobe = Mprobe
 
     def Improbe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
-        """Take hold of a message if one is there."""
-        message = self._look(source, tag, status, "Improbe", False)
+        """Reserve a message that has arrived; return None if there is none."""
+        message = self._probe(source, tag, status, "Improbe", False)
         return None if message is None else Matched(self, message)
 
     improbe = Improbe
 
 
 class Matched:
-    """A message that a matching probe took: only its holder can receive it (``MPI.Message``)."""
+    """A message that a matching probe reserved: only its handle can receive it (``MPI.Message``)."""
 
-    lasting = False  # the constant MESSAGE_NO_PROC can be received again and again
+    is_permanent = False  # True for MESSAGE_NO_PROC, which can be received repeatedly
 
     def __init__(self, comm: Any = None, message: Any = None) -> None:
         if isinstance(comm, Matched):  # another handle on the same message
@@ -93,9 +97,9 @@ class Matched:
         self._message: Any = message
 
     @classmethod
-    def from_nobody(cls) -> Matched:
-        """Return the message that PROC_NULL sends."""
-        return cls(None, _NOBODYS)
+    def from_proc_null(cls) -> Matched:
+        """Return the message from PROC_NULL."""
+        return cls(None, _NULL_MESSAGE)
 
     def __bool__(self) -> bool:
         return self._message is not None
@@ -110,15 +114,15 @@ class Matched:
     def Probe(
         cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched:
-        """Wait until a message is there, and take hold of it."""
-        return cls(comm, comm._look(source, tag, status, "Probe"))
+        """Wait for a message and reserve it."""
+        return cls(comm, comm._probe(source, tag, status, "Probe"))
 
     @classmethod
     def Iprobe(
         cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
-        """Take hold of a message if one is there."""
-        message = comm._look(source, tag, status, "Iprobe", False)
+        """Reserve a message that has arrived; return None if there is none."""
+        message = comm._probe(source, tag, status, "Iprobe", False)
         return None if message is None else cls(comm, message)
 
     probe = Probe
@@ -127,33 +131,36 @@ class Matched:
     def _put_back(self) -> tuple[int, int]:
         """Put the message back as the first of its source; return the source and tag for its receive."""
         message = self._message
-        if not self.lasting:
+        if not self.is_permanent:
             self._message = None
-        if message is None or message is _NOBODYS:
+        if message is None or message is _NULL_MESSAGE:
             return PROC_NULL, ANY_TAG
         self._comm._end.box.put_back(message)
         return message.source, message.tag
 
-    def _home(self) -> Any:
+    def _receiving_comm(self) -> Any:
+        """Return the communicator of the message; for a message from PROC_NULL, COMM_SELF."""
         task = current_task()
-        return task.own if self._comm is None and task is not None else self._comm
+        return task.self_comm if self._comm is None and task is not None else self._comm
 
     def Recv(self, buf: Any, status: Status | None = None) -> None:
         """Receive the message into a buffer."""
         source, tag = self._put_back()
-        self._home()._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+        self._receiving_comm()._receive(receive_buffer(buf), source, tag, status, "Recv", _frame(1))
 
     def recv(self, status: Status | None = None) -> Any:
         """Receive the message as a Python object."""
         source, tag = self._put_back()
-        return self._home()._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
+        return self._receiving_comm()._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def Irecv(self, buf: Any) -> Request:
         """Start to receive the message into a buffer."""
         source, tag = self._put_back()
-        return Request(operation=self._home()._post(writable(buf), source, tag, "Irecv", _frame(1)))
+        return Request(
+            operation=self._receiving_comm()._post(receive_buffer(buf), source, tag, "Irecv", _frame(1))
+        )
 
     def irecv(self) -> Request:
         """Start to receive the message as a Python object."""
         source, tag = self._put_back()
-        return Request(operation=self._home()._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
+        return Request(operation=self._receiving_comm()._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))

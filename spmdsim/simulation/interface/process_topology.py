@@ -12,7 +12,13 @@ import numpy as np
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
-from spmdsim.simulation.data.message_buffers import ObjectPayload, blocks, simple, typed, vector
+from spmdsim.simulation.data.message_buffers import (
+    ObjectPayload,
+    counted_blocks,
+    equal_blocks,
+    message_buffer,
+    typed_blocks,
+)
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
 from spmdsim.simulation.interface.collective_methods import meet
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Intracomm
@@ -24,21 +30,21 @@ class Topocomm(Intracomm):
     """A communicator whose ranks have neighbours: the previous and the next rank in each dimension."""
 
     def _neighbours(self) -> list[tuple[int, int]]:
-        """Return, per slot, the neighbour and the slot of the neighbour that points back."""
+        """Return, for each slot, the neighbour and the slot in which the neighbour receives from this rank."""
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
-            before, after = shift(self._shared.grid, self._rank, dim, 1)
+            before, after = shifted_ranks(self._shared.grid, self._rank, dim, 1)
             neighbours += [(before, 2 * dim + 1), (after, 2 * dim)]
         return neighbours
 
     @property
     def inedges(self) -> list[int]:
-        """The ranks that send to this rank in neighbour exchanges."""
+        """Ranks that send to this rank in neighbour exchanges."""
         return [rank for rank, _ in self._neighbours()]
 
     @property
     def outedges(self) -> list[int]:
-        """The ranks to which this rank sends in neighbour exchanges."""
+        """Ranks to which this rank sends in neighbour exchanges."""
         return self.inedges
 
     indegree = property(lambda self: len(self.inedges))
@@ -47,44 +53,47 @@ class Topocomm(Intracomm):
     inoutedges = property(lambda self: (self.inedges, self.outedges))
 
     def _meet(self, send: list[Any], receive: Any, single: bool, name: str, frame: Any) -> Any:
+        """Exchange blocks with all neighbours; ``single`` sends one block to all of them."""
         call = CollectiveCall(RULES["neighbours"], send, receive, {}, listed=True)
-        call.value = [(rank, 0 if single else part) for rank, part in self._neighbours()]
+        call.value = [(rank, 0 if single else slot) for rank, slot in self._neighbours()]
         return meet(self, call, name, frame)
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive one from each."""
-        receive = blocks(recvbuf, self.indegree)
-        self._meet([simple(sendbuf)], receive, True, "Neighbor_allgather", _frame(1))
+        receive = equal_blocks(recvbuf, self.indegree)
+        self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgather", _frame(1))
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send one block to all neighbours and receive a block of any size from each."""
-        receive = vector(recvbuf, self.indegree)
-        self._meet([simple(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
+        receive = counted_blocks(recvbuf, self.indegree)
+        self._meet([message_buffer(sendbuf)], receive, True, "Neighbor_allgatherv", _frame(1))
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send an equal block to each neighbour and receive one from each."""
-        send, receive = blocks(sendbuf, self.outdegree), blocks(recvbuf, self.indegree)
+        send, receive = equal_blocks(sendbuf, self.outdegree), equal_blocks(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoall", _frame(1))
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size to each neighbour and receive one from each."""
-        send, receive = vector(sendbuf, self.outdegree), vector(recvbuf, self.indegree)
+        send, receive = counted_blocks(sendbuf, self.outdegree), counted_blocks(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallv", _frame(1))
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send a block of any size and type to each neighbour and receive one from each."""
-        send, receive = typed(sendbuf, self.outdegree), typed(recvbuf, self.indegree)
+        send, receive = typed_blocks(sendbuf, self.outdegree), typed_blocks(recvbuf, self.indegree)
         self._meet(send, receive, False, "Neighbor_alltoallw", _frame(1))
 
     def neighbor_allgather(self, sendobj: Any) -> Any:
-        """Send one object to all neighbours; return the list of theirs."""
+        """Send one object to all neighbours; return the list of their objects."""
         return self._meet([ObjectPayload(sendobj)], None, True, "neighbor_allgather", _frame(1))
 
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> Any:
-        """Send one object to each neighbour; return the list of theirs."""
+        """Send one object to each neighbour; return the list of their objects."""
         if len(sendobj) != self.outdegree:
-            raise ValueError(f"expecting {self.outdegree} items, got {len(sendobj)}")
-        send = [ObjectPayload(one) for one in sendobj]
+            raise ValueError(
+                f"sendobj must have {self.outdegree} items, one per neighbour, got {len(sendobj)}"
+            )
+        send = [ObjectPayload(item) for item in sendobj]
         return self._meet(send, None, False, "neighbor_alltoall", _frame(1))
 
 
@@ -99,7 +108,7 @@ class Cartcomm(Topocomm):
     ndim = property(Get_dim)
 
     def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
-        """Return dims, periods and the caller's coordinates."""
+        """Return dims, periods and the coordinates of this rank."""
         dims, periods = self._shared.grid
         return list(dims), [int(p) for p in periods], self.Get_coords(self._rank)
 
@@ -111,80 +120,86 @@ class Cartcomm(Topocomm):
     def Get_coords(self, rank: int) -> list[int]:
         """Return the coordinates of a rank."""
         if not 0 <= rank < self.size:
-            raise MPIError("ERR_RANK", f"rank {rank} is not in 0 to {self.size - 1}")
+            raise MPIError("ERR_RANK", f"the rank must be 0 to {self.size - 1}, got {rank}")
         return coords_of(self._shared.grid[0], rank)
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
-        """Return the rank at some coordinates; periodic dimensions wrap around."""
+        """Return the rank at the given coordinates; periodic dimensions wrap around."""
         dims, periods = self._shared.grid
         inside = []
         for at, extent, periodic in zip(coords, dims, periods):
             if not periodic and not 0 <= at < extent:
-                raise MPIError("ERR_ARG", f"coordinate {at} is not in 0 to {extent - 1}")
+                raise MPIError("ERR_ARG", f"the coordinate must be 0 to {extent - 1}, got {at}")
             inside.append(at % extent)
         return rank_at(dims, inside)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
-        """Return the source and destination if all ranks move ``disp`` steps; PROC_NULL beyond an edge."""
+        """Return source and destination if all ranks move ``disp`` steps; PROC_NULL beyond an edge."""
         if not 0 <= direction < self.Get_dim():
-            raise MPIError("ERR_DIMS", f"direction {direction} is not in 0 to {self.Get_dim() - 1}")
-        return shift(self._shared.grid, self._rank, direction, disp)
+            raise MPIError("ERR_DIMS", f"direction must be 0 to {self.Get_dim() - 1}, got {direction}")
+        return shifted_ranks(self._shared.grid, self._rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
         """Create communicators along the dimensions that remain."""
         dims, periods = self._shared.grid
         if len(remain_dims) != len(dims):
-            raise MPIError("ERR_DIMS", f"{many(len(remain_dims), 'flag')} for {many(len(dims), 'dimension')}")
-        keep = [bool(flag) for flag in remain_dims]
+            raise MPIError(
+                "ERR_DIMS",
+                f"remain_dims must have {many(len(dims), 'flag')}, one per dimension, got {len(remain_dims)}",
+            )
+        remains = [bool(flag) for flag in remain_dims]
         grid = (
-            tuple(d for d, k in zip(dims, keep) if k),
-            tuple(p for p, k in zip(periods, keep) if k),
+            tuple(d for d, k in zip(dims, remains) if k),
+            tuple(p for p, k in zip(periods, remains) if k),
         )
-        mine = self.Get_coords(self._rank)
-        color = rank_at([1 if k else d for d, k in zip(dims, keep)], _masked(mine, keep, False))
-        key = rank_at([d if k else 1 for d, k in zip(dims, keep)], _masked(mine, keep, True))
+        coords = self.Get_coords(self._rank)
+        color = rank_at([1 if k else d for d, k in zip(dims, remains)], _masked(coords, remains, False))
+        key = rank_at([d if k else 1 for d, k in zip(dims, remains)], _masked(coords, remains, True))
         comm = self._split(color, key, "Sub", _frame(1))
         comm._shared.grid = grid
         comm._shared.name = f"{self._shared.name}.Sub"
         return Cartcomm.make(comm._shared, comm._rank, self._task)
 
 
-def _masked(coords: list[int], keep: list[bool], kept: bool) -> list[int]:
-    return [at if k is kept else 0 for at, k in zip(coords, keep)]
+def _masked(coords: list[int], remains: list[bool], selected: bool) -> list[int]:
+    """Return coordinates with 0 in all dimensions whose flag differs from ``selected``."""
+    return [at if flag is selected else 0 for at, flag in zip(coords, remains)]
 
 
 def coords_of(dims: Sequence[int], rank: int) -> list[int]:
-    """Return the coordinates of a rank; the last dimension varies fastest."""
+    """Return the coordinates of a rank on a grid; the last dimension varies fastest."""
     return [int(at) for at in np.unravel_index(rank, tuple(dims))]
 
 
 def rank_at(dims: Sequence[int], coords: Sequence[int]) -> int:
-    """Return the rank at some coordinates."""
+    """Return the rank at the given coordinates of a grid."""
     return int(np.ravel_multi_index(tuple(coords), tuple(dims)))
 
 
-def shift(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
-    """Return the ranks ``disp`` steps before and after a rank in one dimension."""
+def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
+    """Return the ranks ``disp`` steps before and after a rank in one dimension; PROC_NULL beyond an edge."""
     dims, periods = grid
-    here = coords_of(dims, rank)
+    coords = coords_of(dims, rank)
 
     def neighbour(step: int) -> int:
-        at = here[direction] + step
+        at = coords[direction] + step
         if not periods[direction] and not 0 <= at < dims[direction]:
             return PROC_NULL
-        return rank_at(dims, [*here[:direction], at % dims[direction], *here[direction + 1 :]])
+        return rank_at(dims, [*coords[:direction], at % dims[direction], *coords[direction + 1 :]])
 
     return neighbour(-disp), neighbour(disp)
 
 
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
-    """Arrange the first ranks of a communicator on a grid; other ranks get COMM_NULL."""
+    """Arrange the first ranks of a communicator on a grid; all other ranks get COMM_NULL."""
     extents = [int(dims)] if isinstance(dims, int) else [int(extent) for extent in dims]
     if periods is None:
         periods = [False] * len(extents)
     wraps = [bool(periods)] * len(extents) if isinstance(periods, bool | int) else list(periods)
     if len(wraps) != len(extents) or any(extent < 1 for extent in extents):
-        raise MPIError("ERR_DIMS", f"dims {extents} and periods {wraps} are no grid")
+        raise MPIError(
+            "ERR_DIMS", f"dims must be 1 or more, each with one period, got dims {extents}, periods {wraps}"
+        )
     if prod(extents) > comm.size:
         raise MPIError(
             "ERR_DIMS", f"a grid of {extents} needs {many(prod(extents), 'rank')}, not {comm.size}"
@@ -194,7 +209,7 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     def answer(calls: list[CollectiveCall]) -> None:
         shared = calls[0].comm
         ranks = shared.ranks[: prod(extents)]
-        state = shared.of_ranks(ranks, "Create_cart", grid)
+        state = shared.create_state(ranks, "Create_cart", grid)
         for call in calls:
             call.value = state if call.rank < len(ranks) else None
 
@@ -203,23 +218,25 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
 
 
 def Compute_dims(nnodes: int, dims: Any) -> list[int]:
-    """Distribute ranks over dimensions as evenly as possible; only entries of 0 are chosen.
+    """Distribute ranks over dimensions as evenly as possible; entries other than 0 are fixed.
 
     >>> Compute_dims(12, 2), Compute_dims(12, [0, 2])
     ([4, 3], [6, 2])
     """
-    wanted = [0] * dims if isinstance(dims, int) else [int(extent) for extent in dims]
-    fixed = prod(extent for extent in wanted if extent)
-    free = wanted.count(0)
+    extents = [0] * dims if isinstance(dims, int) else [int(extent) for extent in dims]
+    fixed = prod(extent for extent in extents if extent)
+    free = extents.count(0)
     if nnodes % fixed or (not free and fixed != nnodes):
-        raise MPIError("ERR_DIMS", f"{many(nnodes, 'rank does', 'ranks do')} not fit the dimensions {wanted}")
-    chosen = iter(_balanced(nnodes // fixed, free)) if free else iter(())
-    return [extent or next(chosen) for extent in wanted]
+        raise MPIError(
+            "ERR_DIMS", f"nnodes must be a multiple of the fixed dimensions {extents}, got {nnodes}"
+        )
+    factors = iter(_balanced_factors(nnodes // fixed, free)) if free else iter(())
+    return [extent or next(factors) for extent in extents]
 
 
-def _balanced(total: int, parts: int) -> list[int]:
-    """Return the factors of a number that are closest to each other, largest first."""
+def _balanced_factors(total: int, parts: int) -> list[int]:
+    """Return ``parts`` factors of a number that are as close to each other as possible, largest first."""
     divisors = [d for d in range(1, total + 1) if total % d == 0]
     heads = (head for head in product(divisors, repeat=parts - 1) if total % prod(head) == 0)
-    every = (sorted([*head, total // prod(head)], reverse=True) for head in heads)
-    return min(every, key=lambda factors: (factors[0] - factors[-1], factors))
+    factorisations = (sorted([*head, total // prod(head)], reverse=True) for head in heads)
+    return min(factorisations, key=lambda factors: (factors[0] - factors[-1], factors))

@@ -1,4 +1,4 @@
-"""Requests: started operations, waited for or tested one by one or together."""
+"""Requests: operations that were started, and the calls that wait for or test one or several of them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from spmdsim.simulation.data.constants import UNDEFINED, Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
-from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish
+from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
-from spmdsim.simulation.engine.transfer import received
+from spmdsim.simulation.engine.transfer import complete_receive
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import place_in_stack
 
 
 class Request(Handle):
-    """One started operation; null after a completed wait.
+    """A started operation; after a completed wait it is null.
 
     Attributes:
-        operation: the send, receive or collective; None for a null request.
+        operation: the message, receive or collective call; None for a null request.
     """
 
     def __init__(self, request: Request | None = None, operation: Any = None) -> None:
@@ -38,10 +38,10 @@ class Request(Handle):
         return True
 
     def wait(self, status: Status | None = None) -> Any:
-        """Block until the operation is complete; return the object of a lower-case receive."""
+        """Block until the operation is complete; return its object, or None for a buffer."""
         operation = self.operation
         if operation is None:
-            return _nothing(status)
+            return _fill_null_status(status)
         task, begin = operation.task, operation.task.clock
         if not operation.done:
             operation.waiter = task
@@ -49,18 +49,18 @@ class Request(Handle):
         result = self._take(status)
         timeline = task.scheduler.timeline
         if timeline is not None:
-            timeline.call(task, "Wait", begin, sys._getframe(1), of=operation.name)
+            timeline.record_call(task, "Wait", begin, sys._getframe(1), of=operation.name)
         return result
 
     def Test(self, status: Status | None = None) -> bool:
-        """Return True if the operation is complete; a complete request becomes null, as after a wait."""
+        """Return True if the operation is complete; the request then becomes null, as after a wait."""
         return self.test(status)[0]
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
-        """Return whether the operation is complete, and the object of a lower-case receive."""
+        """Return True if the operation is complete, and its object; the object is None if it is not."""
         operation = self.operation
         if operation is None:
-            return True, _nothing(status)
+            return True, _fill_null_status(status)
         if not operation.done:
             operation.task.scheduler.poll(operation)
             if not operation.done:
@@ -71,7 +71,7 @@ class Request(Handle):
         """Return True if the operation is complete; the request does not change."""
         operation = self.operation
         if operation is None:
-            _nothing(status)
+            _fill_null_status(status)
             return True
         if not operation.done:
             operation.task.scheduler.poll(operation)
@@ -84,7 +84,7 @@ class Request(Handle):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Give up a receive that has got nothing yet."""
+        """Cancel a receive that has not matched a message."""
         operation = self.operation
         if isinstance(operation, Receive) and not operation.done:
             box = operation.comm.boxes[operation.dest]
@@ -103,7 +103,7 @@ class Request(Handle):
     free = Free
 
     def _take(self, status: Status | None) -> Any:
-        """Return the result of a complete operation."""
+        """Make the request null, and return the result of its complete operation."""
         operation, self.operation = self.operation, None
         operation.task.active.pop(id(self), None)
         return take_result(operation, status)
@@ -119,20 +119,20 @@ class Request(Handle):
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Block until all operations are complete; return the received objects."""
-        operations = [one.operation for one in requests if one.operation is not None]
+        operations = [request.operation for request in requests if request.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
         _wait_together(operations, every=True)
         if statuses is None:
-            results = [one._finish_one(None) for one in requests]
+            results = [request._take_if_active(None) for request in requests]
         else:
-            filled = [Status() for _ in requests]
-            results = [one._finish_one(status) for one, status in zip(requests, filled)]
-            fill_statuses(statuses, filled)
+            new_statuses = [Status() for _ in requests]
+            results = [request._take_if_active(status) for request, status in zip(requests, new_statuses)]
+            fill_statuses(statuses, new_statuses)
         if operations:
             task = operations[0].task
             if task.scheduler.timeline is not None:
                 line = sys._getframe(1)
-                task.scheduler.timeline.call(task, "Waitall", begin, line, of=len(operations))
+                task.scheduler.timeline.record_call(task, "Waitall", begin, line, of=len(operations))
         return results
 
     @classmethod
@@ -146,12 +146,12 @@ class Request(Handle):
 
         The position is UNDEFINED if all requests are null.
         """
-        operations = [one.operation for one in requests if one.operation is not None]
+        operations = [request.operation for request in requests if request.operation is not None]
         if not operations:
-            return UNDEFINED, _nothing(status)
+            return UNDEFINED, _fill_null_status(status)
         _wait_together(operations, every=False)
         position = _done_positions(requests)[0]
-        return position, requests[position]._finish_one(status)
+        return position, requests[position]._take_if_active(status)
 
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -169,7 +169,7 @@ class Request(Handle):
 
         Returns ``(None, None)`` if all requests are null.
         """
-        operations = [one.operation for one in requests if one.operation is not None]
+        operations = [request.operation for request in requests if request.operation is not None]
         if not operations:
             return None, None
         _wait_together(operations, every=False)
@@ -184,29 +184,29 @@ class Request(Handle):
     def testall(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
-        """Return whether all operations are complete, and the received objects, or None if they are not."""
-        if not _look(requests, every=True):
+        """Return True if all operations are complete, and their objects; None instead of objects if not."""
+        if not _test_together(requests, every=True):
             return False, None
         return True, cls.waitall(requests, statuses)
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """Return the position of a complete request or UNDEFINED, and True if one is complete or all are null."""
+        """Return the first two values of ``testany``: position, and True if one is complete or all are null."""
         return cls.testany(requests, status)[:2]
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
-        """Return the position of a complete request, whether there is one, and the received object.
+        """Return the position of a complete request, True if there is one, and its object.
 
-        If none is complete, the position is UNDEFINED and the object None. If all requests are null, the second value
-        is True.
+        If none is complete, the values are UNDEFINED, False and None. If all requests are null, they are UNDEFINED,
+        True and None.
         """
-        if all(one.operation is None for one in requests):
-            return UNDEFINED, True, _nothing(status)
-        if not _look(requests, every=False):
+        if all(request.operation is None for request in requests):
+            return UNDEFINED, True, _fill_null_status(status)
+        if not _test_together(requests, every=False):
             return UNDEFINED, False, None
         position = _done_positions(requests)[0]
-        return position, True, requests[position]._finish_one(status)
+        return position, True, requests[position]._take_if_active(status)
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -221,21 +221,22 @@ class Request(Handle):
 
         Returns ``(None, None)`` if all requests are null.
         """
-        if all(one.operation is None for one in requests):
+        if all(request.operation is None for request in requests):
             return None, None
-        if not _look(requests, every=False):
+        if not _test_together(requests, every=False):
             return [], []
         return _take_done(requests, statuses)
 
-    def _finish_one(self, status: Status | None) -> Any:
-        return _nothing(status) if self.operation is None else self._take(status)
+    def _take_if_active(self, status: Status | None) -> Any:
+        """Return the result of the complete operation; None for a null request."""
+        return _fill_null_status(status) if self.operation is None else self._take(status)
 
 
 class Prequest(Request):
-    """A persistent request: inactive until it is started, and again after each completion.
+    """A persistent request, which is inactive before each start and after each completion.
 
     Args:
-        begin: starts the operation and returns it.
+        begin: function that starts the operation and returns it.
     """
 
     def __init__(self, begin: Callable[[], Any] | None = None) -> None:
@@ -254,7 +255,7 @@ class Prequest(Request):
 
     @classmethod
     def Startall(cls, requests: Sequence[Prequest]) -> None:
-        """Start all."""
+        """Start all requests."""
         for request in requests:
             request.Start()
 
@@ -265,75 +266,83 @@ class Prequest(Request):
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
-    """Write received data, fill the status, and return the object of a complete lower-case operation."""
+    """Complete an operation on its rank: write data, fill the status; return the object of a lower-case call."""
     task = operation.task
     if isinstance(operation, Message):
         if operation.end > task.clock:
             task.clock = operation.end
         if operation.data is not None and operation.mode != "buffered":
-            _notice_change(operation, operation.payload.read(), operation.data)
+            _check_unchanged(operation, operation.payload.read(), operation.data)
         if status is not None:
             payload = operation.payload
             status.fill(operation.source, operation.tag, payload.nbytes, payload.dtype)
         return None
     if isinstance(operation, Receive):
         if operation.name == "cancelled":
-            _nothing(status)
+            _fill_null_status(status)
             if status is not None:
                 status.cancelled = True
             return None
         if operation.before is not None:
-            _notice_change(operation, operation.target.read(), operation.before)
-        return received(operation, status)
-    task.settle()
+            _check_unchanged(operation, operation.target.read(), operation.before)
+        return complete_receive(operation, status)
+    task.reset_counts()
     return operation.take()
 
 
-def _notice_change(operation: Any, array: Any, before: Any) -> None:
-    if _content(array) != _content(before):
+def _check_unchanged(operation: Any, array: Any, before: Any) -> None:
+    """Report a buffer whose contents ``array`` differ from its contents ``before`` the call."""
+    if _data_bytes(array) != _data_bytes(before):
         scheduler = operation.task.scheduler
         where = place_in_stack(operation.task.rank, sys._getframe(1))
-        faults.note_changed(scheduler, operation, where)
+        faults.report_changed(scheduler, operation, where)
 
 
-def _content(array: Any) -> list[bytes]:
-    """Return the bytes that are data, without the padding of structured values."""
-    return [array[part].tobytes() for part in array.dtype.names or ()] or [array.tobytes()]
+def _data_bytes(array: Any) -> list[bytes]:
+    """Return the data of an array as bytes, without the padding of structured values."""
+    return [array[field].tobytes() for field in array.dtype.names or ()] or [array.tobytes()]
 
 
-def _nothing(status: Status | None) -> Any:
-    """Fill the status of a null request."""
+def _fill_null_status(status: Status | None) -> Any:
+    """Fill the status of a null request, and return None."""
     if status is not None:
         status.__dict__.update(vars(Status()))
     return None
 
 
 def _wait_together(operations: list[Any], every: bool) -> None:
-    """Block until all, or any, of some operations are complete."""
+    """Block until all operations are complete if ``every``, else until any one is."""
     if not (all if every else any)(operation.done for operation in operations):
         task, scheduler = operations[0].task, operations[0].task.scheduler
         distinct = list({id(operation): operation for operation in operations}.values())
-        scheduler.block(WaitsTogether(scheduler, task, distinct, every))
+        scheduler.block(JointWait(scheduler, task, distinct, every))
 
 
 def _done_positions(requests: Sequence[Request]) -> list[int]:
-    return [i for i, one in enumerate(requests) if one.operation is not None and one.operation.done]
+    """Return the positions of the requests whose operations are complete."""
+    return [
+        i for i, request in enumerate(requests) if request.operation is not None and request.operation.done
+    ]
 
 
 def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tuple[list[int], list[Any]]:
-    places = _done_positions(requests)
-    filled = [Status() for _ in places]
-    results = [requests[place]._take(status) for place, status in zip(places, filled)]
-    fill_statuses(statuses, filled)
-    return places, results
+    """Take all complete requests: fill their statuses, return their positions and results."""
+    positions = _done_positions(requests)
+    new_statuses = [Status() for _ in positions]
+    results = [requests[position]._take(status) for position, status in zip(positions, new_statuses)]
+    fill_statuses(statuses, new_statuses)
+    return positions, results
 
 
-def _look(requests: Sequence[Request], every: bool) -> bool:
-    """Return whether all, or any, are complete; if not, let other ranks run first and test once more."""
-    operations = [one.operation for one in requests if one.operation is not None]
-    check = all if every else any
-    if not check(operation.done for operation in operations):
+def _test_together(requests: Sequence[Request], every: bool) -> bool:
+    """Return True if all operations are complete (``every``), or any one is.
+
+    If not, let the other ranks run and test once more.
+    """
+    operations = [request.operation for request in requests if request.operation is not None]
+    combine = all if every else any
+    if not combine(operation.done for operation in operations):
         scheduler = current_scheduler()
         if scheduler is not None:
             scheduler.poll(operations[0])
-    return check(operation.done for operation in operations)
+    return combine(operation.done for operation in operations)

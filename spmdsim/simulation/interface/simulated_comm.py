@@ -1,4 +1,4 @@
-"""Communicators: what the ranks of one share, and each rank's handle on it."""
+"""Communicators: the state that all ranks share, and the handle of each rank."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class CommunicatorState:
     """The state that all ranks of a communicator share.
 
     Attributes:
-        ranks: its ranks as ranks of the whole program, in order.
+        ranks: its ranks as ranks of the program, in order.
         boxes: one mailbox per rank.
-        meetings: collective calls under way, by their number.
-        counts: collective calls each rank has made.
-        history: calls that not all ranks made at the same line.
+        meetings: collective operations that some ranks have not called yet, by number.
+        counts: number of collective calls that each rank has made.
+        history: operations that ranks called from different lines.
         grid: dims and periods of a Cartesian topology, or None.
+        forming: communicators that some ranks have not created yet, by (members, tag); see ``Create_group``.
     """
 
     def __init__(self, scheduler: Scheduler, ranks: Any, name: str, grid: Any = None) -> None:
@@ -49,12 +50,12 @@ class CommunicatorState:
         self.forming: dict[Any, CommunicatorState] = {}
         scheduler.shared.append(self)
 
-    def of_ranks(self, ranks: Any, call: str, grid: Any = None) -> CommunicatorState:
-        """Create a communicator in a call of this one's ranks."""
+    def create_state(self, ranks: Any, call: str, grid: Any = None) -> CommunicatorState:
+        """Create the state of a new communicator of some ranks; ``call`` becomes the end of its name."""
         return CommunicatorState(self.scheduler, ranks, f"{self.name}.{call}", grid)
 
 
-#: What communicators of mpi4py have, and virtual ones have not.
+#: Methods of mpi4py's communicators that are not supported.
 NOT_SIMULATED = frozenset(
     [
         "Accept",
@@ -93,7 +94,7 @@ NOT_SIMULATED = frozenset(
 
 
 class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
-    """One rank's handle of a communicator."""
+    """The handle of one rank on a communicator."""
 
     size: int
     _shared: CommunicatorState
@@ -111,7 +112,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
-        """Create the handle of one rank."""
+        """Create the handle of a rank; ``rank`` is its rank in the communicator."""
         comm = cls.__new__(cls)
         comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler
         comm._end = Endpoint(shared, rank, task)
@@ -127,8 +128,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Comm):
             return NotImplemented
-        mine = self.__dict__.get("_shared")
-        return mine is other.__dict__.get("_shared")
+        return self.__dict__.get("_shared") is other.__dict__.get("_shared")
 
     def __hash__(self) -> int:
         return id(self.__dict__.get("_shared"))
@@ -137,13 +137,15 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return True
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise AttributeError: mpi4py's name is not simulated, or mpi4py has no such name."""
+        """Raise AttributeError for a name that is not supported, or that mpi4py does not have."""
         from spmdsim.errors import nearest
 
         if name in NOT_SIMULATED:
             raise AttributeError(f"{name} is not simulated")
-        near = None if name.startswith("_") else nearest(name, dir(type(self)))
-        raise AttributeError(f"a communicator has no {name!r}" + f"; did you mean {near!r}?" * bool(near))
+        suggestion = None if name.startswith("_") else nearest(name, dir(type(self)))
+        raise AttributeError(
+            f"a communicator has no {name!r}" + f"; did you mean {suggestion!r}?" * bool(suggestion)
+        )
 
     def Get_rank(self) -> int:
         """Return the caller's rank."""
@@ -163,7 +165,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     group = property(Get_group)
 
     def Get_name(self) -> str:
-        """Return the name in MPI; a communicator that a program created has the name shown in diagnoses."""
+        """Return the name in MPI; the name of a new communicator is the one in messages."""
         name = str(self._shared.name)
         return f"MPI_{name}" if name in ("COMM_WORLD", "COMM_SELF") else name
 
@@ -177,8 +179,8 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         """Return IDENT, CONGRUENT (equal ranks in equal order), SIMILAR (other order) or UNEQUAL."""
         if comm._shared is self._shared:
             return c.IDENT
-        alike = self.Get_group().Compare(comm.Get_group())
-        return c.CONGRUENT if alike == c.IDENT else alike
+        group_result = self.Get_group().Compare(comm.Get_group())
+        return c.CONGRUENT if group_result == c.IDENT else group_result
 
     def Is_inter(self) -> bool:
         """Return False: intercommunicators are not simulated."""
@@ -203,6 +205,14 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def _agree(
         self, name: str, value: Any, answer: Callable[[list[CollectiveCall]], None], frame: Any
     ) -> Any:
+        """Wait for all ranks and return the value that ``answer`` sets in this rank's call.
+
+        Args:
+            name: name of the method.
+            value: this rank's argument, stored in its call.
+            answer: function that replaces the values of all calls.
+            frame: the caller's frame.
+        """
         call = CollectiveCall(CollectiveRule(answer, "barrier"), [], None, {})
         call.value = value
         return meet(self, call, name, frame)
@@ -214,7 +224,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def Split(self, color: int = 0, key: int = 0) -> Any:
         """Create a communicator of the ranks with equal color, ordered by key."""
         if color < 0 and color != c.UNDEFINED:
-            raise MPIError("ERR_ARG", f"the color is {color}, but must be 0 or more, or UNDEFINED")
+            raise MPIError("ERR_ARG", f"color must be 0 or more, or UNDEFINED, got {color}")
         return self._split(color, key, "Split", _frame(1))
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
@@ -227,7 +237,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
 
     def Dup(self, info: Any = None) -> Any:
-        """Create a communicator of the caller's ranks with separate messages."""
+        """Create a communicator of all ranks, whose messages are separate."""
         return self._copy("Dup", _frame(1))
 
     def Clone(self) -> Any:
@@ -235,12 +245,12 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return self._copy("Clone", _frame(1))
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
-        """Duplicate like ``Dup``; return the new communicator and a null request, as nothing is left to wait for."""
+        """Like ``Dup``; return the communicator and a null request, because nothing is left to wait for."""
         return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
-        """Create a communicator of a group's ranks in a call of all ranks."""
-        group.Get_size()  # an error of a null group is this rank's, before it waits
+        """Create a communicator of a group's ranks; all ranks call it."""
+        group.Get_size()  # raises the error of a null group before the rank waits
         state = self._agree("Create", group, _select, _frame(1))
         if state is None:
             return COMM_NULL
@@ -252,22 +262,22 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return COMM_NULL
 
     def Free(self) -> None:
-        """Give the communicator back; the handle cannot be used any more."""
-        self._unusable("the communicator has been freed")
+        """Free the communicator: the handle cannot be used any more."""
+        self._disable("the communicator has been freed")
 
     Disconnect = Free
 
-    def _unusable(self, reason: str, fatal: bool = False) -> None:
-        """Make every further use of this handle fail."""
+    def _disable(self, reason: str, fatal: bool = False) -> None:
+        """Make every further use of this handle fail; ``fatal`` ends the run instead of raising an MPI error."""
         self.__dict__["_reason"] = (reason, fatal, self.__class__)
         if not fatal:
             del self.__dict__["_shared"]  # it now equals COMM_NULL
-        object.__setattr__(self, "__class__", Unusable)
+        object.__setattr__(self, "__class__", DisabledComm)
 
-    # ------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------ other methods
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
-        """End all ranks at once."""
+        """Stop all ranks at once."""
         frame = _frame(1)
         place = ProgramPlace(self._task.rank, "Abort", frame.f_code.co_filename, frame.f_lineno)
         self._task.exit_code = errorcode or 1
@@ -276,12 +286,12 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         raise self._scheduler.fail(problem)
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return a predefined or a user's attribute, None if it is not set."""
+        """Return a predefined attribute or one of the program; None if it is not set."""
         world = {c.TAG_UB: c.TAG_UB_VALUE, c.WTIME_IS_GLOBAL: True, c.UNIVERSE_SIZE: self.size}
         return self._attributes.get(keyval, world.get(keyval))
 
     def Set_attr(self, keyval: int, attrval: Any) -> None:
-        """Keep a value with this handle."""
+        """Store a value with this handle."""
         self._attributes[keyval] = attrval
 
     def Delete_attr(self, keyval: int) -> None:
@@ -293,14 +303,14 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return 0
 
     def Set_errhandler(self, errhandler: Any) -> None:
-        """Do nothing: errors are always exceptions."""
+        """Do nothing: errors always raise exceptions."""
 
     def Attach_buffer(self, buf: Any) -> None:
         """Attach memory for buffered sends."""
         self._task.attach(buf)
 
     def Detach_buffer(self) -> Any:
-        """Take the memory for buffered sends back."""
+        """Detach and return the memory for buffered sends."""
         return self._task.detach()
 
 
@@ -308,11 +318,11 @@ class Intracomm(Comm):
     """A communicator of one group of ranks."""
 
     def Create_group(self, group: Group, tag: int = 0) -> Any:
-        """Create a communicator of a group's ranks in a call of these ranks alone."""
+        """Create a communicator of a group's ranks; only these ranks call it."""
         shared, key = self._shared, (group.members, tag)
         forming = shared.forming.get(key)
         if forming is None:
-            forming = shared.forming[key] = shared.of_ranks(group.members, "Create_group")
+            forming = shared.forming[key] = shared.create_state(group.members, "Create_group")
         comm = Intracomm.make(forming, group.Get_rank(), self._task)
         call = CollectiveCall(CollectiveRule(lambda calls: None, "barrier"), [], None, {})
         meet(comm, call, "Create_group", _frame(1))
@@ -328,7 +338,7 @@ class Intracomm(Comm):
         return result
 
 
-class Unusable(Intracomm):
+class DisabledComm(Intracomm):
     """A handle that must not be used: null, freed, or outside Init and Finalize."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -348,21 +358,21 @@ class Unusable(Intracomm):
         return False
 
 
-def revive(comm: Any) -> None:
-    """Make a handle usable that was not."""
-    kept = comm.__dict__.pop("_reason", None)
-    if kept is not None:
-        object.__setattr__(comm, "__class__", kept[2])
+def enable(comm: Any) -> None:
+    """Make a disabled handle usable again; do nothing for other handles."""
+    reason = comm.__dict__.pop("_reason", None)
+    if reason is not None:
+        object.__setattr__(comm, "__class__", reason[2])
 
 
-COMM_NULL: Any = Unusable.__new__(Unusable)
+COMM_NULL: Any = DisabledComm.__new__(DisabledComm)
 
 
-# ---------------------------------------------------------------------- what agreeing on one means
+# ---------------------------------------------------------------------- answers for new communicators
 
 
 def _partition(calls: list[CollectiveCall]) -> None:
-    """Set each call's value to (state, new rank) of its color; None for UNDEFINED.
+    """Replace each call's (color, key) by (state, new rank) of its color; by None for UNDEFINED.
 
     Ranks of one color are ordered by key, then by old rank.
     """
@@ -376,19 +386,21 @@ def _partition(calls: list[CollectiveCall]) -> None:
     for members in colors.values():
         order = [rank for _, rank in sorted(members)]
         ranks = [shared.ranks[rank] for rank in order]
-        state = shared.of_ranks(ranks, "Split")
+        state = shared.create_state(ranks, "Split")
         for position, rank in enumerate(order):
             calls[rank].value = (state, position)
 
 
 def _duplicate(calls: list[CollectiveCall]) -> None:
+    """Set each call's value to the state of a new communicator of all ranks."""
     shared = calls[0].comm
-    state = shared.of_ranks(shared.ranks, "Dup", shared.grid)
+    state = shared.create_state(shared.ranks, "Dup", shared.grid)
     for call in calls:
         call.value = state
 
 
 def _select(calls: list[CollectiveCall]) -> None:
+    """Replace each call's group by the state of its new communicator; by None if the rank is no member."""
     shared = calls[0].comm
     states: dict[Any, CommunicatorState] = {}
     for call in calls:
@@ -396,5 +408,5 @@ def _select(calls: list[CollectiveCall]) -> None:
         call.value = None
         if shared.ranks[call.rank] in group.members:
             if group.members not in states:
-                states[group.members] = shared.of_ranks(group.members, "Create")
+                states[group.members] = shared.create_state(group.members, "Create")
             call.value = states[group.members]

@@ -1,4 +1,4 @@
-"""The module that a simulated program imports as ``mpi4py``: the same names, for virtual ranks."""
+"""The modules that a simulated program imports as ``mpi4py``."""
 
 from __future__ import annotations
 
@@ -23,40 +23,44 @@ from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
-from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, revive
+from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, enable
 
 VERSION = "4.1.0"
+#: Resolution of the modelled clock, in seconds.
 _TICK = 1e-6
 
 
 def make_worlds(scheduler: Scheduler) -> None:
-    """Give every rank its COMM_WORLD and COMM_SELF."""
+    """Create COMM_WORLD and COMM_SELF of every rank."""
     shared = CommunicatorState(scheduler, range(len(scheduler.tasks)), "COMM_WORLD")
     for task in scheduler.tasks:
         task.world = Intracomm.make(shared, task.rank, task)
-        own = CommunicatorState(scheduler, [task.rank], "COMM_SELF")
-        task.own = Intracomm.make(own, 0, task)
+        self_state = CommunicatorState(scheduler, [task.rank], "COMM_SELF")
+        task.self_comm = Intracomm.make(self_state, 0, task)
 
 
 def _task() -> Task:
+    """Return the running rank; raise WorldError if no simulation is running."""
     task = current_task()
     if task is None:
         raise WorldError(
-            "no simulation is running: start the program with simulate(...) or `spmdsim simulate`"
+            "MPI needs a running simulation; start the program with simulate(...) or `spmdsim simulate`"
         )
     return task
 
 
-def _users_of(mpi: Any) -> dict[str, Any]:
-    """Return the modules of an mpi4py, and every loaded module that has its MPI as an attribute."""
+def _find_users(mpi: Any) -> dict[str, Any]:
+    """Return the loaded modules of mpi4py, and all modules with ``mpi`` as an attribute, by name."""
 
-    def holds(name: str, module: Any) -> bool:
+    def uses_mpi(name: str, module: Any) -> bool:
         if name.partition(".")[0] == "mpi4py":
             return True
         names = getattr(module, "__dict__", {})
-        return mpi is not None and name != "__main__" and any(one is mpi for one in names.values())
+        return (
+            mpi is not None and name != "__main__" and any(attribute is mpi for attribute in names.values())
+        )
 
-    return {name: module for name, module in list(sys.modules.items()) if holds(name, module)}
+    return {name: module for name, module in list(sys.modules.items()) if uses_mpi(name, module)}
 
 
 class StandIn:
@@ -74,7 +78,7 @@ class StandIn:
         self.dtlib = types.ModuleType("mpi4py.util.dtlib")
         vars(self.util)["dtlib"] = self.dtlib
         vars(self.dtlib).update(
-            from_numpy_dtype=lambda dtype: derived_types.of_dtype(np.dtype(dtype)),
+            from_numpy_dtype=lambda dtype: derived_types.datatype_of(np.dtype(dtype)),
             to_numpy_dtype=lambda datatype: datatype.dtype,
         )
         self.rc_module = types.ModuleType("mpi4py.rc")
@@ -87,61 +91,62 @@ class StandIn:
             get_config=dict,
             __spmdsim__=True,
         )
-        vars(self.MPI).update(_names())
+        vars(self.MPI).update(_shared_names())
         vars(self.MPI).update({name: getattr(self, name) for name in _FUNCTIONS})
         vars(self.MPI)["__getattr__"] = self._lookup
 
     def modules(self) -> dict[str, Any]:
         """Return the entries for ``sys.modules``."""
-        parts = (self.package, self.MPI, self.rc_module, self.util, self.dtlib)
-        return {part.__name__: part for part in parts}
+        modules = (self.package, self.MPI, self.rc_module, self.util, self.dtlib)
+        return {module.__name__: module for module in modules}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace ``mpi4py`` inside a ``with`` block, also in libraries that imported the real one before."""
-        kept = _users_of(sys.modules.get("mpi4py.MPI"))
-        for name in kept:
+        """Replace ``mpi4py`` inside a ``with`` block, also in modules that imported the real mpi4py before."""
+        removed = _find_users(sys.modules.get("mpi4py.MPI"))
+        for name in removed:
             del sys.modules[name]
         before = set(sys.modules)
         sys.modules.update(self.modules())
         try:
             yield
         finally:
-            for name in _users_of(self.MPI):
+            for name in _find_users(self.MPI):
                 if name not in before:
                     del sys.modules[name]
-            sys.modules.update(kept)
-            for name, module in kept.items():
+            sys.modules.update(removed)
+            for name, module in removed.items():
                 parent, _, child = name.rpartition(".")
                 if parent in sys.modules:
                     setattr(sys.modules[parent], child, module)
 
     def _lookup(self, name: str) -> Any:
-        """Return an attribute of ``MPI`` that differs from rank to rank."""
+        """Return an attribute of ``MPI`` that depends on the running rank; raise AttributeError for other names."""
         if name == "COMM_WORLD":
             task = _task()
             self._check_initialized(task)
             return task.world
         if name == "COMM_SELF":
-            return _task().own
+            return _task().self_comm
         if name in ("Win", "File", "Intercomm", "Session", "Graphcomm", "Distgraphcomm", "Grequest"):
             raise AttributeError(f"MPI.{name} is not simulated")
         raise AttributeError(f"module 'mpi4py.MPI' has no attribute {name!r}")
 
     def _check_initialized(self, task: Task) -> None:
+        """Disable COMM_WORLD of a rank if ``rc.initialize`` is off and it has not called Init."""
         if not self.rc_module.initialize and task.initialized is True:
             task.initialized = False
-            task.world._unusable("MPI.Init() has not been called (rc.initialize is off)", fatal=True)
+            task.world._disable("MPI.Init() has not been called (rc.initialize is off)", fatal=True)
 
     # ------------------------------------------------------------------ functions of the module
 
     def Init(self) -> None:
-        """Start MPI, in programs that disabled the automatic start."""
+        """Start MPI, in programs that set ``rc.initialize`` to False."""
         task = _task()
         self._check_initialized(task)
         frame = sys._getframe(1)
         task.initialized = place_of(task.rank, "Init", (frame.f_code, frame.f_lasti))
-        revive(task.world)
+        enable(task.world)
 
     def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:
         """Like ``Init``; every thread level is granted."""
@@ -152,7 +157,7 @@ class StandIn:
         """Finalise MPI: communicators cannot be used afterwards."""
         task = _task()
         task.finalized = True
-        task.world._unusable("MPI.Finalize() has been called", fatal=True)
+        task.world._disable("MPI.Finalize() has been called", fatal=True)
 
     def Is_initialized(self) -> bool:
         """Return True if MPI has started."""
@@ -173,17 +178,17 @@ class StandIn:
         return True
 
     def Wtime(self) -> float:
-        """Return modelled seconds; repeated calls without communication advance the clock a little, too.
+        """Return modelled seconds; repeated calls without communication advance the clock a little.
 
-        The steps grow, so that a loop that waits for a moment to come ends soon.
+        The steps grow by 1 µs with each call, so that a loop that waits for a time ends soon.
         """
         task = _task()
-        if task.clock == task.looked_at:
-            task.idle_looks += 1
-            task.clock += _TICK * task.idle_looks
+        if task.clock == task.last_wtime:
+            task.idle_wtimes += 1
+            task.clock += _TICK * task.idle_wtimes
         else:
-            task.idle_looks = 0
-        task.looked_at = task.clock
+            task.idle_wtimes = 0
+        task.last_wtime = task.clock
         return task.clock
 
     def Wtick(self) -> float:
@@ -212,7 +217,7 @@ class StandIn:
         _task().attach(buf)
 
     def Detach_buffer(self) -> Any:
-        """Take the memory for buffered sends back."""
+        """Detach and return the memory for buffered sends."""
         return _task().detach()
 
     def Pcontrol(self, level: int) -> None:
@@ -238,7 +243,7 @@ _FUNCTIONS = [name for name in vars(StandIn) if name[0].isupper() or name == "ge
 
 
 class Info(dict[str, str]):
-    """A set of hints; none has an effect."""
+    """A set of hints, which have no effect."""
 
     null = False
 
@@ -248,7 +253,7 @@ class Info(dict[str, str]):
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Info) and self.null and other.null)
 
-    def __ne__(self, other: object) -> bool:  # a dict has one of its own
+    def __ne__(self, other: object) -> bool:  # replaces the method of dict
         return not self == other
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -256,7 +261,7 @@ class Info(dict[str, str]):
 
     @classmethod
     def Create(cls, items: Any = None) -> Info:
-        """Create a set of hints from ``items``; empty if there are none."""
+        """Create a set of hints from ``items``, a dict or pairs; without items it is empty."""
         return cls(items or {})
 
     def Set(self, key: str, value: str) -> None:
@@ -276,19 +281,19 @@ class Info(dict[str, str]):
         return Info(self)
 
     def Free(self) -> None:
-        """Give the hints back: the handle is null from now on."""
+        """Free the hints: the handle becomes null."""
         self.clear()
         self.null = True
 
     def free(self) -> None:
-        """Give the hints back if they are not null."""
+        """Free the hints if the handle is not null."""
         if self:
             self.Free()
 
     def Get_nthkey(self, n: int) -> str:
-        """Return the name of a hint by its number, from 0."""
+        """Return the name of hint ``n``, counted from 0."""
         if not 0 <= n < len(self):
-            raise MPIError("ERR_ARG", f"there is no hint {n} of {len(self)}")
+            raise MPIError("ERR_ARG", f"the number of a hint must be 0 to {len(self) - 1}, got {n}")
         return str([*self][n])
 
     def Get_nkeys(self) -> int:
@@ -296,20 +301,20 @@ class Info(dict[str, str]):
         return len(self)
 
 
-def _no_proc() -> Matched:
-    matched = Matched.from_nobody()
-    matched.lasting = True
+def _make_no_proc() -> Matched:
+    matched = Matched.from_proc_null()
+    matched.is_permanent = True
     return matched
 
 
-def _null_info() -> Info:
+def _make_null_info() -> Info:
     info = Info()
     info.null = True
     return info
 
 
-def _names() -> dict[str, Any]:
-    """Return all names of ``MPI`` that are equal for all ranks."""
+def _shared_names() -> dict[str, Any]:
+    """Return all names of ``MPI`` whose values are equal on all ranks."""
     names: dict[str, Any] = {
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
     }
@@ -336,8 +341,8 @@ def _names() -> dict[str, Any]:
         GROUP_EMPTY=GROUP_EMPTY,
         GROUP_NULL=GROUP_NULL,
         MESSAGE_NULL=Matched(),
-        MESSAGE_NO_PROC=_no_proc(),
-        INFO_NULL=_null_info(),
+        MESSAGE_NO_PROC=_make_no_proc(),
+        INFO_NULL=_make_null_info(),
         INFO_ENV=Info(),
         ERRORS_RETURN=0,
         ERRORS_ARE_FATAL=1,
