@@ -128,12 +128,12 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _scores(of: Lab, args: argparse.Namespace) -> list[Score]:
-    from spmdsim.labs.grading import compiled, run_program, score_limited
+    from spmdsim.labs.grading import compile_program, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
     tasks = [of.task(args.task)] if args.task else of.tasks
     path = _file(of, args.file)
-    codes = compiled(path)
+    codes = compile_program(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
     return [score_limited(of, task, lambda: run_program(codes, path), limits) for task in tasks]
 

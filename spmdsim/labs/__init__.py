@@ -1,8 +1,8 @@
-"""Labs that grade themselves: what a student reads, runs and is told comes from one declaration per lab.
+"""Labs that grade themselves, each written from one declaration.
 
 A lab is a Markdown text for students (``course/lab1.md``), one for teachers that only the source tree contains
-(:mod:`spmdsim.labs.teaching`), and a module in ``checks/`` with one checker per task. Notebooks, scripts, the
-instructor's guide and the nbgrader form are written from these (:mod:`spmdsim.labs.forms`).
+(:mod:`spmdsim.labs.teaching`), and a module in ``checks/`` with one checker per task. :mod:`spmdsim.labs.forms`
+builds notebooks, scripts, the instructor's guide and the nbgrader form from them.
 """
 
 from spmdsim.labs.declaration import Lab as Lab

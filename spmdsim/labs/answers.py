@@ -1,7 +1,8 @@
-"""A student's functions in a process of their own: arguments and results travel as plain data, and the judge runs none of them.
+"""Run a student's functions in separate processes; arguments and results travel as plain data.
 
-What a function gives is read as numbers, texts, lists, arrays, meshes and layouts; anything else comes as its ``repr``. Tensors
-and optimisers are described: the judge makes them anew from what the function did (:mod:`spmdsim.labs.tensor_programs`).
+Results are read as numbers, texts, lists, arrays, meshes and layouts; any other value arrives as its ``repr``. A
+tensor or an optimiser is described, and the judging process creates it from the recorded calls of the function
+(:mod:`spmdsim.labs.tensor_programs`). The judging process never runs the student's code.
 """
 
 from __future__ import annotations
@@ -18,34 +19,38 @@ from spmdsim.labs.judging import draw_new_numbers
 from spmdsim.labs.plain_data import decode, encode
 from spmdsim.labs.rank_programs import RankAnswer, play_rank
 from spmdsim.labs.tensor_programs import SentArguments, StandIns, list_operators
-from spmdsim.launch.sandbox import Sandbox
 from spmdsim.launch.limits import start_clock
+from spmdsim.launch.sandbox import Sandbox
 
 Program = Callable[[], Mapping[str, Any]]
 
 #: The modules of the checkers.
 CHECKERS = "spmdsim.labs.checks."
-#: What is said of data that no student's function makes by itself.
+#: Message for data that only a manipulated process can write.
 NO_ANSWER = "the user's code writes what is no answer"
-#: What reading anybody's data may raise.
+#: Errors of reading invalid data.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, SpmdError)
 
 
 class Answer:
-    """A student's function that runs in its own process; it is called like a function."""
+    """A student's function that runs in another process and is called like a function.
+
+    Args:
+        ask: function that sends a question to the process and returns the reply.
+    """
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function in its process and return its result, read as plain data.
+        """Call the function in its process; return its result, read as plain data.
 
         Raises:
             NotImplementedError: If the function raises it.
-            NoAnswer: If the function raises another error, or its process writes something that is no plain data.
+            NoAnswer: If the function raises another error, or its process writes invalid data.
         """
         sent = SentArguments()
-        written, steps, value = self._read(
+        written, steps, value = self._split_reply(
             self._ask("call", encode(arguments, special=sent.encode), sent.described)
         )
         if not written:
@@ -55,58 +60,59 @@ class Answer:
         except UNREADABLE:
             raise NoAnswer(NO_ANSWER) from None
 
-    def _read(self, data: Any) -> tuple[Any, Any, Any]:
+    def _split_reply(self, data: Any) -> tuple[Any, Any, Any]:
+        """Return the items of a reply: is the function implemented, its recorded steps, its result."""
         if isinstance(data, list) and len(data) == 3:
             return data[0], data[1], data[2]
         raise NoAnswer(NO_ANSWER)
 
     @cached_property
     def rounds(self) -> Callable[..., Iterator[Any]]:
-        """The student's function as a generator function of rank and size, for a collective."""
+        """The student's function as a generator function of rank and size, for collective algorithms."""
         return foreign(self._ask)
 
 
 @contextmanager
-def answer_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
-    """Run a student's program in processes of its own; yield a callable that runs one of its functions there.
+def run_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
+    """Run a student's program in separate processes; yield a callable that runs one of its functions there.
 
     Args:
-        program: gives the program's names.
-        task: the function's name.
-        ranks: processes of a function that is what one rank does; 0 for any other function.
+        program: function that returns the names of the program.
+        task: name of the student's function.
+        ranks: number of processes of a function that runs on each rank; 0 for any other function.
     """
 
     def make() -> Callable[[list[Any]], Any]:
-        _forget_checkers()
+        _block_checkers()
         start_clock()
-        return _serve(function_of(program(), task))
+        return _answer_questions(function_of(program(), task))
 
     def make_rank() -> Callable[[list[Any]], Any]:
-        _forget_checkers()
+        _block_checkers()
         start_clock()
         return play_rank(lambda: function_of(program(), task))
 
-    list_operators()  # the same in the process, which is a fork
+    list_operators()  # fills the cache before the fork, so that both processes number operators alike
     processes: list[Sandbox] = []
     try:
         for _ in range(ranks or 1):
             processes.append(Sandbox(make_rank if ranks else make))
-        draw_new_numbers()  # which no process of the student knows
-        yield RankAnswer([one.ask for one in processes]) if ranks else Answer(processes[0].ask)
+        draw_new_numbers()  # after the fork, so that the student's processes do not know them
+        yield RankAnswer([process.ask for process in processes]) if ranks else Answer(processes[0].ask)
     finally:
-        for one in processes:
-            one.close()
+        for process in processes:
+            process.close()
 
 
-def _forget_checkers() -> None:
-    """Let no program of this process import the checkers: some derive by a function what students are asked for."""
+def _block_checkers() -> None:
+    """Make imports of the checkers fail in this process, because some of them compute the right answers."""
     for name in [name for name in sys.modules if f"{name}.".startswith(CHECKERS)]:
         sys.modules[name] = None  # type: ignore[assignment]
     vars(sys.modules["spmdsim.labs"]).pop("checks", None)
 
 
-def _serve(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
-    """Return the function that answers questions about a student's function in its process."""
+def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """Return the function that answers the judge's questions about a student's function, in its process."""
     rounds = Rounds(function)
 
     def serve(question: list[Any]) -> Any:
@@ -125,7 +131,7 @@ def _serve(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 
 def function_of(names: Mapping[str, Any], task: str) -> Callable[..., Any]:
-    """Return the function of a task in a program's names; InputError if there is none."""
+    """Return the function of a task from a program's names; raise InputError if it is missing."""
     function = names.get(task)
     if not callable(function):
         raise InputError(f"there is no function {task} in the program")

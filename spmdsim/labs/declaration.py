@@ -1,4 +1,4 @@
-"""Labs as students get them, read from one Markdown text each; :mod:`spmdsim.labs.teaching` adds what teachers have besides.
+"""Read the students' part of a lab from its Markdown text; :mod:`spmdsim.labs.teaching` adds the teacher's part.
 
 ``course/lab1.md``::
 
@@ -7,7 +7,7 @@
     Goals:
     - one per line
 
-    Text, and a block of Python that every program of the lab starts with.
+    Text, and a block of Python with which every program of the lab starts.
 
     ## function (2 points): What it is about
     Text, and a block of Python with the function to be written. A block that starts with ``python look`` is only a
@@ -30,7 +30,7 @@ from spmdsim.labs.judging import Checker
 
 COURSE = Path(__file__).parent / "course"
 LEVELS = 3
-"""How many hints each task has, the last of them nearly the answer."""
+"""Number of hints for each task; the last one is nearly the answer."""
 PARTS = re.compile(r"^```python(?P<look> look)?\n(?P<code>.*?)^```\n?", re.MULTILINE | re.DOTALL)
 TASK = re.compile(r"(?P<name>\w+) \((?P<points>\d+) points?\): (?P<title>.+)")
 
@@ -40,8 +40,8 @@ class WrongAnswer:
     """A typical wrong answer.
 
     Attributes:
-        sentence: what whoever gives it is told.
-        why: what people think who give it.
+        sentence: the message that a student gets for it.
+        why: the misunderstanding behind it.
         code: the answer.
 
     >>> WrongAnswer("block(7, 4, 0) gives (0, 1), but it is (0, 2)", "Rounded down.", "...").why
@@ -58,13 +58,13 @@ class LabTask:
     """One function that a student writes.
 
     Attributes:
-        name: the function's.
-        points: how many it is worth; its checker earns them one by one.
-        title: in a few words.
-        parts: text and code as (kind, text) in the order in which they stand; kinds are ``text``, ``look`` and ``code``.
-        hints: three, each says more than the one before.
-        solution: code that earns all points; empty where the teacher's material was not read.
-        wrong: typical wrong answers; empty where the teacher's material was not read.
+        name: name of the function.
+        points: largest number of points; the checker yields once per point.
+        title: title in a few words.
+        parts: text and code as (kind, text), in order; kinds are ``text``, ``look`` (a cell to look at) and ``code``.
+        hints: three hints, each more explicit than the one before.
+        solution: code that earns all points; empty without the teacher's material.
+        wrong: typical wrong answers; empty without the teacher's material.
 
     >>> from spmdsim.labs import lab
     >>> lab(3).tasks[0].name
@@ -81,7 +81,7 @@ class LabTask:
 
     @property
     def starter(self) -> str:
-        """The code that the student starts from."""
+        """The code from which the student starts."""
         return next(text for kind, text in self.parts if kind == "code")
 
 
@@ -90,14 +90,14 @@ class Lab:
     """One lab: the student's material, and the teacher's material where it was read.
 
     Attributes:
-        number: from 1 on.
-        title: of the lab.
-        minutes: how long students take.
-        goals: what they can do afterwards.
+        number: number from 1 on.
+        title: title of the lab.
+        minutes: time that students need.
+        goals: abilities that students have after the lab.
         parts: text and code before the first task, as in a task.
-        tasks: in order.
-        notes: for teachers, Markdown; empty where the teacher's material was not read.
-        slides: Markdown, one slide between two lines ``---``; empty where the teacher's material was not read.
+        tasks: the tasks in order.
+        notes: Markdown for teachers; empty without the teacher's material.
+        slides: Markdown, with lines ``---`` between slides; empty without the teacher's material.
 
     >>> from spmdsim.labs import lab
     >>> lab(3).title, lab(3).points
@@ -124,10 +124,10 @@ class Lab:
         return sum(task.points for task in self.tasks)
 
     def task(self, name: str) -> LabTask:
-        """Find the task of a function by its name.
+        """Return the task of a function.
 
         Raises:
-            InputError: there is none.
+            InputError: If the lab has no task of this name.
         """
         for task in self.tasks:
             if task.name == name:
@@ -136,12 +136,16 @@ class Lab:
         raise unknown(f"lab {self.number} has no task {name!r}", name, names, listed="its tasks are")
 
     def checker(self, task: LabTask) -> Checker:
-        """Return the checker of a task."""
+        """Return the checker of a task, from ``checks/``."""
         checker: Checker = getattr(import_module(f"spmdsim.labs.checks.lab{self.number}"), task.name)
         return checker
 
     def program(self, answers: dict[str, str]) -> str:
-        """Return the lab's program with some tasks answered by code, and the starter code of the others."""
+        """Return the program of the lab.
+
+        Args:
+            answers: code by name of the task; tasks without an answer keep their starter code.
+        """
         return "\n\n".join([self.setup, *(answers.get(task.name, task.starter) for task in self.tasks)])
 
 
@@ -159,7 +163,7 @@ def lab(number: int) -> Lab:
     """Return a lab by its number, without the teacher's material.
 
     Raises:
-        InputError: there is none.
+        InputError: If no lab has this number.
 
     >>> lab(1).title
     'Where does my tensor live?'
@@ -168,13 +172,21 @@ def lab(number: int) -> Lab:
         raise InputError(f"there is no lab {number}; there are {', '.join(map(str, lab_numbers()))}")
     text = (COURSE / f"lab{number}.md").read_text(encoding="utf-8")
     head, sections = split_sections(text, "## ")
-    title, minutes, goals, body = _head(head)
-    tasks = tuple(_task(heading, content) for heading, content in sections.items())
+    title, minutes, goals, body = _parse_head(head)
+    tasks = tuple(_parse_task(heading, content) for heading, content in sections.items())
     return Lab(number, title, minutes, goals, split_blocks(body), tasks)
 
 
 def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
-    """Return the text before the first heading of a level, and the text below each heading; headings in code do not count."""
+    """Split a text at the headings of one level; headings inside of code blocks do not count.
+
+    Args:
+        text: the text.
+        mark: the start of a heading, such as "## ".
+
+    Returns:
+        The text before the first heading, and the text below each heading by heading.
+    """
     before: list[str] = []
     sections: dict[str, list[str]] = {}
     lines, code = before, False
@@ -184,18 +196,19 @@ def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
             lines = sections.setdefault(line.removeprefix(mark).strip(), [])
         else:
             lines.append(line)
-    return "".join(before), {heading: "".join(some) for heading, some in sections.items()}
+    return "".join(before), {heading: "".join(section) for heading, section in sections.items()}
 
 
-def _head(text: str) -> tuple[str, int, tuple[str, ...], str]:
+def _parse_head(text: str) -> tuple[str, int, tuple[str, ...], str]:
+    """Return title, minutes, goals, and the text after them."""
     title, minutes, goals, body = re.fullmatch(
         r"# ([^\n]+)\n+Minutes: (\d+)\nGoals:\n((?:- [^\n]+\n)+)(.*)", text, re.DOTALL
-    ).groups()  # type: ignore[union-attr]  # a lab that is written otherwise is told so by the tests
+    ).groups()  # type: ignore[union-attr]  # tests verify that all labs match
     return title, int(minutes), tuple(line[2:] for line in goals.splitlines()), body
 
 
 def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
-    """Return text and blocks of code as (kind, text), in order; kinds are ``text``, ``look`` and ``code``."""
+    """Split a text in text and code as (kind, text), in order; kinds are ``text``, ``look`` and ``code``."""
     parts: list[tuple[str, str]] = []
     end = 0
     for block in PARTS.finditer(text):
@@ -206,9 +219,10 @@ def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((kind, content) for kind, content in parts if content)
 
 
-def _task(heading: str, content: str) -> LabTask:
+def _parse_task(heading: str, content: str) -> LabTask:
+    """Return a task from its heading and the text below it."""
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
-    body, below = split_sections(content, "### ")
-    listed = re.split(r"^\d\. ", below["Hints"], flags=re.MULTILINE)[1:]
-    hints = tuple(" ".join(hint.split()) for hint in listed)
+    body, subsections = split_sections(content, "### ")
+    hint_texts = re.split(r"^\d\. ", subsections["Hints"], flags=re.MULTILINE)[1:]
+    hints = tuple(" ".join(hint.split()) for hint in hint_texts)
     return LabTask(name, int(points), title, split_blocks(body), hints)

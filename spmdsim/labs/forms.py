@@ -1,4 +1,4 @@
-"""The forms of a lab: a notebook, a script, a page of the instructor's guide, and a notebook for nbgrader."""
+"""Build the files of a lab: notebook, script, page of the instructor's guide, slides, notebook for nbgrader."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from spmdsim.labs.teaching import read_teacher_lab, read_teacher_text
 
 
 def _cell(kind: str, source: str, name: str, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a notebook cell; ``kind`` is "code" or "markdown", ``name`` its id."""
     code: dict[str, Any] = {"execution_count": None, "outputs": []} if kind == "code" else {}
     lines = source.strip("\n").splitlines(keepends=True)
     return {"cell_type": kind, "id": name, "metadata": metadata or {}, **code, "source": lines}
@@ -32,20 +33,26 @@ def _goals(of: Lab) -> str:
 
 
 def notebook(of: Lab, nbgrader: bool = False) -> str:
-    """Build a notebook (nbformat 4) without outputs; for nbgrader with solutions and grades in the cells' metadata."""
-    cells = list(_cells(of, nbgrader))
+    """Build a notebook (nbformat 4) without outputs.
+
+    ``nbgrader`` adds the solutions, and the grading metadata of the cells.
+    """
+    cells = list(_build_cells(of, nbgrader))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    whole = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
+def _build_cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a notebook: goals, text, grader, tasks with their checks, and the sum."""
     check = f"from spmdsim.labs import Grader\n\ncheck = Grader({of.number}{', strict=True' * nbgrader})"
     tag = {"tags": [CHECKING]}
     yield _cell("markdown", _goals(of), "goals")
     for number, (kind, text) in enumerate(of.parts):
         yield _cell("markdown" if kind == "text" else "code", text, f"start-{number}")
-    yield _cell("code", check, "check", {**tag, **(_graded("check", locked=True) if nbgrader else {})})
+    yield _cell(
+        "code", check, "check", {**tag, **(_nbgrader_metadata("check", locked=True) if nbgrader else {})}
+    )
     for task in of.tasks:
         heading = _heading(task)
         for number, (kind, text) in enumerate(task.parts):
@@ -54,70 +61,80 @@ def _cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
             metadata = {}
             if kind == "code" and nbgrader:
                 shown += f"\n\n### BEGIN SOLUTION\n{task.solution}### END SOLUTION"
-                metadata = _graded(task.name, solution=True)
+                metadata = _nbgrader_metadata(task.name, solution=True)
             yield _cell("markdown" if kind == "text" else "code", shown, f"{task.name}-{number}", metadata)
-        graded = _graded(f"check-{task.name}", points=task.points, grade=True, locked=True)
+        graded = _nbgrader_metadata(f"check-{task.name}", points=task.points, grade=True, locked=True)
         metadata = {**tag, **(graded if nbgrader else {})}
         yield _cell("code", f"check({task.name})", f"check-{task.name}", metadata)
     if not nbgrader:
         first = of.tasks[0].name
-        stuck = f'Stuck? `check.hint("{first}", 1)` says a little, with 2 and 3 more. The sum:'
-        yield _cell("markdown", stuck, "sum-text")
+        hint_text = f'Stuck? `check.hint("{first}", 1)` says a little, with 2 and 3 more. The sum:'
+        yield _cell("markdown", hint_text, "sum-text")
         yield _cell("code", "check.total()", "sum", tag)
 
 
-def _graded(name: str, points: int = 0, **what: bool) -> dict[str, Any]:
-    """Return the metadata of a cell by nbgrader's schema 3."""
-    facts = {"grade": False, "locked": False, "solution": False, "task": False, **what}
-    worth = {"points": points} if facts["grade"] else {}
-    return {"nbgrader": {**facts, **worth, "grade_id": name, "schema_version": 3}}
+def _nbgrader_metadata(name: str, points: int = 0, **flags: bool) -> dict[str, Any]:
+    """Return the metadata of a cell by nbgrader's schema 3.
+
+    Args:
+        name: id of the grade.
+        points: points of a cell that grades.
+        **flags: properties that are True: ``grade``, ``locked`` or ``solution``.
+    """
+    facts = {"grade": False, "locked": False, "solution": False, "task": False, **flags}
+    points_entry = {"points": points} if facts["grade"] else {}
+    return {"nbgrader": {**facts, **points_entry, "grade_id": name, "schema_version": 3}}
 
 
 def script(of: Lab) -> str:
-    """Build the lab as a program for one process that simulates all ranks, and for real ranks."""
+    """Build the lab as a script, which runs in one process with simulated ranks, or on real ranks."""
     name = f"lab{of.number}.py"
     lines = {
         f"python {name}": f"{RANKS} ranks in lock step, no MPI",
         f"mpirun -n {RANKS} python {name}": f"real ranks (or: spmdsim launch -n {RANKS} {name})",
         f"spmdsim labs check {of.number} --task NAME --hint 1": "a hint; 2 and 3 say more",
     }
-    ways = "\n".join(f"{line:<43}{what}" for line, what in lines.items())
-    top = f'"""Lab {of.number}: {of.title}\n\n{ways}\n"""'
-    pieces = [top, *_commented(of.parts)]
+    usage = "\n".join(f"{line:<43}{what}" for line, what in lines.items())
+    top = f'"""Lab {of.number}: {of.title}\n\n{usage}\n"""'
+    sections = [top, *_comment_parts(of.parts)]
     for task in of.tasks:
-        first, *rest = task.parts
-        pieces += [_comment(_heading(task) + first[1]), *_commented(tuple(rest))]
-    text, wide = "", False
-    for piece in [*pieces, _ending(of)]:
-        opens = piece.startswith(("def ", "if "))
-        text += "\n" * (0 if not text else 3 if opens or wide else 2) + piece.strip("\n")
-        wide = opens
+        first, *other_parts = task.parts
+        sections += [_comment(_heading(task) + first[1]), *_comment_parts(tuple(other_parts))]
+    text, follows_block = "", False
+    for piece in [*sections, _grading_lines(of)]:
+        starts_block = piece.startswith(("def ", "if "))
+        text += "\n" * (0 if not text else 3 if starts_block or follows_block else 2) + piece.strip("\n")
+        follows_block = starts_block
     return text + "\n"
 
 
-def _ending(of: Lab) -> str:
+def _grading_lines(of: Lab) -> str:
+    """Return the last lines of a script, which grade it."""
     return f'if __name__ == "__main__":\n    from spmdsim.labs import grade\n\n    raise SystemExit(grade({of.number}, globals()))'
 
 
-def _commented(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
+def _comment_parts(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
     for kind, text in parts:
         yield text if kind == "code" else _comment(text if kind == "text" else textwrap.indent(text, "    "))
 
 
 def _comment(text: str) -> str:
-    blocks = [block for part in text.strip("\n").split("\n\n") for block in (*_items(part), "")]
+    """Return a text as wrapped comment lines."""
+    blocks = [
+        block for paragraph in text.strip("\n").split("\n\n") for block in (*_wrap_items(paragraph), "")
+    ]
     return "\n".join(f"# {line}".rstrip() for block in blocks[:-1] for line in block.split("\n"))
 
 
-def _items(part: str) -> Iterator[str]:
-    """Wrap a paragraph, or each item of a list, to the line length of code; indented lines stay."""
-    for item in re.split(r"\n(?=- |\d\. |\|)", part):
+def _wrap_items(paragraph: str) -> Iterator[str]:
+    """Yield a paragraph or the items of a list, wrapped at 98 characters; code and tables are not wrapped."""
+    for item in re.split(r"\n(?=- |\d\. |\|)", paragraph):
         marker = re.match(r"- |\d\. |", item)
         indent = " " * len(marker[0]) if marker else ""
-        keep = item.lstrip("\n").startswith(("    ", "|"))
+        is_verbatim = item.lstrip("\n").startswith(("    ", "|"))
         yield (
             item
-            if keep
+            if is_verbatim
             else textwrap.fill(
                 item, 98, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             )
@@ -125,11 +142,14 @@ def _items(part: str) -> Iterator[str]:
 
 
 def guide(of: Lab) -> str:
-    """Build the page of the instructor's guide: goals, timing, solutions, typical mistakes and their messages."""
+    """Build the lab's page of the instructor's guide.
+
+    It has goals, notes, timing, solutions, hints, typical mistakes with their messages, and slides.
+    """
     lines = [_goals(of) + of.notes, "", "## Timing", ""]
-    each = (of.minutes - 5) / of.points
+    minutes_per_point = (of.minutes - 5) / of.points
     lines += ["| minutes | what |", "|---|---|", "| 5 | the introduction (slides below) |"]
-    lines += [f"| {each * task.points:.0f} | {task.name}: {task.title} |" for task in of.tasks]
+    lines += [f"| {minutes_per_point * task.points:.0f} | {task.name}: {task.title} |" for task in of.tasks]
     for task in of.tasks:
         lines += ["", f"## {task.name}: {task.title} ({task.points} points)", "", "```python"]
         lines += [task.solution.strip(), "```", "", "Hints:", ""]
@@ -142,11 +162,11 @@ def guide(of: Lab) -> str:
 
 
 def slides(of: Lab) -> str:
-    """Return the slides alone, for Marp, reveal.js or pandoc: one between two lines ``---``."""
+    """Return the slides, with lines ``---`` between them, for Marp, reveal.js or pandoc."""
     return f"# Lab {of.number}: {of.title}\n\n---\n\n{of.slides}\n"
 
 
-NBGRADER = '''"""Settings of nbgrader for these labs: what students see in place of a solution."""
+NBGRADER = '''"""Settings of nbgrader for these labs: the text that replaces a solution."""
 
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = "spmdsim"
@@ -156,17 +176,17 @@ c.ClearSolutions.code_stub = {"python": "# Your lines go into the function above
 
 def student_files() -> dict[str, str]:
     """Return the text of each file for students by its path."""
-    files = {"README.md": (COURSE / "README.md").read_text(encoding="utf-8").replace("LABS\n", _table())}
+    files = {"README.md": (COURSE / "README.md").read_text(encoding="utf-8").replace("LABS\n", _lab_table())}
     for number in lab_numbers():
         files |= {f"lab{number}.ipynb": notebook(lab(number)), f"lab{number}.py": script(lab(number))}
     return files
 
 
 def teacher_files(source: Path | None = None) -> dict[str, str]:
-    """Return what teachers get, as path -> text: guide, slides, solved scripts, and the form for nbgrader.
+    """Return the text of each file for teachers by its path: guide, slides, solutions, nbgrader files.
 
     Args:
-        source: the source tree; that of an editable installation if left out.
+        source: the source tree; None for the tree of an editable installation.
 
     Raises:
         InputError: If the source tree has no teacher's material.
@@ -180,12 +200,12 @@ def teacher_files(source: Path | None = None) -> dict[str, str]:
         files[f"guide/lab{number}.md"] = guide(of)
         files[f"slides/lab{number}.md"] = slides(of)
         solved = of.program({task.name: task.solution for task in of.tasks})
-        files[f"solutions/lab{number}.py"] = f"{solved}\n\n{_ending(of)}\n"
+        files[f"solutions/lab{number}.py"] = f"{solved}\n\n{_grading_lines(of)}\n"
         files[f"nbgrader/source/lab{number}/lab{number}.ipynb"] = notebook(of, nbgrader=True)
     return files
 
 
-def _table() -> str:
+def _lab_table() -> str:
     rows = "".join(
         f"| {of.number} | {of.title} | {of.minutes} | {of.points} | [notebook](lab{of.number}.ipynb), [script](lab{of.number}.py) |\n"
         for of in map(lab, lab_numbers())

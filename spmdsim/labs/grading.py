@@ -1,4 +1,4 @@
-"""Grading: a student's functions run in a child process with limits, and each earns points or a sentence."""
+"""Grade a student's functions: run each in a child process with limits; return points, or a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 from spmdsim.errors import InputError, SpmdError
-from spmdsim.labs.answers import answer_apart, function_of
+from spmdsim.labs.answers import function_of, run_apart
 from spmdsim.labs.declaration import Lab, LabTask, lab
 from spmdsim.labs.judging import RANKS, first_mistake
 from spmdsim.launch.limits import Limits, describe_mistake, run_limited
@@ -25,15 +25,19 @@ from spmdsim.simulation import simulate
 from spmdsim.worlds import world
 
 CHECKING = "spmdsim-check"
-"""The tag of cells that grade: they are no part of the program."""
+"""The tag of cells that grade; they do not belong to the program."""
 
 
-def compiled(path: Path) -> list[CodeType]:
-    """Compile the cells of a program in order."""
+def compile_program(path: Path) -> list[CodeType]:
+    """Compile a program: a notebook's code cells in order, or a script as one code.
+
+    Raises:
+        InputError: If the file cannot be read, is not a notebook, or has a syntax error.
+    """
     text = read_text(path, "a program")
-    pieces = _cells(text, path) if path.suffix == ".ipynb" else {str(path): text}
+    sources = _read_cells(text, path) if path.suffix == ".ipynb" else {str(path): text}
     codes = []
-    for name, code in pieces.items():
+    for name, code in sources.items():
         try:
             codes.append(compile(code, name, "exec"))
         except (SyntaxError, ValueError) as error:
@@ -45,20 +49,24 @@ def compiled(path: Path) -> list[CodeType]:
 
 
 def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
-    """Run a program as an imported module and return its names; ``if __name__ == "__main__"`` blocks do not run."""
+    """Run a program as an imported module and return its names.
+
+    ``if __name__ == "__main__"`` blocks do not run.
+    """
     names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     for code in codes:
         exec(code, names)
     return names
 
 
-def _cells(text: str, path: Path) -> dict[str, str]:
+def _read_cells(text: str, path: Path) -> dict[str, str]:
+    """Return the code cells of a notebook by name, without magic commands and without cells that grade."""
     try:
         code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         checks = [CHECKING in cell.get("metadata", {}).get("tags", ()) for cell in code]
         sources = ["".join(cell["source"]) for cell in code]
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(f"{path} is no notebook") from None
+        raise InputError(f"{path} is not a notebook") from None
     return {
         f"{path}[cell {number}]": "\n".join(
             "" if line.startswith(("%", "!")) else line for line in source.splitlines()
@@ -69,7 +77,7 @@ def _cells(text: str, path: Path) -> dict[str, str]:
 
 
 Program = Callable[[], Mapping[str, Any]]
-"""Gives the student's names; it runs where the limits hold."""
+"""Function that returns the student's names; it runs in the process with limits."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,10 @@ class Score:
     """The points of an answer to one task.
 
     Attributes:
-        task: its name.
-        points: what it earned.
-        most: what it could earn.
-        mistake: the first mistake, in one sentence; None if there is none.
+        task: name of the task.
+        points: points of the answer.
+        most: largest number of points.
+        mistake: the first mistake as one sentence, or None.
 
     >>> Score("block", 2, 3, "block(7, 4, 0) gives ...").points
     2
@@ -100,56 +108,59 @@ class Score:
 def score(of: Lab, task: LabTask, program: Program) -> Score:
     """Run a checker on a student's function and return the score.
 
-    The function runs in a process of its own; on launched ranks, or without ``os.fork``, it runs in this process.
+    The function runs in another process; on launched ranks, or without ``os.fork``, it runs in this process.
 
     Args:
         of: the lab.
         task: one of its tasks.
-        program: called without arguments; gives the names of the student's program, the function among them.
+        program: function that returns the names of the student's program.
 
     Returns:
-        The points, and the first mistake; on ranks the fewest points of any rank.
+        The points and the first mistake; on launched ranks the fewest points of any rank.
 
     >>> from spmdsim.labs import lab
     >>> score(lab(1), lab(1).task("block"), dict).points
     0
     """
-    checker = of.checker(task)  # what judges is there before the program runs
+    checker = of.checker(task)  # load the checker before the student's program can change modules
     points, first = 0, None
     try:
         if launched() or not hasattr(os, "fork"):
             points, first = first_mistake(checker(function_of(program(), task.name)))
         else:
             ranks = RANKS if getattr(checker, "is_per_rank", False) else 0
-            with answer_apart(program, task.name, ranks) as answer:
+            with run_apart(program, task.name, ranks) as answer:
                 points, first = first_mistake(checker(answer))
     except (Exception, SystemExit) as error:
         first = describe_mistake(error)
     if launched():
-        here = world(RANKS)
-        everywhere = here.gather_objects([(points, first)] * len(here.ranks), "the grades of a lab")
-        points = min(each for each, _ in everywhere)
-        first = next((said for _, said in everywhere if said), None)
+        real_world = world(RANKS)
+        grades = real_world.gather_objects([(points, first)] * len(real_world.ranks), "the grades of a lab")
+        points = min(earned for earned, _ in grades)
+        first = next((mistake for _, mistake in grades if mistake), None)
     if first is None and points < task.points:
         first = f"its checker came to {points} of {task.points} points without a mistake"
     return Score(task.name, min(points, task.points), task.points, first)
 
 
 def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
-    """Like :func:`score`, but with limits: a program that exits, hangs or runs out of memory earns nothing."""
+    """Like :func:`score`, but run the program in a child process with limits.
+
+    A program that exits, hangs or runs out of memory scores 0.
+    """
     if getattr(of.checker(task), "is_per_rank", False):  # the checker is loaded before the program runs
         _prepare_simulations()
-    with tempfile.TemporaryFile("w+") as box:
+    with tempfile.TemporaryFile("w+") as result_file:
 
         def body() -> int:
-            box.write(json.dumps(asdict(score(of, task, program))))
-            box.flush()
+            result_file.write(json.dumps(asdict(score(of, task, program))))
+            result_file.flush()
             return 0
 
         try:
             run_limited(body, limits)
-            box.seek(0)
-            return Score(**json.loads(box.read()))
+            result_file.seek(0)
+            return Score(**json.loads(result_file.read()))
         except InputError as error:
             return Score(task.name, 0, task.points, str(error))
         except (ValueError, TypeError):
@@ -163,13 +174,13 @@ def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> S
 
 @cache
 def _prepare_simulations() -> None:
-    """Let the simulator look through the modules that are loaded, once for all tasks: their processes are forks of this one."""
-    with suppress(SpmdError):  # greenlet is not installed: the first simulation of a task says so
+    """Let the simulator scan the loaded modules once, because the processes of all tasks are forks of this one."""
+    with suppress(SpmdError):  # without greenlet the first simulation of a task reports the error
         simulate(len, 1, (), check=False)
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
-    """Return the lines of a student's report: the lab's title, a line per task, and the sum."""
+    """Return the lines of a student's report: title of the lab, a line per task, the sum, and a hint."""
     scores = list(scores)
     earned, most = sum(each.points for each in scores), sum(each.most for each in scores)
     lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]
@@ -180,22 +191,22 @@ def report(of: Lab, scores: Iterable[Score]) -> list[str]:
 
 
 def hints(task: LabTask, level: int) -> list[str]:
-    """Return the hints for a task up to a level."""
+    """Return the hints for a task up to a level, 1 to 3."""
     return [f"hint {number}: {text}" for number, text in enumerate(task.hints[:level], 1)]
 
 
-def _say(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     if is_root():
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -> int:
-    """Grade a lab's functions and print what they earn: the last line of a lab's script.
+    """Grade a lab's functions and print their points; the last line of a lab's script calls it.
 
     Args:
-        number: the lab's.
-        names: where the functions are, such as ``globals()``.
-        limits: per task; those of ``spmdsim labs check`` if left out.
+        number: number of the lab.
+        names: names with the functions, such as ``globals()``.
+        limits: limits for each task; None for the default limits of ``spmdsim labs check``.
 
     Returns:
         0 if all points are earned, else 1.
@@ -211,7 +222,7 @@ def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -
     """
     of = lab(number)
     scores = [score_limited(of, task, lambda: names, limits or Limits()) for task in of.tasks]
-    _say(report(of, scores))
+    _print_lines(report(of, scores))
     return int(any(each.points < each.most for each in scores))
 
 
@@ -219,8 +230,8 @@ class Grader:
     """The grader of a notebook: called with a function, it prints the function's score.
 
     Args:
-        number: the lab's.
-        strict: raise instead of printing where points are missing, as automatic graders want it.
+        number: number of the lab.
+        strict: True to raise AssertionError for missing points, as automatic graders expect.
 
     >>> check = Grader(1)
     >>> def my_bytes(layout, shape, itemsize):
@@ -235,24 +246,24 @@ class Grader:
         self.scores: dict[str, Score] = {}
 
     def __call__(self, function: Callable[..., Any]) -> None:
-        """Grade one function, found by its name.
+        """Grade one function, whose name selects the task.
 
         Raises:
-            InputError: the lab has no task of this name.
-            AssertionError: ``strict``, and points are missing; the sentence says why.
+            InputError: If the lab has no task of this name.
+            AssertionError: If points are missing and ``strict`` is set; the text has the mistake.
         """
         task = self.lab.task(getattr(function, "__name__", repr(function)))
-        marks = score_limited(self.lab, task, lambda: {task.name: function}, Limits())
-        self.scores[task.name] = marks
-        if self.strict and marks.points < marks.most:
-            raise AssertionError(str(marks).strip())
-        _say([str(marks)])
+        result = score_limited(self.lab, task, lambda: {task.name: function}, Limits())
+        self.scores[task.name] = result
+        if self.strict and result.points < result.most:
+            raise AssertionError(str(result).strip())
+        _print_lines([str(result)])
 
     def hint(self, task: str, level: int = 1) -> None:
         """Print the hints for a task up to a level, 1 to 3."""
-        _say(hints(self.lab.task(task), level))
+        _print_lines(hints(self.lab.task(task), level))
 
     def total(self) -> None:
-        """Print what all functions that were graded so far earn together."""
-        nothing = {task.name: Score(task.name, 0, task.points, "not graded yet") for task in self.lab.tasks}
-        _say(report(self.lab, (nothing | self.scores).values()))
+        """Print the report of all functions that were graded so far."""
+        ungraded = {task.name: Score(task.name, 0, task.points, "not graded yet") for task in self.lab.tasks}
+        _print_lines(report(self.lab, (ungraded | self.scores).values()))

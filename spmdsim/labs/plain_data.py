@@ -1,4 +1,4 @@
-"""Values as JSON has them, between the judge and a student's process; nothing that is read is executed."""
+"""Encode values as JSON and decode them, between the judge and a student's process; data is never executed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spmdsim.collectives.foreign import Other
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.cuts import FrozenMapping
 
-#: Levels of lists in lists that are read, and elements of all of them together.
+#: Largest depth of nested lists, and largest number of elements of one list or array.
 MOST_LEVELS, MOST_ELEMENTS = 20, 1 << 20
-#: Characters of what is said of something else.
+#: Largest number of characters of the ``repr`` of any other value.
 MOST_WORDS = 1000
-#: Kinds of elements that arrays may have.
+#: NumPy kinds of elements that arrays may have.
 ELEMENTS = "biuf"
 _PLAIN = (bool, int, float, str, type(None))
 _LISTS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "list": list, "set": set, "factors": FrozenMapping}
@@ -27,12 +27,17 @@ _NAMES: dict[type, str] = {
     FrozenMapping: "factors",
 }
 
-#: Encodes further values: a list ``[kind, content]``, or None for values that it does not know.
+#: Function that encodes further values as ``[kind, content]``, and returns None for all others.
 Special = Callable[[Any], Any]
 
 
 def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None) -> Any:
-    """Return a value as JSON has it; of anything that is no plain data, mesh or layout its ``repr``.
+    """Encode a value as JSON data; a value of an unsupported type becomes its ``repr``.
+
+    Args:
+        value: numbers, texts, arrays, lists and similar, meshes, layouts, slices or dtypes.
+        levels: depth of nested lists; deeper ones become their ``repr``.
+        special: encoder that is tried before the types of containers and arrays.
 
     >>> encode((1, [None, "x"]))
     ['tuple', [1, ['list', [None, 'x']]]]
@@ -64,14 +69,14 @@ def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None
 
 
 def decode(data: Any, special: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """Return the value of :func:`encode`'s data, which anybody may have written.
+    """Decode the data of :func:`encode`, which an untrusted process may have written.
 
     Args:
         data: the data.
-        special: by further kinds, what reads their content.
+        special: functions that decode the content of further kinds, by kind.
 
     Raises:
-        ValueError, TypeError, SpmdError: If it is none.
+        ValueError, TypeError, SpmdError: If the data is invalid.
     """
     if type(data) in _PLAIN:
         return data
@@ -95,5 +100,5 @@ def decode(data: Any, special: Mapping[str, Callable[..., Any]] | None = None) -
         return Layout(mesh, dims, partial)
     if kind == "slice":
         return slice(*map(decode, content))
-    (words,) = content
-    return np.dtype(str(words)) if kind == "dtype" else Other(str(words))
+    (text,) = content
+    return np.dtype(str(text)) if kind == "dtype" else Other(str(text))

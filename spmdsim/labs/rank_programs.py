@@ -1,11 +1,11 @@
-"""A student's per-rank function, each rank in a process of its own, and its calls of mpi4py made by the judge.
+"""Run a student's per-rank function, each rank in its own process, with its MPI calls made by the judging process.
 
-The ranks' processes have no mpi4py: what they import is a stand-in whose calls travel to the judge as plain data. The judge
-makes them in its simulation, at the line where the function makes them, and sends back what they return. So the messages
-and their order are the judge's, and a rank knows of other ranks only what messages bring.
+The processes have no mpi4py. They import a stand-in whose calls travel to the judge (the judging process) as plain
+data. The judge makes the calls in its simulation, at the source line of the function, and sends back the results. So
+the judge owns all messages and their order, and a rank knows of other ranks only through messages.
 
-Arrays that calls read or fill lie in blocks of memory. The judge has a copy of each block; both sides send the blocks that have
-changed with every call, so that the copies are equal whenever the judge looks.
+Arrays that calls read or fill are in blocks of memory. The judge has a copy of each block. Both sides send the
+changed blocks with every call, so that the copies are equal whenever the judge reads them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.requests import Request
 from spmdsim.simulation.interface.simulated_comm import Comm
 
-#: Bytes of all arrays that a rank's calls read or fill, and characters of texts that stand in messages.
+#: Largest number of bytes of all arrays that a rank's calls read or fill, and of characters of texts.
 MOST_BYTES, MOST_WORDS = 1 << 22, 300
-#: What a rank may have of the judge's objects.
+#: Classes of the judge's objects that a rank may use.
 HANDLES = (Comm, Request, Status, Datatype, Op, Group, Matched)
 #: Functions of ``MPI`` that a rank may call.
 FUNCTIONS = (
@@ -55,17 +55,20 @@ FUNCTIONS = (
 
 
 class RankAnswer:
-    """A student's per-rank function whose ranks are processes; it is called on a rank of a simulation.
+    """A student's per-rank function that runs in one process per rank; call it on a rank of a simulation.
 
     Args:
-        processes: per rank what asks its process a question.
+        processes: for each rank, the function that asks its process.
     """
 
     def __init__(self, processes: Sequence[Callable[..., Any]]) -> None:
         self._processes = processes
 
     def __call__(self, comm: Any, *arguments: Any) -> Any:
-        """Call the function on this rank and return its result, read as plain data."""
+        """Call the function on this rank; return its result, read as plain data.
+
+        An error of the function is raised again at its line in the user's file.
+        """
         ask, objects = self._processes[comm.rank], _JudgeObjects()
         reply = ask("start", [encode(each, special=objects.encode) for each in (comm, *arguments)])
         try:
@@ -76,36 +79,36 @@ class RankAnswer:
             _, name, text, file, line = reply
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
             raise NoAnswer("the user's code writes what is no answer") from None
-        _at(file, line, _raise)(_error_of(str(name)[:MOST_WORDS], str(text)[:MOST_WORDS]))
+        _place_at_line(file, line, _raise_error)(_build_error(str(name)[:MOST_WORDS], str(text)[:MOST_WORDS]))
         return None
 
 
-def _error_of(name: str, text: str) -> BaseException:
-    """Return the error that the function has raised, of a type of that name."""
+def _build_error(name: str, text: str) -> BaseException:
+    """Return an error with the type name and text that the function raised."""
     if name == "SystemExit":
         return SystemExit(int(text) if text.isdecimal() else text)
     error: BaseException = type(name, (Exception,), {})(text)
     return error
 
 
-# Both have one line, below the first.
-def _call(function: Any, args: Any, named: Any) -> Any:
-    return function(*args, **named)
+# The body of both is one line below the first, as `_place_at_line` assumes.
+def _call_function(function: Any, args: Any, keywords: Any) -> Any:
+    return function(*args, **keywords)
 
 
-def _raise(error: Any) -> Any:
+def _raise_error(error: Any) -> Any:
     raise error
 
 
-def _at(file: Any, line: Any, function: Any) -> Callable[..., Any]:
-    """Return a function of one line that tracebacks and stacks show at a line of the user's file."""
+def _place_at_line(file: Any, line: Any, function: Any) -> Callable[..., Any]:
+    """Return a copy of ``_call_function`` or ``_raise_error`` that tracebacks show at a line of the user's file."""
     name, number = str(file)[:MOST_WORDS], min(max(int(line), 1), 1 << 20)
     code = function.__code__.replace(co_filename=name, co_firstlineno=number - 1)
     return types.FunctionType(code, {})
 
 
 class _JudgeObjects:
-    """The judge's objects and arrays that a rank knows by number, for one run of the function."""
+    """The judge's objects and arrays that a rank uses by number, for one call of the function."""
 
     def __init__(self) -> None:
         self._objects: list[Any] = []
@@ -113,7 +116,7 @@ class _JudgeObjects:
         self._sent: dict[int, bytes] = {}
 
     def encode(self, value: Any) -> Any:
-        """Return a handle's or a given function's kind and number; None for other values."""
+        """Return a handle or a function as ``["handle", [number]]``; None for other values."""
         if isinstance(value, (HANDLES, types.FunctionType)):
             self._objects.append(value)
             return ["handle", [len(self._objects) - 1]]
@@ -122,70 +125,90 @@ class _JudgeObjects:
     def answer(
         self, target: Any, name: str, args: Any, kwargs: Any, blocks: Any, file: str, line: int
     ) -> list[Any]:
-        """Make a call, or look an attribute up if ``args`` is None; return what the rank is to be told.
+        """Make a call for the rank, or look up an attribute; return the reply.
 
         Args:
             target: the object, ``["handle", [number]]`` or ``["path", [name in MPI]]``.
-            name: of the method or attribute; empty for a call of the object itself.
-            args: encoded arguments.
-            kwargs: encoded arguments with names.
-            blocks: blocks of memory that are new or have changed, as pairs of number and bytes in hexadecimal digits.
-            file: of the user's line that makes the call.
-            line: its number.
+            name: name of the method or attribute; empty to call the object itself.
+            args: encoded arguments; None to look up an attribute.
+            kwargs: encoded keyword arguments.
+            blocks: new and changed blocks of memory, as pairs of number and bytes in hexadecimal digits.
+            file: file of the user's line that makes the call.
+            line: number of the line.
+
+        Returns:
+            ``["return", value, is a method, changed blocks]`` or ``["raise", type, text, reason]``.
         """
         try:
             for number, data in blocks:
-                self._fill(number, bytes.fromhex(data))
+                self._store_block(number, bytes.fromhex(data))
             decoders: dict[str, Callable[..., Any]] = {
                 "handle": self._objects.__getitem__,
                 "path": _look_up,
-                "memory": self._view,
+                "memory": self._view_block,
             }
-            one = decode(target, decoders)
-            if name.startswith("_") or (name and isinstance(one, types.FunctionType)):
+            subject = decode(target, decoders)
+            if name.startswith("_") or (name and isinstance(subject, types.FunctionType)):
                 raise AttributeError(f"{name} is not available here")
-            value = getattr(one, name) if name else one
+            value = getattr(subject, name) if name else subject
             if args is None:
                 is_method = callable(value) and not isinstance(value, HANDLES)
-                return ["return", None, True, []] if is_method else ["return", self._plain(value), False, []]
-            positional = [decode(each, decoders) for each in args]
-            named = {str(key): decode(each, decoders) for key, each in kwargs}
-            value = self._plain(_at(file, line, _call)(value, positional, named))
+                return (
+                    ["return", None, True, []]
+                    if is_method
+                    else ["return", self._encode_result(value), False, []]
+                )
+            positional = [decode(item, decoders) for item in args]
+            keywords = {str(key): decode(item, decoders) for key, item in kwargs}
+            value = self._encode_result(
+                _place_at_line(file, line, _call_function)(value, positional, keywords)
+            )
         except MPIError as error:
             return ["raise", "MPI", error.error_name, error.reason]
         except Exception as error:
             return ["raise", type(error).__name__, str(error)[:MOST_WORDS], ""]
-        return ["return", value, False, self._changed()]
+        return ["return", value, False, self._take_changed()]
 
-    def _plain(self, value: Any) -> Any:
+    def _encode_result(self, value: Any) -> Any:
         """Encode the result of a call; raise AttributeError if it is neither plain data nor a handle."""
         data = encode(value, special=self.encode)
         if isinstance(data, list) and data[0] == "other":
             raise AttributeError(f"{type(value).__name__} is not available here")
         return data
 
-    def _fill(self, number: int, data: bytes) -> None:
+    def _store_block(self, number: int, data: bytes) -> None:
+        """Store the bytes of a block; raise InputError if all blocks are too large."""
         if number not in self._blocks:
             if len(data) + sum(block.nbytes for block in self._blocks.values()) > MOST_BYTES:
-                raise InputError(f"arrays in messages have at most {MOST_BYTES:,} bytes here")
+                raise InputError(
+                    f"arrays in messages must have at most {MOST_BYTES:,} bytes together in a lab"
+                )
             self._blocks[number] = np.zeros(len(data), np.uint8)
         self._blocks[number][:] = np.frombuffer(data, np.uint8)
         self._sent[number] = data
 
-    def _view(self, number: int, offset: int, shape: list[int], strides: list[int], dtype: str) -> np.ndarray:
+    def _view_block(
+        self, number: int, offset: int, shape: list[int], strides: list[int], dtype: str
+    ) -> np.ndarray:
+        """Return an array in the memory of a block."""
         kind = np.dtype(dtype)
         if kind.kind not in f"{ELEMENTS}c":
             raise ValueError(f"an array of {dtype}")
         return np.ndarray(tuple(shape), kind, self._blocks[number].data, offset, tuple(strides))
 
-    def _changed(self) -> list[Any]:
+    def _take_changed(self) -> list[Any]:
+        """Return the blocks that changed since they were sent, as number and hexadecimal digits."""
         changed = [number for number, block in self._blocks.items() if block.tobytes() != self._sent[number]]
         self._sent.update({number: self._blocks[number].tobytes() for number in changed})
         return [[number, self._sent[number].hex()] for number in changed]
 
 
 def _look_up(name: str) -> Any:
-    """Return the number, handle, class of handles or function of MPI that has this name, if ranks may use it."""
+    """Return a name of MPI that ranks may use: a number, a handle, a class of handles or a function.
+
+    Raises:
+        AttributeError: If ranks may not use it.
+    """
     value = getattr(sys.modules["mpi4py.MPI"], name)
     if (
         isinstance(value, HANDLES)
@@ -205,7 +228,7 @@ def play_rank(load: Callable[[], Callable[..., Any]]) -> Callable[[list[Any]], A
     """Return the function that answers the judge's questions in the process of a rank.
 
     Args:
-        load: runs the student's program, which finds the stand-in for mpi4py, and returns the function.
+        load: function that runs the student's program, with the stand-in for mpi4py, and returns the function.
     """
     player = _Player()
     stand_in = _StandIn(player)
@@ -214,13 +237,13 @@ def play_rank(load: Callable[[], Callable[..., Any]]) -> Callable[[list[Any]], A
     names = getattr(function, "__globals__", {})
     for name, value in list(names.items()):
         if isinstance(value, types.ModuleType) and value.__name__ in ("mpi4py", "mpi4py.MPI"):
-            names[name] = sys.modules[value.__name__]  # imported before this process began
+            names[name] = sys.modules[value.__name__]  # imported before this process started
     player.function = function
     return player.serve
 
 
 class _Player:
-    """A runner of the function until its next call, which continues with the result of the call."""
+    """A runner of the student's function, which stops at each MPI call and continues with its result."""
 
     def __init__(self) -> None:
         self.function: Callable[..., Any] = len
@@ -229,7 +252,11 @@ class _Player:
         self._blocks: list[list[Any]] = []
 
     def serve(self, question: list[Any]) -> Any:
-        """Start with the judge's arguments or continue; return the next call, the result or the error."""
+        """Start the function with the judge's arguments, or continue it with the result of a call.
+
+        Returns:
+            The next call, the result or the error of the function, as data.
+        """
         if question[0] == "start":
             library = load_greenlet()
             self._blocks, judge = [], library.getcurrent()
@@ -239,33 +266,35 @@ class _Player:
         return self._greenlet.switch(question)
 
     def _run(self, arguments: list[Any]) -> list[Any]:
+        """Run the function; return ``["done", result]`` or ``["raised", type, text, file, line]``."""
         try:
-            value = self.function(*[self._decode(each) for each in arguments])
+            value = self.function(*[self._decode(argument) for argument in arguments])
             return ["done", encode(value)]
         except SystemExit as error:
             code = error.code if error.code is not None else 0
-            return ["raised", "SystemExit", str(code), *_innermost(error)]
+            return ["raised", "SystemExit", str(code), *_innermost_place(error)]
         except MemoryError as error:
-            return ["raised", "MemoryError", describe_mistake(error), *_innermost(error)]
+            return ["raised", "MemoryError", describe_mistake(error), *_innermost_place(error)]
         except Exception as error:
             name = "" if isinstance(error, MPIError) else type(error).__name__
-            return ["raised", name, str(error), *_innermost(error)]
+            return ["raised", name, str(error), *_innermost_place(error)]
 
     def call(self, target: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Let the judge make a call; raise what it raises."""
-        special = partial(self._special, name[:1].isupper())
+        """Let the judge make a call; return its result or raise its error."""
+        special = partial(self._encode_special, name[:1].isupper())
         positional = [encode(each, special=special) for each in args]
         named = [[key, encode(each, special=special)] for key, each in kwargs.items()]
         return self._exchange(target, name, positional, named)[0]
 
     def look_up(self, target: Any, name: str) -> Any:
-        """Return an attribute of one of the judge's objects; of a method, what calls it."""
+        """Return an attribute of one of the judge's objects; a method becomes a function that calls it."""
         value, is_method = self._exchange(target, name, None, None)
         return partial(self.call, target, name) if is_method else value
 
     def _exchange(self, target: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, bool]:
+        """Send a call with all changed blocks; return its result, and True if an attribute is a method."""
         if self._switch is None:
-            raise RuntimeError("MPI is used outside of the function: use it inside, on the ranks")
+            raise RuntimeError("MPI must be used inside of the function; it has no ranks outside")
         changed = [[k, block[1].hex()] for k, block in enumerate(self._blocks) if self._has_changed(block)]
         frame: Any = sys._getframe(1)
         while frame.f_code.co_filename == __file__ and frame.f_back is not None:
@@ -274,33 +303,41 @@ class _Player:
             ["call", target, name, args, kwargs, changed, frame.f_code.co_filename, frame.f_lineno]
         )
         if kind == "raise":
-            raise _error(*facts)
+            raise _remote_error(*facts)
         value, is_method, blocks = facts
         for number, data in blocks:
-            _bytes_of(self._blocks[number][0])[:] = np.frombuffer(bytes.fromhex(data), np.uint8)
+            _memory_bytes(self._blocks[number][0])[:] = np.frombuffer(bytes.fromhex(data), np.uint8)
             self._blocks[number][1] = bytes.fromhex(data)
         return self._decode(value), is_method
 
     def _decode(self, data: Any) -> Any:
         return decode(data, {"handle": lambda number: RemoteObject(self, ["handle", [number]])})
 
-    def _special(self, in_memory: bool, value: Any) -> Any:
-        """Encode handles, and arrays of calls that read or fill memory (names with a capital letter)."""
+    def _encode_special(self, in_memory: bool, value: Any) -> Any:
+        """Encode handles, and arrays of calls that read or fill memory; return None for other plain data.
+
+        Args:
+            in_memory: True for a call of which the name starts with a capital letter: arrays are sent as memory.
+            value: the argument.
+
+        Raises:
+            TypeError: If the value cannot be sent.
+        """
         if type(value) is RemoteObject:
             return object.__getattribute__(value, "_target")
         if in_memory and isinstance(value, np.ndarray):
-            return ["memory", self._place(value)]
+            return ["memory", self._locate(value)]
         plain = (bool, int, float, str, tuple, list, set, frozenset, dict, np.ndarray)
         if not isinstance(value, plain) or (
             isinstance(value, np.ndarray) and value.dtype.kind not in ELEMENTS
         ):
             raise TypeError(
-                f"numbers, texts, lists and arrays are sent here, not {Other(repr(value)[:MOST_WORDS])!r}"
+                f"a message must be numbers, texts, lists or arrays, got {Other(repr(value)[:MOST_WORDS])!r}"
             )
         return None
 
-    def _place(self, array: np.ndarray) -> list[Any]:
-        """Return where an array lies: the number of its block, the offset there, its shape, strides and element type."""
+    def _locate(self, array: np.ndarray) -> list[Any]:
+        """Return the position of an array in memory: number of its block, offset, shape, strides, element type."""
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -312,21 +349,22 @@ class _Player:
         return [number, offset, list(array.shape), list(array.strides), array.dtype.str]
 
     def _has_changed(self, block: list[Any]) -> bool:
-        now = _bytes_of(block[0]).tobytes()
-        changed, block[1] = bool(now != block[1]), now
+        """Return True if a block differs from its last state; store its state."""
+        contents = _memory_bytes(block[0]).tobytes()
+        changed, block[1] = bool(contents != block[1]), contents
         return changed
 
 
-def _bytes_of(root: np.ndarray) -> np.ndarray:
-    """Return the memory of an array that owns it."""
+def _memory_bytes(root: np.ndarray) -> np.ndarray:
+    """Return the memory of an array as bytes; the array must own its memory."""
     flat = root.reshape(-1, order="A")
     if not np.shares_memory(flat, root) and root.size:
-        raise InputError("an array in a message lies in one piece of memory: take a copy of it")
+        raise InputError("an array in a message must be contiguous in memory; send a copy")
     return flat.view(np.uint8)
 
 
-def _error(kind: str, text: str, reason: str) -> BaseException:
-    """Return the error that a call raised at the judge's."""
+def _remote_error(kind: str, text: str, reason: str) -> BaseException:
+    """Return the error that a call raised in the judging process."""
     if kind == "MPI":
         return MPIError(text, reason)
     error_type = getattr(builtins, kind, None)
@@ -334,8 +372,8 @@ def _error(kind: str, text: str, reason: str) -> BaseException:
     return error_type(text) if is_error and error_type is not None else RuntimeError(text)
 
 
-def _innermost(error: BaseException) -> tuple[str, int]:
-    """Return file and line of the innermost frame of the user's that an error passed."""
+def _innermost_place(error: BaseException) -> tuple[str, int]:
+    """Return file and line of the innermost user's frame in the traceback of an error."""
     place, trace = ("?", 1), error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename != __file__:
@@ -345,7 +383,7 @@ def _innermost(error: BaseException) -> tuple[str, int]:
 
 
 class RemoteObject:
-    """A proxy of one of the judge's objects: the judge looks attributes up and calls methods."""
+    """A proxy of one of the judge's objects; the judge looks up its attributes and calls its methods."""
 
     __slots__ = ("_player", "_target")
 
@@ -367,7 +405,7 @@ class RemoteObject:
 
 
 class _StandIn(types.ModuleType):
-    """The module that a rank imports as ``mpi4py.MPI``: it has the numbers, and the judge everything else."""
+    """The module that a rank imports as ``mpi4py.MPI``: it has the constants; the judge has all other names."""
 
     def __init__(self, player: _Player) -> None:
         super().__init__("mpi4py.MPI")

@@ -1,8 +1,9 @@
-"""Tensor programs as plain data: recorded where a student's function runs, run again where it is judged.
+"""Record the tensor operations of a student's function as plain data, and run the record on the judge's tensors.
 
-The judge's tensors never leave the judge. The function gets stand-ins with the same layouts and other numbers; a watcher
-records which operators and redistributions it calls. The judge runs the record on its own tensors, so values, layouts and
-communication are its own. A record of numbers cannot pass, because the numbers of the judge are not known to the function.
+The judge's tensors stay in the judging process. The function gets stand-ins with equal layouts and other numbers. A
+watcher records the operators and redistributions that it calls. The judge runs the record on its own tensors, so
+values, layouts and communication are computed by the judge. A function cannot write the right numbers itself, because
+it does not know the inputs.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Op, ShardedOp, Tensor
+from spmdsim.arrays.sources import reshaped
+from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout
 from spmdsim.errors import NoAnswer
 from spmdsim.labs.judging import RANKS
 from spmdsim.labs.plain_data import decode, encode
 from spmdsim.nn import Adam, Parameter
-from spmdsim.arrays import Op, ShardedOp, Tensor
-from spmdsim.arrays.sources import reshaped
-from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.worlds import world
 
-#: Operators and redistributions of a call.
+#: Largest number of operators and redistributions of a call.
 MOST_STEPS = 10_000
-#: Where the operators are declared that a record may name.
-ROOMS = ("spmdsim.ops", "spmdsim.linalg", "spmdsim.arrays")
+#: Packages that declare the operators that a record may name.
+PACKAGES = ("spmdsim.ops", "spmdsim.linalg", "spmdsim.arrays")
 
 
 @cache
 def list_operators() -> tuple[Op, ...]:
-    """Return the operators that modules of the package declare, in an order that a fork of this process knows as well."""
+    """Return all operators of the package in a fixed order; a fork of this process has the same order."""
     operators: dict[int, Op] = {}
     for name, module in sorted(sys.modules.items()):
-        if name.startswith(ROOMS):
+        if name.startswith(PACKAGES):
             for value in list(vars(module).values()):
                 op = (
                     value
@@ -51,36 +52,36 @@ def list_operators() -> tuple[Op, ...]:
 
 
 class OperatorRecording(Watcher):
-    """A record of the operators and redistributions of a call, with tensors as numbers.
+    """A record of the operators and redistributions of a call; tensors are written as numbers.
 
     Attributes:
-        steps: the record, a list ``[kind, ...]`` each.
+        steps: the record; each step is a list ``[kind, ...]``.
     """
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
         self._numbers: dict[tuple[int, Layout], int] = {}
-        self._numbered: list[Any] = []  # what has a number stays alive, so that its identity is its own
+        self._numbered: list[Any] = []  # keeps numbered tensors alive, so that their ids stay unique
         self._constants: list[tuple[list[Any], Tensor]] = []
 
     def number(self, tensor: Tensor) -> int:
-        """Return the number of a tensor; one that no recorded step computed becomes a constant."""
+        """Return the number of a tensor; a tensor that no recorded step computed becomes a constant."""
         key = id(tensor.held), tensor.layout
         if key not in self._numbers:
             constant: list[Any] = ["constant"]
             self._add(constant)
-            same = type(tensor)(tensor.world, tensor.meta, tensor.held)
-            self._constants.append((constant, same))
-            self.know(tensor)
+            copy = type(tensor)(tensor.world, tensor.meta, tensor.held)
+            self._constants.append((constant, copy))
+            self.assign_number(tensor)
         return self._numbers[key]
 
-    def know(self, tensor: Tensor) -> None:
-        """Give a tensor the next number."""
+    def assign_number(self, tensor: Tensor) -> None:
+        """Assign the next number to a tensor."""
         self._numbers[id(tensor.held), tensor.layout] = len(self._numbered)
         self._numbered.append(tensor.held)
 
     def finish(self) -> list[Any]:
-        """Return the record, with the values of constants; call it when nothing is recorded any more."""
+        """Return the record with the values of its constants; call it after the recording."""
         for constant, tensor in self._constants:
             constant += [encode(tensor.layout), encode(tensor.full())]
         return self.steps
@@ -93,23 +94,25 @@ class OperatorRecording(Watcher):
         sharding: ShardedOp | None,
         results: Sequence[Tensor],
     ) -> None:
-        """Record an operator."""
+        """Record the call of an operator.
+
+        Raises:
+            NoAnswer: If the library does not declare the operator.
+        """
         kind = next((k for k, other in enumerate(list_operators()) if other is op), None)
         if kind is None:
-            raise NoAnswer(
-                f"{op.name} is no operator of the library: functions of tensors are judged by those alone"
-            )
+            raise NoAnswer(f"{op.name} must be an operator of the library, because only those are graded")
         numbers = [self.number(tensor) for tensor in tensors]
-        written = sharding and (sharding.in_strategy, sharding.out_strategy, sharding.repeat)
-        self._add(["operator", kind, numbers, *map(encode, (params, written))])
+        strategies = sharding and (sharding.in_strategy, sharding.out_strategy, sharding.repeat)
+        self._add(["operator", kind, numbers, *map(encode, (params, strategies))])
         for result in results:
-            self.know(result)
+            self.assign_number(result)
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
-        """Record a redistribution, possibly to another shape."""
+        """Record a redistribution, which can also change the shape."""
         shape = None if result.shape == tensor.shape else result.shape
         self._add(["move", self.number(tensor), *map(encode, (result.layout, shape))])
-        self.know(result)
+        self.assign_number(result)
 
     def _add(self, step: list[Any]) -> None:
         if len(self.steps) >= MOST_STEPS:
@@ -121,14 +124,14 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
     """Run a record on other tensors.
 
     Args:
-        steps: the record, which may be anybody's.
-        operands: tensors in the order in which they were given to the function.
+        steps: the record, which an untrusted process may have written.
+        operands: the tensors, in the order in which the function got them.
 
     Returns:
-        All tensors by their numbers.
+        All tensors by number: the operands, then the result of each step.
 
     Raises:
-        ValueError, TypeError, IndexError: If it is no record.
+        ValueError, TypeError, IndexError: If the record is invalid.
         SpmdError: If an operator refuses its operands.
     """
     tensors = list(operands)
@@ -141,9 +144,9 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
             tensor = tensors[facts[0]]
             tensors.append(tensor.to(layout) if shape is None else reshaped(tensor, layout, shape))
         else:
-            params, written = map(decode, facts[2:])
+            params, strategies = map(decode, facts[2:])
             op = list_operators()[facts[0]]
-            function = op if written is None else ShardedOp(op, *written)
+            function = op if strategies is None else ShardedOp(op, *strategies)
             results = function(*[tensors[number] for number in facts[1]], **params)
             tensors += results if isinstance(results, tuple) else (results,)
     return tensors
@@ -153,10 +156,10 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
 
 
 class SentArguments:
-    """The tensors and parameters that a function is given, identified by numbers in its process.
+    """The tensors and parameters among a function's arguments, known by number in its process.
 
     Attributes:
-        described: the tensors and the parameters, each as ``[layout, shape, element type]``.
+        described: a list of tensors and a list of parameters, each as ``[layout, shape, element type]``.
     """
 
     def __init__(self) -> None:
@@ -165,7 +168,7 @@ class SentArguments:
         self.described: list[list[Any]] = [[], []]
 
     def encode(self, value: Any) -> Any:
-        """Return a tensor or parameter as its kind and number; None for other values."""
+        """Return a tensor or parameter as ``[kind, [number]]``; None for other values."""
         kinds: dict[str, tuple[Any, list[Any], list[Any]]] = {
             "tensor": (Tensor, self._tensors, self.described[0]),
             "parameter": (Parameter, self._parameters, self.described[1]),
@@ -178,11 +181,12 @@ class SentArguments:
         return None
 
     def run(self, steps: Any) -> dict[str, Callable[..., Any]]:
-        """Run the record of the function's call; return what reads tensors and optimisers in its result, by kind."""
+        """Run the record of the function's call; return decoders, by kind, for the values in its result."""
         tensors = run_record(steps, self._tensors)
         return {"tensor": tensors.__getitem__, "adam": self._build_adam}
 
     def _build_adam(self, numbers: list[int], layouts: Any, settings: Any) -> Adam:
+        """Return an Adam of some parameters with the given layouts of its state."""
         parameters = [self._parameters[number] for number in numbers]
         layout_of = {id(parameter): layout for parameter, layout in zip(parameters, decode(layouts))}
         as_values = all(layout_of[id(parameter)] == parameter.layout for parameter in parameters)
@@ -192,7 +196,7 @@ class SentArguments:
 
 # -- where the function runs ----------------------------------------------------------------------------
 
-#: What an Adam is made with besides its parameters and the layouts of its state.
+#: Arguments of Adam, except its parameters and the layouts of its state.
 SETTINGS = (
     "rate",
     "betas",
@@ -206,19 +210,19 @@ SETTINGS = (
 
 
 class StandIns:
-    """Tensors and parameters like those of the judge, filled with ones.
+    """Tensors and parameters with the layouts and types of the judge's, filled with ones.
 
     Args:
-        described: those of the judge: :attr:`SentArguments.described`.
+        described: the judge's tensors and parameters, as in :attr:`SentArguments.described`.
     """
 
     def __init__(self, described: list[Any]) -> None:
         self._recording = OperatorRecording()
-        self._tensors = [_ones(*facts) for facts in described[0]]
-        self._parameters = [_parameter(*facts) for facts in described[1]]
+        self._tensors = [_make_ones(*facts) for facts in described[0]]
+        self._parameters = [_make_parameter(*facts) for facts in described[1]]
         for tensor in self._tensors:
-            self._recording.know(tensor)
-        #: What reads the judge's arguments, by kind.
+            self._recording.assign_number(tensor)
+        #: Decoders of the judge's arguments, by kind.
         self.decoders: dict[str, Callable[..., Any]] = {
             "tensor": self._tensors.__getitem__,
             "parameter": self._parameters.__getitem__,
@@ -226,16 +230,16 @@ class StandIns:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the operators that are called in the ``with`` block."""
+        """Record the operators that the ``with`` block calls."""
         with watching(self._recording):
             yield
 
     def describe(self, value: Any) -> tuple[list[Any], Any]:
-        """Return the record, and the function's result as plain data."""
-        data = encode(value, special=self._special)
+        """Return the record, and the result of the function as plain data."""
+        data = encode(value, special=self._encode_special)
         return self._recording.finish(), data
 
-    def _special(self, value: Any) -> Any:
+    def _encode_special(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return ["tensor", [self._recording.number(value)]]
         if type(value) is Adam:
@@ -243,17 +247,21 @@ class StandIns:
         return None
 
     def _describe_adam(self, adam: Adam) -> list[Any]:
-        places = {id(parameter): number for number, parameter in enumerate(self._parameters)}
+        number_of = {id(parameter): number for number, parameter in enumerate(self._parameters)}
         layouts = [adam.state_layout(parameter) for parameter in adam.parameters]
         settings = {name: getattr(adam, name) for name in SETTINGS}
-        return [[places[id(parameter)] for parameter in adam.parameters], encode(layouts), encode(settings)]
+        return [
+            [number_of[id(parameter)] for parameter in adam.parameters],
+            encode(layouts),
+            encode(settings),
+        ]
 
 
-def _ones(layout: Any, shape: list[int], dtype: str) -> Tensor:
+def _make_ones(layout: Any, shape: list[int], dtype: str) -> Tensor:
     return Tensor.from_global(np.ones(shape, dtype), decode(layout), world(RANKS))
 
 
-def _parameter(layout: Any, shape: list[int], dtype: str) -> Parameter:
+def _make_parameter(layout: Any, shape: list[int], dtype: str) -> Parameter:
     parameter = Parameter(tuple(shape), decode(layout), dtype=dtype)
-    parameter.tensor = _ones(layout, shape, dtype)
+    parameter.tensor = _make_ones(layout, shape, dtype)
     return parameter

@@ -18,7 +18,7 @@ from spmdsim.errors import InputError
 from spmdsim.labs import Grader, lab, lab_numbers, score, teaching
 from spmdsim.labs.declaration import LEVELS
 from spmdsim.labs.forms import guide, notebook, script, student_files, teacher_files
-from spmdsim.labs.grading import compiled, run_program
+from spmdsim.labs.grading import compile_program, run_program
 from spmdsim.labs.teaching import read_teacher_lab
 from spmdsim.worlds import world
 
@@ -282,7 +282,7 @@ def test_a_notebook_is_one_for_jupyter(tmp_path):
 def test_cells_that_grade_are_no_part_of_the_program(tmp_path):
     file = tmp_path / "lab1.ipynb"
     file.write_text(notebook(LABS[0]))
-    assert "check" not in run_program(compiled(file), file)
+    assert "check" not in run_program(compile_program(file), file)
 
 
 def test_nbgrader_finds_its_metadata():
@@ -488,8 +488,8 @@ REACHES = {
     "comm._shared.scheduler.problems.clear()": "AttributeError",
     "MPI.pickle.loads(b'')": "AttributeError: MPI.pickle is not available here",
     "MPI.sys.exit()": "AttributeError",
-    "MPI.COMM_WORLD.send(print, dest=0)": "TypeError: numbers, texts, lists and arrays are sent here",
-    "comm.Send(np.ndarray.__new__(np.ndarray, 1 << 23, 'u1'), dest=0)": "arrays in messages have at most 4,194,304 bytes here at lab9.py:5",
+    "MPI.COMM_WORLD.send(print, dest=0)": "TypeError: a message must be numbers, texts, lists or arrays",
+    "comm.Send(np.ndarray.__new__(np.ndarray, 1 << 23, 'u1'), dest=0)": "arrays in messages must have at most 4,194,304 bytes together in a lab at lab9.py:5",
     "os._exit(0)": "the program ended its own process with exit code 0: nothing can be said of it",
 }
 

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.labs.judging import expect, expect_equal, expect_layout, expect_several, numbers, plain, tensor
+from spmdsim.labs.judging import (
+    expect,
+    expect_equal,
+    expect_layout,
+    expect_several,
+    numbers,
+    tensor,
+    to_python,
+)
 from spmdsim.layout.pieces import Pieces
 
 GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
@@ -18,16 +26,20 @@ GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the shard bounds of all ranks on two meshes by running tensors in the student's layouts."""
     answers = [answer(mesh) for mesh in GRIDS]
-    for three in answers:
-        expect_several(three, 3, "three layouts")
+    for student_layouts in answers:
+        expect_several(student_layouts, 3, "three layouts")
     for number, name in enumerate(("first", "second", "third")):
-        for mesh, three in zip(GRIDS, answers):
+        for mesh, student_layouts in zip(GRIDS, answers):
             wanted = (mesh("tp", None), mesh("tp", "dp"), mesh(None, ("dp", "tp")))[number]
-            expect_layout(three[number], wanted, (8, 8), f"the {name} layout")
+            expect_layout(student_layouts[number], wanted, (8, 8), f"the {name} layout")
             array = numbers(8, 8)
-            for rank, piece in zip(tensor(array, wanted).world.ranks, tensor(array, three[number]).shards):
-                held = array[tuple(slice(*ends) for ends in Pieces(wanted, (8, 8)).bounds(rank))]
-                expect((piece == held).all(), f"rank {rank} holds other elements than the {name} layout says")
+            for rank, shard in zip(
+                tensor(array, wanted).world.ranks, tensor(array, student_layouts[number]).shards
+            ):
+                expected = array[tuple(slice(*ends) for ends in Pieces(wanted, (8, 8)).bounds(rank))]
+                expect(
+                    (shard == expected).all(), f"rank {rank} holds other elements than the {name} layout says"
+                )
         yield
 
 
@@ -35,11 +47,11 @@ def block(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the bounds of every block against the library's; yield once per group of sizes."""
     for cases in (((7, 4), (8, 4)), ((9, 4), (10, 4), (13, 5)), ((3, 5), (0, 2), (1, 1))):
         for size, parts in cases:
-            whole = Mesh((parts,), ("x",))("x")
+            layout = Mesh((parts,), ("x",))("x")
             for index in range(parts):
-                start, stop = Pieces(whole, (size,)).bounds(index)[0]
+                start, stop = Pieces(layout, (size,)).bounds(index)[0]
                 value = answer(size, parts, index)
-                if start == stop:  # nothing lies anywhere
+                if start == stop:  # any empty block is right
                     empty = isinstance(value, tuple | list) and len(value) == 2 and value[0] == value[1]
                     expect(empty, f"block({size}, {parts}, {index}) gives {value!r}, but it is empty")
                 else:
@@ -48,6 +60,7 @@ def block(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
+    """Yield layouts on a mesh, each with a shape."""
     yield from ((mesh("dp", None), (4, 6)), (mesh("dp", "tp"), (8, 8)), (mesh(None, ("tp", "dp")), (3, 11)))
     yield from ((mesh(None, None), (2, 3)), (mesh("tp", None), (7, 2)))
 
@@ -57,14 +70,14 @@ def owners(answer: Callable[..., Any]) -> Iterator[None]:
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
             pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
-            for place in [(2, 5), (1, 0)] if shape == (4, 6) else np.ndindex(*shape):
-                inside = [all(i in range(*ends) for i, ends in zip(place, piece)) for piece in pieces]
-                held = {rank for rank, holds in enumerate(inside) if holds}
-                said = plain(answer(layout, shape, place))
-                said = said.tolist() if isinstance(said, np.ndarray) else said
-                if isinstance(said, (list, tuple)) and all(isinstance(one, int) for one in said):
-                    said = {*said}  # all ranks, in whatever collection
-                expect_equal(said, held, f"owners({layout}, {shape}, {place})")
+            for index in [(2, 5), (1, 0)] if shape == (4, 6) else np.ndindex(*shape):
+                inside = [all(i in range(*ends) for i, ends in zip(index, piece)) for piece in pieces]
+                owning = {rank for rank, holds in enumerate(inside) if holds}
+                value = to_python(answer(layout, shape, index))
+                value = value.tolist() if isinstance(value, np.ndarray) else value
+                if isinstance(value, (list, tuple)) and all(isinstance(item, int) for item in value):
+                    value = {*value}  # any collection of ranks is accepted
+                expect_equal(value, owning, f"owners({layout}, {shape}, {index})")
         yield
 
 

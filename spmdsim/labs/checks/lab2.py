@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays.ops import matmul
 from spmdsim.collectives import Facts, facts_of, from_function, make_schedule, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.errors import ScheduleError, many
@@ -19,14 +20,13 @@ from spmdsim.labs.judging import (
     expect_answer,
     expect_collectives,
     numbers,
-    plain,
     tensor,
+    to_python,
 )
-from spmdsim.arrays.ops import matmul
 
 
-def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
-    """Verify an algorithm on some rank counts; return the facts by rank count."""
+def _verify_algorithm(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
+    """Verify an algorithm for each number of ranks; return its facts by number of ranks."""
     facts = {}
     for size in sizes:
         try:
@@ -38,25 +38,26 @@ def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) ->
     return facts
 
 
-def _rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
+def _expect_rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
+    """Raise Mistake if an algorithm takes more rounds than the bound for any number of ranks."""
     for size in sizes:
-        least, steps = facts[size].bound.steps, facts[size].steps
-        expect(steps <= least, f"on {size} ranks it takes {steps} rounds, but {least} would do")
+        bound, steps = facts[size].bound.steps, facts[size].steps
+        expect(steps <= bound, f"on {size} ranks it takes {steps} rounds, but {bound} would do")
 
 
 def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
     """Check correctness for any data, then the number of rounds against the bound."""
-    facts = _facts(answer, "broadcast", range(2, 10))
+    facts = _verify_algorithm(answer, "broadcast", range(2, 10))
     yield
-    _rounds(facts, (2, 4, 8))
+    _expect_rounds(facts, (2, 4, 8))
     yield
-    _rounds(facts, (3, 5, 6, 7, 9))
+    _expect_rounds(facts, (3, 5, 6, 7, 9))
     yield
 
 
 def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
     """Check correctness for any data, then the bytes against the bound."""
-    by_size = _facts(answer, "all_reduce", range(2, 9))
+    by_size = _verify_algorithm(answer, "all_reduce", range(2, 9))
     yield
     for size, facts in by_size.items():
         sent, bound = float(facts.beta), float(facts.bound.beta)
@@ -73,11 +74,11 @@ def ring_seconds(answer: Callable[..., Any]) -> Iterator[None]:
         for size, nbytes, alpha, beta in cases:
             facts = facts_of(schedule_of("all_reduce", "ring", size))
             wanted = facts.steps * alpha + float(facts.beta) * nbytes * beta
-            value = plain(answer(size, nbytes, alpha, beta))
+            value = to_python(answer(size, nbytes, alpha, beta))
             right = isinstance(value, int | float) and math.isclose(value, wanted, rel_tol=1e-9)
-            told = f"{value:.4g}" if isinstance(value, int | float) else repr(value)
+            value_text = f"{value:.4g}" if isinstance(value, int | float) else repr(value)
             call = f"ring_seconds({size}, {nbytes}, alpha={alpha:g}, beta={beta:g})"
-            expect(right, f"{call} gives {told}, but it is {wanted:.4g}")
+            expect(right, f"{call} gives {value_text}, but it is {wanted:.4g}")
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays.ops import matmul
 from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
     RANKS,
@@ -17,11 +18,10 @@ from spmdsim.labs.judging import (
     expect_collectives,
     expect_several,
     numbers,
-    plain,
     tensor,
+    to_python,
     traced,
 )
-from spmdsim.arrays.ops import matmul
 
 
 def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
@@ -38,7 +38,7 @@ def grid_words(m: int, k: int, n: int, grid: tuple[int, int, int]) -> float:
 
 
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check that the product does not communicate, that no rank repeats work, and the size of the shards."""
+    """Check that the product does not communicate, that no rank repeats work, and that shards are small."""
     mesh = Mesh((2, 4), ("dp", "tp"))
     layouts = answer(mesh)
     expect_several(layouts, 2, "two layouts", Layout)
@@ -50,12 +50,12 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     copies = len(z.layout.replica_ranks(0))
     expect(copies == 1, f"Z is {z.layout}: {copies} ranks compute the same piece")
     yield
-    held = max(
+    owned = max(
         sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(layouts, (a, b)))
         for rank in mesh.rank_list
     )
     least = 32 * 16 // 2 + 16 * 32 // 4
-    expect(held <= least, f"a rank holds {held} elements of X and W together, but {least} would do")
+    expect(owned <= least, f"a rank holds {owned} elements of X and W together, but {least} would do")
     yield
 
 
@@ -75,7 +75,7 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
     even = (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1)))
     for cases in (even, (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))):
         for (m, k, n), grid in cases:
-            value, wanted = plain(answer(m, k, n, grid)), grid_words(m, k, n, grid)
+            value, wanted = to_python(answer(m, k, n, grid)), grid_words(m, k, n, grid)
             right = isinstance(value, int | float) and math.isclose(value, wanted)
             expect(right, f"words({m}, {k}, {n}, {grid}) gives {value!r}, but it is {wanted:g}")
         yield
@@ -89,18 +89,19 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
         ((512, 512, 512, 64),),
     ):
         for m, k, n, ranks in cases:
-            call, grid = f"best_grid({m}, {k}, {n}, {ranks})", plain(answer(m, k, n, ranks))
-            three = isinstance(grid, tuple | list) and len(grid) == 3
-            is_one = three and all(isinstance(part, int) for part in grid)
-            expect(is_one, f"{call} gives {grid!r}, but a grid of three whole numbers is asked for")
+            call, grid = f"best_grid({m}, {k}, {n}, {ranks})", to_python(answer(m, k, n, ranks))
+            has_three = isinstance(grid, tuple | list) and len(grid) == 3
+            is_grid = has_three and all(isinstance(extent, int) for extent in grid)
+            expect(is_grid, f"{call} gives {grid!r}, but a grid of three whole numbers is asked for")
             expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
             best = min(_grids(ranks), key=lambda other: grid_words(m, k, n, other))
-            mine, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
-            moves = f"which moves {mine:,.0f} words, but {least:,.0f} would do"
-            expect(mine <= least * (1 + 1e-9), f"{call} gives {tuple(grid)}, {moves}")
+            words, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
+            moves = f"which moves {words:,.0f} words, but {least:,.0f} would do"
+            expect(words <= least * (1 + 1e-9), f"{call} gives {tuple(grid)}, {moves}")
         yield
 
 
 def _grids(ranks: int) -> list[tuple[int, int, int]]:
-    parts = [part for part in range(1, ranks + 1) if ranks % part == 0]
-    return [(a, b, ranks // (a * b)) for a in parts for b in parts if ranks % (a * b) == 0]
+    """Return all grids of three dimensions with this number of ranks."""
+    divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
+    return [(a, b, ranks // (a * b)) for a in divisors for b in divisors if ranks % (a * b) == 0]

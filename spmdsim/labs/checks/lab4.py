@@ -28,6 +28,7 @@ BATCH, INPUTS, OUTPUTS = 16, 24, 32
 
 
 def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
+    """Return the layouts of an answer by name; raise Mistake unless each fits its shape."""
     expect_several(answer, len(names), f"layouts of {', '.join(names)}")
     layouts = dict(zip(names, answer))
     for name, layout in layouts.items():
@@ -38,10 +39,11 @@ def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, .
     return layouts
 
 
-def _eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
-    held, whole = math.prod(layout.local_shape(shape, 0)), math.prod(shape)
-    words = f"{name} is {layout}: rank 0 holds {held} of its {whole} elements, not an eighth"
-    expect(held * RANKS == whole, words)
+def _expect_eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
+    """Raise Mistake unless rank 0 owns an eighth of a tensor."""
+    owned, total = math.prod(layout.local_shape(shape, 0)), math.prod(shape)
+    words = f"{name} is {layout}: rank 0 holds {owned} of its {total} elements, not an eighth"
+    expect(owned * RANKS == total, words)
 
 
 def column(answer: Callable[..., Any]) -> Iterator[None]:
@@ -55,7 +57,7 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
     expect_tensor(y, arrays["x"] @ arrays["W"] + arrays["b"], "x W + b")
     yield
     for name in ("W", "b"):
-        _eighth(layouts[name], name, shapes[name])
+        _expect_eighth(layouts[name], name, shapes[name])
     yield
 
 
@@ -70,7 +72,7 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
     expect(y.layout.partial_axes == ("tp",), f"x W is {y.layout}: no sum is pending over tp")
     yield
     for name, layout in layouts.items():
-        _eighth(layout, name, shapes[name])
+        _expect_eighth(layout, name, shapes[name])
     yield
 
 
@@ -78,15 +80,15 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     """Check values, the operands of the products, and the collectives."""
     x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
     b1, w2 = numbers(32, seed=3), numbers(32, 8, seed=4)
-    whole, wanted = MESH(None, None), np.maximum(x @ w1 + b1, 0) @ w2
-    operands = tensor(x, whole), w1, b1, w2
-    trace = expect_answer(answer, operands, wanted, whole, "mlp(x, w1, b1, w2)")
+    replicated, wanted = MESH(None, None), np.maximum(x @ w1 + b1, 0) @ w2
+    operands = tensor(x, replicated), w1, b1, w2
+    trace = expect_answer(answer, operands, wanted, replicated, "mlp(x, w1, b1, w2)")
     yield
     products = (event for event in trace.operators if event.name == "matmul")
     for event, name, size in zip(products, ("W1", "W2"), (w1.size, w2.size)):
-        held = math.prod(event.local_shapes[1])
-        words = f"a rank multiplies by {held} of the {size} elements of {name}, not by an eighth"
-        expect(held * RANKS == size, words)
+        multiplied = math.prod(event.local_shapes[1])
+        words = f"a rank multiplies by {multiplied} of the {size} elements of {name}, not by an eighth"
+        expect(multiplied * RANKS == size, words)
     yield
     expect_collectives(trace, {"all_reduce": 1}, "mlp(x, w1, b1, w2)")
     yield

@@ -29,11 +29,17 @@ STATES: dict[str, Placement] = {"S(0)": Shard(0), "S(1)": Shard(1), "B": Replica
 RULE = Rule.parse("m k, k n -> m n", linear="each")
 
 
-def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the state of a product of operands in these states by the library's rule, per axis; None if they do not fit."""
+def _result_state(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the state of a matrix product on each axis by the library's rule; None if the operands do not fit.
+
+    Args:
+        mesh: the mesh.
+        x: state of the left operand on each axis: "S(0)", "S(1)", "B" or "P".
+        w: state of the right operand on each axis.
+    """
     bound = bind(RULE, ((64, 64), (64, 64)))
     placements = ([STATES[state] for state in states] for states in (x, w))
-    operands = tuple(Layout.from_placements(mesh, each, 2) for each in placements)
+    operands = tuple(Layout.from_placements(mesh, placed, 2) for placed in placements)
     try:
         strategy = bound.infer(operands)
     except SpmdError:
@@ -42,30 +48,30 @@ def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | N
         return None
     (result,) = bound.output_layouts(strategy)
     names = {state: name for name, state in STATES.items()}
-    return tuple(names[place] for place in result.placements)
+    return tuple(names[placement] for placement in result.placements)
 
 
 def product(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check all sixteen pairs, splits first; each group of pairs earns one point."""
-    fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _left(LINE, (x,), (w,))]
+    """Check all sixteen pairs of operand states; each of four groups earns one point."""
+    fitting = [(x, w) for x, w in pairs(STATES, repeat=2) if _result_state(LINE, (x,), (w,))]
     split = [(x, w) for x, w in fitting if "P" not in (x, w)]
     partial = [(x, w) for x, w in fitting if "P" in (x, w)]
     others = [(x, w) for x, w in pairs(STATES, repeat=2) if (x, w) not in fitting]
     for cases in (split, partial, [(x, w) for x, w in others if "P" in (x, w)], others):
         for x, w in cases:
-            left = _left(LINE, (x,), (w,))
-            expect_equal(answer(x, w), left[0] if left else None, f"product({x!r}, {w!r})")
+            state = _result_state(LINE, (x,), (w,))
+            expect_equal(answer(x, w), state[0] if state else None, f"product({x!r}, {w!r})")
         yield
 
 
 def product_2d(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check all pairs of pairs that fit, then all others."""
-    every = [(x, w, _left(GRID, x, w)) for x, w in pairs(pairs(STATES, repeat=2), repeat=2)]
-    for cases in ([case for case in every if case[2]], [case for case in every if not case[2]]):
-        for x, w, left in cases:
+    """Check all pairs of operand states that fit, then all others."""
+    all_cases = [(x, w, _result_state(GRID, x, w)) for x, w in pairs(pairs(STATES, repeat=2), repeat=2)]
+    for cases in ([case for case in all_cases if case[2]], [case for case in all_cases if not case[2]]):
+        for x, w, states in cases:
             value = answer(x, w)
             value = tuple(value) if isinstance(value, list) else value
-            expect_equal(value, left, f"product_2d({x}, {w})")
+            expect_equal(value, states, f"product_2d({x}, {w})")
         yield
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays.ops import matmul
 from spmdsim.core import Mesh
 from spmdsim.labs.judging import (
     RANKS,
@@ -17,11 +18,10 @@ from spmdsim.labs.judging import (
     expect_several,
     expect_tensor,
     numbers,
-    plain,
     tensor,
+    to_python,
     traced,
 )
-from spmdsim.arrays.ops import matmul
 from spmdsim.redistribution import plan
 
 MESH = Mesh((2, 4), ("dp", "tp"))
@@ -31,34 +31,34 @@ LINE = Mesh((RANKS,), ("r",))
 def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the bytes of each rank against the lower bound of the library's plan."""
     rows, columns = MESH(("dp", "tp"), None), MESH(None, ("dp", "tp"))
-    kept = [(rows, columns, (8, 8)), (MESH("dp", None), MESH(None, None), (6, 4))]
-    apart = [(MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)), (columns, MESH(None, ("tp", "dp")), (4, 16))]
+    shrinking = [(rows, columns, (8, 8)), (MESH("dp", None), MESH(None, None), (6, 4))]
+    disjoint = [(MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)), (columns, MESH(None, ("tp", "dp")), (4, 16))]
     uneven = [
         (MESH("dp", "tp"), MESH("tp", None), (7, 9)),
         (rows, MESH("tp", "dp"), (11, 5)),
         (rows, rows, (3, 2)),
     ]
-    for cases in (kept, apart, uneven):
+    for cases in (shrinking, disjoint, uneven):
         for src, dst, shape in cases:
-            way = plan(src, dst, shape, "float32")
+            best_plan = plan(src, dst, shape, "float32")
             for rank in MESH.rank_list:
                 call = f"to_receive({src}, {dst}, {shape}, rank={rank})"
-                expect_equal(answer(src, dst, shape, rank), way.lower_bound(rank) // 4, call)
+                expect_equal(answer(src, dst, shape, rank), best_plan.lower_bound(rank) // 4, call)
         yield
 
 
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the answer against the bytes of the plans."""
     rows = MESH(("dp", "tp"), None)
-    some = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
-    others = (MESH(None, ("tp", "dp")), MESH(("tp", "dp"), None), MESH("dp", "tp"), MESH(None, None))
+    split_targets = (MESH(None, None), MESH(None, ("dp", "tp")), MESH("dp", None))
+    mixed_targets = (MESH(None, ("tp", "dp")), MESH(("tp", "dp"), None), MESH("dp", "tp"), MESH(None, None))
     for cases in (
-        ((rows, some, (16, 16)), (MESH("dp", None), some, (8, 8))),
-        ((rows, others, (32, 16)), (MESH("tp", "dp"), others, (8, 24))),
+        ((rows, split_targets, (16, 16)), (MESH("dp", None), split_targets, (8, 8))),
+        ((rows, mixed_targets, (32, 16)), (MESH("tp", "dp"), mixed_targets, (8, 24))),
     ):
         for src, targets, shape in cases:
             least = [plan(src, dst, shape, "float32").max_nbytes for dst in targets]
-            value = plain(answer(src, targets, shape, "float32"))
+            value = to_python(answer(src, targets, shape, "float32"))
             number = isinstance(value, int) and 0 <= value < len(targets)
             expect(number, f"nearest(...) gives {value!r}, but a number of a target is asked for")
             best = least.index(min(least))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays import Tensor
+from spmdsim.arrays.ops import matmul
 from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
     RANKS,
@@ -21,16 +23,18 @@ from spmdsim.labs.judging import (
     traced,
 )
 from spmdsim.nn import Adam, Linear, Optimiser, backward
-from spmdsim.arrays.ops import matmul
-from spmdsim.arrays import Tensor
-from spmdsim.worlds.trace import Trace
 from spmdsim.worlds import world
+from spmdsim.worlds.trace import Trace
 
 MESH = Mesh((RANKS,), ("dp",))
 
 
 def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
-    """Compute the gradient of the weights of ``x W`` in these layouts; return it, its trace and the layouts."""
+    """Compute the gradient of the weights ``W`` of ``x W``, with layouts for ``x`` and ``W``.
+
+    Returns:
+        The gradient, the trace of the forward and backward pass, and the two layouts.
+    """
     expect_several(layouts, 2, "two layouts", Layout)
     x, w = tensor(numbers(32, 16), layouts[0]), tensor(numbers(16, 8, seed=2), layouts[1])
     w.requires_grad = True
@@ -68,40 +72,44 @@ def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
     yield
 
 
-def _trained(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
-    """Train two layers for two updates; return the optimiser, the second update's trace and the parameters."""
+def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]]:
+    """Train two layers for two updates with an optimiser.
+
+    Returns:
+        The optimiser, the trace of the second update, and the values of the parameters.
+    """
     layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
     for layer in layers:
         layer.materialise(world(RANKS))
     x = tensor(numbers(32, 16), MESH("dp", None))
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
-    chosen = make(parameters, 0.01)
-    expect(isinstance(chosen, Adam), f"an Adam is asked for, but it gives {chosen!r}")
+    optimiser = make(parameters, 0.01)
+    expect(isinstance(optimiser, Adam), f"an Adam is asked for, but it gives {optimiser!r}")
 
     def update() -> None:
-        chosen.zero_grad()
+        optimiser.zero_grad()
         y = layers[1](layers[0](x))
         backward((y * y).mean())
-        chosen.step()
+        optimiser.step()
 
     update()
     _, trace = traced(update)
-    return chosen, trace, [parameter.value.full() for parameter in parameters]
+    return optimiser, trace, [parameter.value.full() for parameter in parameters]
 
 
 def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
     """Check that the weights are those without ZeRO, that the state is split, and the collectives."""
-    chosen, trace, values = _trained(answer)
-    _, _, wanted = _trained(Adam)
-    for number, (value, right) in enumerate(zip(values, wanted)):
-        same = np.allclose(value, right, rtol=1e-3, atol=1e-5)
+    student_optimiser, trace, values = _train(answer)
+    _, _, wanted = _train(Adam)
+    for number, (value, expected) in enumerate(zip(values, wanted)):
+        same = np.allclose(value, expected, rtol=1e-3, atol=1e-5)
         expect(same, f"after two updates parameter {number} is another than that of a plain Adam")
     yield
-    for parameter in chosen.parameters:
-        layout, whole = chosen.state_layout(parameter), math.prod(parameter.shape)
-        held = math.prod(layout.local_shape(parameter.shape, 0))
-        words = f"rank 0 keeps the state of {held} of a parameter's {whole} numbers, not of an eighth"
-        expect(held * RANKS == whole, words)
+    for parameter in student_optimiser.parameters:
+        layout, total = student_optimiser.state_layout(parameter), math.prod(parameter.shape)
+        owned = math.prod(layout.local_shape(parameter.shape, 0))
+        words = f"rank 0 keeps the state of {owned} of a parameter's {total} numbers, not of an eighth"
+        expect(owned * RANKS == total, words)
     yield
     expect_collectives(trace, {"reduce_scatter": 1, "all_gather": 1}, "an update")
     yield
@@ -109,11 +117,16 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
 
 def memory(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's memory formula against shard sizes; yield once per ZeRO stage (0 to 3)."""
-    stages = ((), (2, 3), (1, 2, 3), (0, 1, 2, 3))  # of parameters, gradients and two averages
+    stages = (
+        (),
+        (2, 3),
+        (1, 2, 3),
+        (0, 1, 2, 3),
+    )  # split kinds: parameters 0, gradients 1, two averages 2 and 3
     for stage, split in enumerate(stages):
         for weights, ranks in ((1024, 8), (96, 4), (7, 1), (1 << 20, 64)):
             line = Mesh((ranks,), ("dp",))
-            pieces = [line("dp" if kept in split else None).local_shape((weights,), 0) for kept in range(4)]
+            pieces = [line("dp" if kind in split else None).local_shape((weights,), 0) for kind in range(4)]
             wanted = sum(4 * math.prod(piece) for piece in pieces)
             expect_equal(answer(weights, ranks, stage), wanted, f"memory({weights}, {ranks}, stage={stage})")
         yield

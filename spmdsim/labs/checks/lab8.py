@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.arrays.ops import matmul, relu
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import eliminate
@@ -24,16 +25,20 @@ from spmdsim.labs.judging import (
     tensor,
     traced,
 )
-from spmdsim.arrays.ops import matmul, relu
 from spmdsim.worlds.trace import Trace
 
 MESH = Mesh((RANKS,), ("r",))
 LONG_CHAIN = 300
-"""Operators of the chain that only the best ways to each strategy can solve."""
+"""Number of operators of the longest chain; only dynamic programming solves it in time."""
 
 
 def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
-    """Return the least sum, by the library's solver."""
+    """Return the least sum of a chain, by the library's solver.
+
+    Args:
+        costs: seconds of each strategy of each operator.
+        moves: for two consecutive operators, seconds from each strategy of the first to each of the second.
+    """
     problem = ChoiceProblem()
     for row in costs:
         problem.add_variable(np.array(row, float))
@@ -43,20 +48,21 @@ def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
 
 
 def _chain(length: int, states: int, seed: int) -> tuple[list[list[float]], list[Any]]:
+    """Return random costs and moves, as in ``_least``, of ``length`` operators with ``states`` strategies each."""
     draw = np.random.default_rng(seed)
     costs = draw.integers(1, 20, (length, states)).astype(float).tolist()
     return costs, draw.integers(0, 20, (length - 1, states, states)).astype(float).tolist()
 
 
 LONG_CALL = 0.3
-"""Seconds of a call that has counted combinations: the chains that are tried take a thousandth of it otherwise."""
+"""Seconds from which on a call has tried all combinations; dynamic programming takes a thousandth of it."""
 
 
 def _refuse_enumeration(answer: Callable[..., Any]) -> None:
-    """Raise Mistake if an answer tries all combinations, before a chain that has too many of them.
+    """Raise Mistake if an answer tries all combinations, before it gets a chain with too many of them.
 
-    Chains of two strategies grow by two operators, so that combinations are four times as many each time. A call is
-    too long only if it is so three times: one may have waited for other programs.
+    The chains have two strategies and grow by two operators, so that each has four times as many combinations.
+    A call is too long only if three calls in a row are, because other programs can slow down one call.
     """
     for length in range(8, 26, 2):
         chain = _chain(length, 2, seed=length)
@@ -74,7 +80,7 @@ def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], li
 
 
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check a chain of three by hand, small ones, one operator alone, and a long one; yield once for each."""
+    """Check chains of two or three operators, of four, of one, and a long one; yield once for each group."""
     trap = [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], [[[9.0, 9.0], [9.0, 0.0]], [[9.0, 9.0], [9.0, 0.0]]]
     pair = [[1.0, 3.0], [1.0, 2.0]], [[[5.0, 0.0], [0.0, 0.0]]]
     chains = (
@@ -83,14 +89,14 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
         [_chain(1, 4, 7)],
         [_chain(LONG_CHAIN, 6, 8)],
     )
-    for some in chains:
-        if len(some[0][0]) == LONG_CHAIN:
+    for group in chains:
+        if len(group[0][0]) == LONG_CHAIN:
             _refuse_enumeration(answer)
-        for costs, moves in some:
+        for costs, moves in group:
             value = answer(costs, moves)
             length = f"a chain of {len(costs)} operator{'s' * (len(costs) > 1)}"
-            two = isinstance(value, tuple | list) and len(value) == 2 and len(value[1]) == len(costs)
-            expect(two, f"for {length} seconds and {len(costs)} strategies are asked for")
+            is_pair = isinstance(value, tuple | list) and len(value) == 2 and len(value[1]) == len(costs)
+            expect(is_pair, f"for {length} seconds and {len(costs)} strategies are asked for")
             seconds, states = value
             total = sum(row[s] for row, s in zip(costs, states))
             total += sum(move[s][t] for move, s, t in zip(moves, states, states[1:]))
@@ -102,8 +108,8 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
-    """Run a forward and a backward pass in these layouts and return the trace."""
+def _run_step(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
+    """Run a forward and a backward pass of ``relu(x W1) W2`` in three layouts; return the trace."""
     arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
     x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, layouts))
     w1.requires_grad = w2.requires_grad = True
@@ -117,20 +123,20 @@ def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
 
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the work of each rank in a training step, then its bytes against layouts that are known to be good."""
-    whole = MESH(None, None)
-    candidates = [(MESH("r", None), whole, whole), (whole, MESH(None, "r"), MESH("r", None))]
+    """Check the work of each rank in a training step, then its bytes against good layouts."""
+    replicated = MESH(None, None)
+    candidates = [(MESH("r", None), replicated, replicated), (replicated, MESH(None, "r"), MESH("r", None))]
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
     traces = []
     for batch, width, words in cases:
-        three = answer(MESH, batch, width)
-        expect_several(three, 3, "three layouts", Layout)
-        trace = _trained(three, batch, width)
+        student_layouts = answer(MESH, batch, width)
+        expect_several(student_layouts, 3, "three layouts", Layout)
+        trace = _run_step(student_layouts, batch, width)
         products = [event.local_shapes for event in trace.operators if event.name == "matmul"]
         work = sum(x[0] * x[1] * w[1] for x, w, *_ in products)
         eighth = 2 * batch * width * width // RANKS
         expect(work <= eighth, f"with {words} a rank does {work} products, but an eighth is {eighth}")
-        least = min(_trained(other, batch, width).planned() for other in candidates)
+        least = min(_run_step(other, batch, width).planned() for other in candidates)
         traces.append((trace.planned(), least, words))
     yield
     for nbytes, least, words in traces:
@@ -139,7 +145,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the answer against the search."""
+    """Check the answer against the strategies that the search finds."""
     for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
         strategies = (
             search("mlp", MESH, layers=2, hidden=hidden, batch=batch).strategy("fc0") for batch in batches

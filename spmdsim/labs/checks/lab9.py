@@ -15,14 +15,14 @@ from spmdsim.simulation.simulation_report import Report
 Body = Callable[[Any], Any]
 
 
-def _run(body: Body, size: int, seed: int | None = None) -> Report:
-    """Run a program on virtual ranks; no send is buffered."""
+def _simulate(body: Body, size: int, seed: int | None = None) -> Report:
+    """Run a program on virtual ranks whose sends are never buffered; return the report."""
     unanswered: list[NoAnswer] = []
 
     def run_rank(comm: Any) -> Any:
         try:
             return body(comm)
-        except NoAnswer as error:  # of the rank's process, and not of its function
+        except NoAnswer as error:  # raised by the rank's process, not by its function
             unanswered.append(error)
             raise
 
@@ -40,15 +40,15 @@ def _run(body: Body, size: int, seed: int | None = None) -> Report:
     return report
 
 
-def _on_ranks(body: Body) -> list[Any] | None:
-    """Run a correct program on real ranks; return a list of this rank's result, or None if nothing was launched."""
-    from spmdsim.launcher import launched  # what this file has at its top belongs to no virtual rank
+def _run_on_launched(body: Body) -> list[Any] | None:
+    """Run a program on real ranks; return this rank's result in a list, or None without launched ranks."""
+    from spmdsim.launcher import launched  # inside, because virtual ranks share the names at the top
     from spmdsim.worlds import world
 
     if not launched():
         return None
-    here: Any = world(RANKS)
-    communicator = here.comm.Dup()
+    real_world: Any = world(RANKS)
+    communicator = real_world.comm.Dup()
     try:
         return [body(communicator)]
     finally:
@@ -56,17 +56,17 @@ def _on_ranks(body: Body) -> list[Any] | None:
 
 
 def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
-    """Check every rank's result; on real ranks only the caller's."""
+    """Check every rank's result; on real ranks only the results of this process."""
     from spmdsim.worlds import world
 
     ranks = range(len(wanted)) if len(values) == len(wanted) else world(RANKS).ranks
     for rank, value in zip(ranks, values):
         same = np.array_equal(value, wanted[rank]) if wanted[rank] is not None else value is None
-        gives = f"gives {_told(value)} on rank {rank}, but it is {_told(wanted[rank])}"
-        expect(same, f"{call} on {many(len(wanted), 'rank')} {gives}")
+        difference = f"gives {_value_text(value)} on rank {rank}, but it is {_value_text(wanted[rank])}"
+        expect(same, f"{call} on {many(len(wanted), 'rank')} {difference}")
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
@@ -77,7 +77,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
     reports = {}
     for sizes in ((1, 2, 3), range(4, RANKS + 1)):
         for size in sizes:
-            reports[size] = _run(body, size)
+            reports[size] = _simulate(body, size)
             _expect_results(reports[size].results, [sum((r + 1) ** 2 for r in range(size))] * size, "ring")
         yield
     for size, report in reports.items():
@@ -88,7 +88,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
             most or size == 1,
             f"on {many(size, 'rank')} nobody sends a message: collectives are not allowed here",
         )
-    if (values := _on_ranks(body)) is not None:
+    if (values := _run_on_launched(body)) is not None:
         _expect_results(values, [sum((r + 1) ** 2 for r in range(RANKS))] * RANKS, "ring")
     yield
 
@@ -105,18 +105,25 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
         right = 10.0 * (rank + 1) if rank + 1 < size else -2.0
         return np.array([left, *(10.0 * rank + np.arange(3)), right])
 
-    return _each(body, ((2,), (3, 4, RANKS), (1,)), filled, "halo")
+    return _check_each(body, ((2,), (3, 4, RANKS), (1,)), filled, "halo")
 
 
-def _each(
+def _check_each(
     body: Body, groups: Iterable[Iterable[int]], wanted: Callable[[int, int], Any], name: str
 ) -> Iterator[None]:
-    """Check the results of each rank: yield once per group of rank counts, then check real ranks, if any."""
+    """Check the result of each rank; yield once per group of rank counts, then check real ranks, if any.
+
+    Args:
+        body: the program of a rank.
+        groups: groups of rank counts.
+        wanted: function (rank, size) -> the right result.
+        name: name of the student's function.
+    """
     for sizes in groups:
         for size in sizes:
-            _expect_results(_run(body, size).results, [wanted(rank, size) for rank in range(size)], name)
+            _expect_results(_simulate(body, size).results, [wanted(rank, size) for rank in range(size)], name)
         yield
-    if (values := _on_ranks(body)) is not None:
+    if (values := _run_on_launched(body)) is not None:
         _expect_results(values, [wanted(rank, RANKS) for rank in range(RANKS)], name)
 
 
@@ -129,16 +136,19 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
         other = rank ^ 1
         return np.full(3, (rank if other >= size else other) + 1)
 
-    return _each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
+    return _check_each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
 
 
 @per_rank
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check results in several legal orders, fewer tasks than workers, and that workers stay busy during a long task."""
+    """Check results in several legal orders, then fewer tasks than workers, then that no worker idles.
+
+    The last check has one task that is longer than all others.
+    """
     by_rank_0: list[int] = []
 
-    def body(tasks: list[int]) -> Body:
-        def on(comm: Any) -> Any:
+    def make_body(tasks: list[int]) -> Body:
+        def run_rank(comm: Any) -> Any:
             def work(task: int) -> int:
                 if comm.rank == 0:
                     by_rank_0.append(task)
@@ -146,22 +156,28 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
 
             return answer(comm, list(tasks) if comm.rank == 0 else None, work)
 
-        return on
+        return run_rank
 
     def results(tasks: list[int], size: int) -> list[Any]:
         return [[task * task for task in tasks], *[None] * (size - 1)]
 
-    many = [3, 1, 2, 5, 4, 1, 1]
+    all_tasks = [3, 1, 2, 5, 4, 1, 1]
     for seed in (None, 1, 2):
-        _expect_results(_run(body(many), 4, seed).results, results(many, 4), f"farm with tasks {many}")
-    expect(not by_rank_0, f"farm with tasks {many}: rank 0 works on tasks itself, which is for the workers")
+        _expect_results(
+            _simulate(make_body(all_tasks), 4, seed).results,
+            results(all_tasks, 4),
+            f"farm with tasks {all_tasks}",
+        )
+    expect(
+        not by_rank_0, f"farm with tasks {all_tasks}: rank 0 works on tasks itself, which is for the workers"
+    )
     yield
     for tasks in ([2], []):
-        _expect_results(_run(body(tasks), 4).results, results(tasks, 4), f"farm with tasks {tasks}")
+        _expect_results(_simulate(make_body(tasks), 4).results, results(tasks, 4), f"farm with tasks {tasks}")
     yield
     _expect_busy(answer)
-    if (values := _on_ranks(body(many))) is not None:
-        _expect_results(values, results(many, RANKS), f"farm with tasks {many}")
+    if (values := _run_on_launched(make_body(all_tasks))) is not None:
+        _expect_results(values, results(all_tasks, RANKS), f"farm with tasks {all_tasks}")
     yield
 
 
@@ -181,7 +197,7 @@ def _expect_busy(answer: Callable[..., Any]) -> None:
                 for _ in range(50 * len(tasks)):
                     if others <= done:
                         break
-                    others_done.Iprobe()  # the others go on meanwhile
+                    others_done.Iprobe()  # lets the other ranks run
                 missing.append(len(others - done))
             return task * task
 
@@ -189,7 +205,7 @@ def _expect_busy(answer: Callable[..., Any]) -> None:
 
     done: set[int] = set()
     results = [[task * task for task in tasks], None, None, None]
-    _expect_results(_run(body, 4).results, results, f"farm with tasks {tasks}")
-    behind = sum(missing)
-    words = f"while a worker is at the one long task, {behind} of the {len(others)} others wait"
-    expect(not behind, f"{words} although two workers are free")
+    _expect_results(_simulate(body, 4).results, results, f"farm with tasks {tasks}")
+    waiting = sum(missing)
+    words = f"while a worker is at the one long task, {waiting} of the {len(others)} others wait"
+    expect(not waiting, f"{words} although two workers are free")
