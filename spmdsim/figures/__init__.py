@@ -1,4 +1,4 @@
-"""Pictures: text for pipes, colour for terminals and notebooks."""
+"""Figures of values: text for pipes, coloured text for terminals, SVG and HTML for notebooks and pages."""
 
 from spmdsim.figures.figures import Figure, figure
 from spmdsim.figures.show import show

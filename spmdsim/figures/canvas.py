@@ -1,9 +1,10 @@
-"""One look for all pictures: shapes and words as SVG, in colours that everybody can tell apart.
+"""Draw shapes and words as SVG, with one style for all pictures.
 
-Fills are those of Okabe and Ito, and every filled cell has its number or name in words, so that nothing is said by colour
-alone. More cells than colours are striped; addends of a pending sum are hatched. No line crosses words. A picture brings
-its own ground, light or dark as the reader's system, or notebook, is, and light in print. It needs no script and no other
-file, its words can be selected, and ``<title>`` says what it shows. A picture wider than its page fades at that edge.
+Fills are the colour-blind safe ones of Okabe and Ito. Every filled cell also has a number or a name, so that no fact
+is shown by colour only. Cells beyond the number of colours are striped; addends of a pending sum are hatched. Lines
+do not cross words. A picture has its own background: light or dark as the reader's system or notebook, light in
+print. It needs no script and no other file, its words can be selected, and its ``<title>`` describes it. If a picture
+is wider than its page, its edge fades.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from math import ceil
 
 from spmdsim.tables import Table
 
-#: Fills that people with colour blindness can tell apart (Okabe and Ito), each with the letters that are read on it.
+#: Fills that people with colour blindness can distinguish (Okabe and Ito), each with the colour of letters on it.
 FILLS = (
     ("#56b4e9", "#000"), ("#e69f00", "#000"), ("#009e73", "#000"), ("#f0e442", "#000"),
     ("#cc79a7", "#000"), ("#0072b2", "#fff"), ("#d55e00", "#000"), ("#bbbbbb", "#000"),
 )  # fmt: skip
 
-#: Cells that fills and stripes tell apart; of more a fill would say nothing.
+#: Number of cells that fills and stripes distinguish; more cells have no fill.
 MOST_FILLS = 4 * len(FILLS)
 
 MOST_BYTES = 1 << 20
-"""Of one picture: what is larger makes a page slow, and is abbreviated before."""
+"""Largest size of one picture in bytes, because larger ones make a page slow."""
 
-#: The same for thin lines, on a light and on a dark ground.
+#: Colours of thin lines, in the order of FILLS, for light and dark backgrounds.
 INKS = ("#3d97cc", "#d08f00", "#009e73", "#a89400", "#c2659a", "#2b7fc0", "#d55e00", "#888888")
 
 FONT = 12
@@ -77,7 +78,7 @@ to{{mask-image:linear-gradient(to right,#0003,#000 2em)}}}}
 
 
 def number(value: float) -> str:
-    """A coordinate in few characters.
+    """Return a coordinate as text with at most one decimal.
 
     >>> number(3.0), number(3.14159)
     ('3', '3.1')
@@ -86,30 +87,30 @@ def number(value: float) -> str:
 
 
 def width_of(text: str, size: float = FONT) -> float:
-    """How wide a text is."""
+    """Return the width of a text in pixels; ``size`` is the font size."""
     return len(text) * LETTER * size / FONT
 
 
 def fill_of(index: int) -> tuple[str, str]:
-    """The fill of the cell number ``index``, and the colour of letters on it."""
+    """Return the fill of cell number ``index``, and the colour of letters on it."""
     return FILLS[index % len(FILLS)]
 
 
 def ink_of(index: int) -> str:
-    """The colour of the line number ``index``."""
+    """Return the colour of line number ``index``."""
     return INKS[index % len(INKS)]
 
 
 @dataclass
 class Canvas:
-    """A drawing that grows with what is put on it."""
+    """A drawing: a list of SVG elements, and the size that they need."""
 
     parts: list[str] = field(default_factory=list)
     width: float = 0.0
     height: float = 0.0
 
     def reach(self, x: float, y: float) -> None:
-        """Make room up to here."""
+        """Extend the drawing to include a point."""
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def text(
@@ -122,14 +123,24 @@ class Canvas:
         colour: str = "",
         title: str = "",
     ) -> None:
-        """Words whose base line is at ``y``."""
-        wide = width_of(words, 14 if kind == "title" else FONT)
-        self.reach(x + {"start": wide, "middle": wide / 2, "end": 0}[anchor], y + 4)
+        """Draw words with their base line at ``y``.
+
+        Args:
+            x: horizontal position, in pixels.
+            y: base line.
+            words: the text.
+            kind: CSS class: "title", "faint" or "bad".
+            anchor: "start", "middle" or "end": the point of the text that is at ``x``.
+            colour: colour of the letters, if not that of the class.
+            title: text that a pointer or a screen reader shows.
+        """
+        text_width = width_of(words, 14 if kind == "title" else FONT)
+        self.reach(x + {"start": text_width, "middle": text_width / 2, "end": 0}[anchor], y + 4)
         kinds = f' class="{kind}"' if kind else ""
         anchors = f' text-anchor="{anchor}"' if anchor != "start" else ""
         colours = f' style="fill:{colour}"' if colour else ""
         self.parts.append(
-            f'<text x="{number(x)}" y="{number(y)}"{kinds}{anchors}{colours}>{_said(title)}{escape(words)}</text>'
+            f'<text x="{number(x)}" y="{number(y)}"{kinds}{anchors}{colours}>{_title_element(title)}{escape(words)}</text>'
         )
 
     def cell(
@@ -144,31 +155,31 @@ class Canvas:
         shade: float = 0.0,
         hatched: bool = False,
     ) -> None:
-        """Draw a box with lines of words in its middle, on which no stripe lies.
+        """Draw a box with lines of words in its middle; stripes and hatching do not cross the words.
 
         Args:
             x: left edge, in pixels.
             y: upper edge.
-            width: of the box.
-            height: of the box.
+            width: width of the box.
+            height: height of the box.
             words: lines of text.
-            index: number of the fill; None for none.
-            title: text for a reader who points at the box, or hears it.
-            shade: opacity of one colour over a box without a fill.
-            hatched: whether the box is one of the addends, not a copy.
+            index: number of the fill; None for no fill.
+            title: text that a pointer or a screen reader shows.
+            shade: opacity of a colour over a box without a fill.
+            hatched: True if the box is an addend, not a copy.
         """
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         letters, lines, fill = "", "", "var(--ground)"
         if index is None:
-            self.parts.append(f'<g>{_said(title)}<rect class="open" {box}/>')
+            self.parts.append(f'<g>{_title_element(title)}<rect class="open" {box}/>')
             if shade:
                 self.parts.append(f'<rect {box} fill="{FILLS[5][0]}" fill-opacity="{shade:.2f}"/>')
         else:
             fill, letters = fill_of(index)
-            self.parts.append(f'<g>{_said(title)}<rect {box} fill="{fill}" stroke="var(--ground)"/>')
-            if again := index // len(FILLS) % 4:
-                lines = _stripes(x, y, width, height, again)
+            self.parts.append(f'<g>{_title_element(title)}<rect {box} fill="{fill}" stroke="var(--ground)"/>')
+            if stripe_kind := index // len(FILLS) % 4:
+                lines = _stripes(x, y, width, height, stripe_kind)
         if hatched:
             lines += _hatching([(x, y), (x + width, y), (x + width, y + height), (x, y + height)], letters)
         self.parts += [lines] if lines else []
@@ -181,19 +192,19 @@ class Canvas:
         self.parts.append("</g>")
 
     def plate(self, x: float, y: float, words: str, fill: str) -> None:
-        """Clear the ground of words that are centred at ``x`` with their base line at ``y``."""
-        wide = width_of(words) + 4
+        """Draw a box behind words that are centred at ``x`` with their base line at ``y``."""
+        plate_width = width_of(words) + 4
         self.parts.append(
-            f'<rect class="plate" x="{number(x - wide / 2)}" y="{number(y - 11)}" width="{number(wide)}" height="14" '
+            f'<rect class="plate" x="{number(x - plate_width / 2)}" y="{number(y - 11)}" width="{number(plate_width)}" height="14" '
             f'fill="{fill}"/>'
         )
 
     def bar(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
-        """A filled box without words of its own."""
+        """Draw a filled box without words."""
         self.reach(x + width, y + height)
         self.parts.append(
             f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.5))}" height="{number(height)}"'
-            f' fill="{fill}">{_said(title)}</rect>'
+            f' fill="{fill}">{_title_element(title)}</rect>'
         )
 
     def line(
@@ -207,15 +218,29 @@ class Canvas:
         title: str = "",
         bend: float = 0.0,
     ) -> None:
-        """A line; ``extra`` are attributes such as a colour or dashes, ``bend`` is how far its middle is off."""
+        """Draw a line.
+
+        Args:
+            x1: start, in pixels.
+            y1: start.
+            x2: end.
+            y2: end.
+            kind: CSS class.
+            extra: further attributes, such as a colour or dashes.
+            title: text that a pointer or a screen reader shows.
+            bend: distance of the middle of the line from the straight line.
+        """
         self.reach(max(x1, x2), max(y1, y2))
-        way = "L"
+        command = "L"
         if bend:
-            far = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
-            x, y = (x1 + x2) / 2 - 2 * bend * (y2 - y1) / far, (y1 + y2) / 2 + 2 * bend * (x2 - x1) / far
-            way = f"Q{number(x)} {number(y)} "
-        path = f"M{number(x1)} {number(y1)}{way}{number(x2)} {number(y2)}"
-        self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{_said(title)}</path>')
+            length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
+            x, y = (
+                (x1 + x2) / 2 - 2 * bend * (y2 - y1) / length,
+                (y1 + y2) / 2 + 2 * bend * (x2 - x1) / length,
+            )
+            command = f"Q{number(x)} {number(y)} "
+        path = f"M{number(x1)} {number(y1)}{command}{number(x2)} {number(y2)}"
+        self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{_title_element(title)}</path>')
 
     def face(
         self,
@@ -225,11 +250,19 @@ class Canvas:
         title: str = "",
         hatched: bool = False,
     ) -> None:
-        """Draw one side of a box: its four corners, its fill, how much darker it is (0 to 1), and its hatching."""
+        """Draw one side of a box.
+
+        Args:
+            corners: its four corners.
+            index: number of its fill.
+            shade: opacity of black over the fill, 0 to 1.
+            title: text that a pointer or a screen reader shows.
+            hatched: True if the box is an addend, not a copy.
+        """
         self.reach(max(x for x, _ in corners), max(y for _, y in corners))
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
         self.parts.append(
-            f'<g stroke="var(--ground)">{_said(title)}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
+            f'<g stroke="var(--ground)">{_title_element(title)}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
             f'<polygon points="{points}" fill="#000" fill-opacity="{shade:g}"/></g>'
         )
         if hatched:
@@ -264,7 +297,7 @@ class Canvas:
         dashed: bool = False,
         wide: float = 1.6,
     ) -> None:
-        """A line with a head at its end."""
+        """Draw a line with an arrow head at its end; ``wide`` is the width of the line."""
         self.reach(max(x1, x2), max(y1, y2))
         length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
         ux, uy = (x2 - x1) / length, (y2 - y1) / length
@@ -276,41 +309,51 @@ class Canvas:
         ink = colour or "var(--ink)"
         dashes = ' stroke-dasharray="5 3"' if dashed else ""
         self.parts.append(
-            f'<g class="arrow" stroke="{ink}" fill="{ink}">{_said(title)}<path fill="none" stroke-width="{wide}"{dashes} '
+            f'<g class="arrow" stroke="{ink}" fill="{ink}">{_title_element(title)}<path fill="none" stroke-width="{wide}"{dashes} '
             f'd="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"/>'
             f'<path stroke="none" d="M{number(x2)} {number(y2)}{points}z"/></g>'
         )
 
 
-def _said(title: str) -> str:
-    """What a shape says to a reader who points at it, or hears it read."""
+def _title_element(title: str) -> str:
+    """Return the ``<title>`` element of a shape, which a pointer or a screen reader shows; empty without a title."""
     return f"<title>{escape(title)}</title>" if title else ""
 
 
 HATCH_OPACITY = 0.45
-"""Opacity of hatching, in the colour of letters: seen on every fill, and words beside it stay the darkest."""
+"""Opacity of hatching, in the colour of letters: visible on every fill, but lighter than words."""
 
 
 def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
-    """Return close lines that rise to the right over a parallelogram: the mark of addends, unlike any stripes."""
+    """Return close lines that rise to the right over a parallelogram; they mark addends."""
     (x0, y0), (x1, y1), _, (x3, y3) = corners
-    wide = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1.0)
-    high = max(((x3 - x0) ** 2 + (y3 - y0) ** 2) ** 0.5, 1.0)
+    width = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1.0)
+    height = max(((x3 - x0) ** 2 + (y3 - y0) ** 2) ** 0.5, 1.0)
 
     def point(across: float, down: float) -> str:
-        a, b = across / wide, down / high
+        a, b = across / width, down / height
         return f"{number(x0 + a * (x1 - x0) + b * (x3 - x0))} {number(y0 + a * (y1 - y0) + b * (y3 - y0))}"
 
     lines = []
-    for reach in range(5, int(wide + high), 6):  # from the left or lower edge to the upper or right one
-        low, up = min(reach, high), min(reach, wide)
-        lines.append(f"M{point(reach - low, low)}L{point(up, reach - up)}")
+    for reach in range(5, int(width + height), 6):  # from the left or lower edge to the upper or right one
+        low, right = min(reach, height), min(reach, width)
+        lines.append(f"M{point(reach - low, low)}L{point(right, reach - right)}")
     ink = letters or "var(--ink)"
     return f'<path class="hatching" d="{"".join(lines)}" stroke="{ink}" stroke-opacity="{HATCH_OPACITY:g}" fill="none"/>'
 
 
 def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
-    """Lines over a box that tell it from one of the same fill; drawn, since patterns of two pictures would share names."""
+    """Return lines over a box, which distinguish it from another box of the same fill.
+
+    They are lines, not an SVG pattern, because patterns of two pictures on a page could have the same name.
+
+    Args:
+        x: left edge, in pixels.
+        y: upper edge.
+        width: width of the box.
+        height: height of the box.
+        kind: 1 for slanted, 2 for horizontal, 3 for vertical lines.
+    """
     lines = []
     step = 9
     if kind == 1:  # slanted
@@ -325,9 +368,16 @@ def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
     return f'<path d="{"".join(lines)}" stroke="#fff" stroke-opacity=".45" stroke-width="2" fill="none"/>'
 
 
-def svg(canvas: Canvas, title: str, margin: float = 12, told: str = "") -> str:
-    """The drawing as one SVG image that needs nothing else; ``told`` is what is read aloud besides the title."""
-    desc = f"<desc>{escape(told)}</desc>" if told else ""
+def svg(canvas: Canvas, title: str, margin: float = 12, description: str = "") -> str:
+    """Return a drawing as one SVG image that needs no other file.
+
+    Args:
+        canvas: the drawing.
+        title: title of the image.
+        margin: margin on all sides, in pixels.
+        description: text that screen readers read after the title.
+    """
+    desc = f"<desc>{escape(description)}</desc>" if description else ""
     width, height = ceil(canvas.width + 2 * margin), ceil(canvas.height + 2 * margin)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="spmdsim" viewBox="0 0 {width} {height}" width="{width}" '

@@ -1,4 +1,4 @@
-"""Machines, predictions and topologies, as tables of text, plots and figures."""
+"""Draw machines, predictions and topologies as tables of text, plots and figures."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 MOST_COLUMNS = 10
-"""Points side by side in the table of a figure."""
+"""Largest number of points in the table of a figure."""
 
 
 def size_words(nbytes: float) -> str:
-    """A size in the units people type.
+    """Return a size with the unit that users type; a number of bytes if no unit divides it.
 
     >>> [size_words(v) for v in (100, 2048, 3 << 20, 1500)]
     ['100', '2K', '3M', '1500']
@@ -44,7 +44,7 @@ def size_words(nbytes: float) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """Seconds as microseconds with three significant digits or all whole ones.
+    """Return seconds in microseconds: three digits, or from 100 on whole numbers.
 
     >>> microseconds(1.23456e-6), microseconds(0.0123456)
     ('1.23', '12,346')
@@ -82,20 +82,20 @@ def _cell(point: PredictedPoint, name: str) -> str:
     return microseconds(point.seconds[name]) + ("*" if name == point.best else " ")
 
 
-def crossover_words(one: Crossover) -> str:
-    """One line about where the fastest algorithm changes."""
-    return f"on {many(one.ranks, 'rank')}: {one.after} is faster than {one.before} from {bytes_text(one.nbytes)} on"
+def crossover_words(crossover: Crossover) -> str:
+    """Return a line about the size from which another algorithm is fastest."""
+    return f"on {many(crossover.ranks, 'rank')}: {crossover.after} is faster than {crossover.before} from {bytes_text(crossover.nbytes)} on"
 
 
 def measured_words(prediction: Prediction) -> list[str]:
-    """A line about times of the library's own call that stand for sizes beyond those that were measured."""
+    """Return a line about predicted sizes above the measured ones of the library's own call; else an empty list."""
     ranks = {point.ranks for point in prediction.points if "native" in point.seconds}
     largest = max(
         (
-            one.nbytes
-            for one in prediction.machine.measured
-            if (one.collective, one.algorithm) == (prediction.collective, "native")
-            and one.group_size in ranks
+            point.nbytes
+            for point in prediction.machine.measured
+            if (point.collective, point.algorithm) == (prediction.collective, "native")
+            and point.group_size in ranks
         ),
         default=0,
     )
@@ -104,24 +104,27 @@ def measured_words(prediction: Prediction) -> list[str]:
 
 
 def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
-    """The prediction as lines over sizes, or over rank counts if there are several."""
+    """Return a plot of a prediction over sizes, or over rank counts if it has several.
+
+    ``most`` is the largest number of lines; the fastest ones are drawn.
+    """
     over_ranks = len({point.ranks for point in prediction.points}) > 1
     lines: dict[str, list[tuple[float, float]]] = {}
     for point in prediction.points:
         for name, seconds in point.seconds.items():
             x = point.ranks if over_ranks else point.nbytes
-            several = over_ranks and len({p.nbytes for p in prediction.points}) > 1
-            label = f"{name} {size_words(point.nbytes)}" if several else name
+            has_sizes = over_ranks and len({p.nbytes for p in prediction.points}) > 1
+            label = f"{name} {size_words(point.nbytes)}" if has_sizes else name
             if x > 0 and seconds > 0:
                 lines.setdefault(label, []).append((float(x), seconds))
     drawn = _fastest(lines, most)
-    where = f"{prediction.collective} on {prediction.machine.name}"
-    where += f", {prediction.topology}" if prediction.topology else ""
+    title = f"{prediction.collective} on {prediction.machine.name}"
+    title += f", {prediction.topology}" if prediction.topology else ""
     if not over_ranks:
-        where += f", {many(prediction.points[0].ranks, 'rank')}"
+        title += f", {many(prediction.points[0].ranks, 'rank')}"
     marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in prediction.crossovers)
     return Plot(
-        where,
+        title,
         "ranks" if over_ranks else "bytes",
         TIME,
         tuple(Line(name, tuple(lines[name])) for name in drawn),
@@ -131,7 +134,10 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
 
 
 def _fastest(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
-    """Return the names of ``most`` lines, of all for None, those first that are the lowest somewhere; all these are in."""
+    """Return the names of the lines to draw: those that are fastest anywhere, then others up to ``most``.
+
+    None for ``most`` returns all names.
+    """
     least: dict[float, tuple[float, str]] = {}
     for name, points in lines.items():
         for x, y in points:
@@ -145,7 +151,7 @@ SIZES = tuple(4.0**k for k in range(2, 13))
 
 
 def machine_figure(machine: Machine) -> Figure:
-    """What a machine's messages and collectives cost over their sizes, and its numbers."""
+    """Draw the times of a machine's messages and collectives over sizes, and a table of its numbers."""
     lines = [Line("one message", tuple((size, machine.message_seconds(size)) for size in SIZES))]
     for name in ("all_reduce", "all_gather", "all_to_all"):
         points = tuple((size, machine.seconds(name, 8, int(size))) for size in SIZES)
@@ -170,7 +176,7 @@ def machine_figure(machine: Machine) -> Figure:
 
 
 def prediction_figure(prediction: Prediction) -> Figure:
-    """Times of algorithms as lines, and as a table with the fastest marked."""
+    """Draw the times of algorithms as lines, and a table that marks the fastest."""
     plot = prediction_plot(prediction, 8)
     drawn = (plot_canvas(plot),) if len(prediction.points) > 1 else ()
     notes = [plot.undrawn_words] if drawn and plot.undrawn else []
@@ -182,21 +188,23 @@ def prediction_figure(prediction: Prediction) -> Figure:
     return Figure(plot.title, (*drawn, *prediction_tables(shown)), tuple(notes))
 
 
-# ---------------------------------------------------------------- topologies: ranks, switches and links where a person would draw them
+# ---------------------------------------------------------------- topologies: ranks, switches and links
 
 
 MOST_RANKS = 80
-"""Of larger networks no links are drawn: what is told apart by its number alone needs room for it."""
+"""Largest number of ranks of a network whose links are drawn, because each rank needs its number."""
 MOST_PAIRS = 24
-DARKEST = 0.6  # letters are read on it, on a light and on a dark ground
+"""Largest number of ranks in the table of distances."""
+DARKEST = 0.6
+"""Opacity of the largest distance; letters stay readable on light and dark backgrounds."""
 HIGH = 18
 
 Point = tuple[float, float]
 
 
 def topology_figure(topology: Topology) -> Figure:
-    """Ranks, switches and links; and how many links are between any two of the first ranks."""
-    distances, most = _distances(topology)
+    """Draw ranks, switches and links, and a table of the links between the first ranks."""
+    distances, most = _draw_distances(topology)
     rows = (
         ("ranks", f"{topology.ranks:,}"),
         ("links, each in one direction", f"{len(topology.capacity):,}"),
@@ -206,7 +214,7 @@ def topology_figure(topology: Topology) -> Figure:
         ("each link beyond the first", f"{topology.hop_seconds:.3g} s"),
     )
     places = positions(topology) if topology.ranks <= MOST_RANKS else None
-    drawn: tuple[Part, ...] = () if places is None else (_network(topology, places),)
+    drawn: tuple[Part, ...] = () if places is None else (_draw_network(topology, places),)
     note = "filled boxes are ranks, open ones switches; a line is a link in both directions"
     if places is None:
         note = f"links of at most {MOST_RANKS} ranks in at most three dims are drawn"
@@ -214,73 +222,80 @@ def topology_figure(topology: Topology) -> Figure:
 
 
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
-    """Where ranks and switches are drawn, at the least 0; None for a torus of more than three dims.
+    """Return the positions of ranks and switches in pixels, all at least 0; None for a torus of more than three dims.
 
     >>> from spmdsim.cost.topology import Flat
     >>> list(positions(Flat(2, 1e9)).values())
     [(0.0, 80.0), (34.0, 80.0), (17.0, 0.0)]
     """
     if isinstance(topology, Torus):
-        points = _of_torus(topology)
+        points = _place_torus(topology)
     elif isinstance(topology, Dragonfly):
-        points = _of_dragonfly(topology)
+        points = _place_dragonfly(topology)
     else:
-        points = _of_tiers(topology)
+        points = _place_tiers(topology)
     if points is None:
         return None
     left, upper = (min(point[k] for point in points.values()) for k in (0, 1))
     return {place: (round(x - left, 1), round(y - upper, 1)) for place, (x, y) in points.items()}
 
 
-def _of_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
-    """One dim: a circle; two: a grid; three: grids behind each other."""
+def _place_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
+    """Place a torus of one dim on a circle, of two dims on a grid, of three dims on grids behind each other."""
     if len(torus.dims) == 1:
         count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
-        return {TopologyPlace(0, k): _around((0, 0), radius, k, count) for k in range(count)}
+        return {TopologyPlace(0, k): _point_on_circle((0, 0), radius, k, count) for k in range(count)}
     if len(torus.dims) > 3:
         return None
     layers, rows, columns = (1, *torus.dims)[-3:]
-    wide, high = 34 * layers + 26, 30 * layers + 20
-    every = ((a, b, c) for a in range(layers) for b in range(rows) for c in range(columns))
-    return {TopologyPlace(0, k): (c * wide + 32 * a, b * high - 26 * a) for k, (a, b, c) in enumerate(every)}
+    column_width, row_height = 34 * layers + 26, 30 * layers + 20
+    all_coords = ((a, b, c) for a in range(layers) for b in range(rows) for c in range(columns))
+    return {
+        TopologyPlace(0, k): (c * column_width + 32 * a, b * row_height - 26 * a)
+        for k, (a, b, c) in enumerate(all_coords)
+    }
 
 
-def _around(centre: Point, radius: float, index: float, count: int) -> Point:
+def _point_on_circle(centre: Point, radius: float, index: float, count: int) -> Point:
+    """Return point ``index`` of ``count`` points on a circle; point 0 is at the top."""
     angle = 2 * pi * index / count - pi / 2
     return centre[0] + radius * cos(angle), centre[1] + radius * sin(angle)
 
 
-def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
-    """Groups in a circle, their routers in small circles, ranks outside of their routers."""
+def _place_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
+    """Place groups on a circle, their routers on small circles, and ranks outside of their routers."""
     points: dict[TopologyPlace, Point] = {}
     inner = 14.0 + 7 * fly.routers
     outer = inner + 34 + 3 * fly.hosts
-    apart = (outer + 16) / sin(pi / max(fly.groups, 2))  # circles of neighbours do not touch
-    centres = [_around((0, 0), apart, k, fly.groups) for k in range(fly.groups)]
+    distance = (outer + 16) / sin(pi / max(fly.groups, 2))  # so that circles of neighbours do not touch
+    centres = [_point_on_circle((0, 0), distance, k, fly.groups) for k in range(fly.groups)]
     for router in range(fly.groups * fly.routers):
         group, place = divmod(router, fly.routers)
         centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
         turned = place + 0.5 + fly.routers * group / fly.groups
-        points[TopologyPlace(1, router)] = _around(centre, inner, turned, fly.routers)
+        points[TopologyPlace(1, router)] = _point_on_circle(centre, inner, turned, fly.routers)
         for host in range(fly.hosts):
             aside = turned + (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
-            points[TopologyPlace(0, router * fly.hosts + host)] = _around(centre, outer, aside, fly.routers)
+            points[TopologyPlace(0, router * fly.hosts + host)] = _point_on_circle(
+                centre, outer, aside, fly.routers
+            )
     return points
 
 
-def _of_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
-    """Ranks below, what they are connected by above, each tier as wide as the ranks."""
-    there = {place for link in range(len(topology.capacity)) for place in topology.ends(link)}
-    tiers = Counter(place.tier for place in there)
-    pitch, high = 34.0, max(tiers)
+def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
+    """Place ranks at the bottom and switches above, each tier as wide as the ranks."""
+    all_places = {place for link in range(len(topology.capacity)) for place in topology.ends(link)}
+    tiers = Counter(place.tier for place in all_places)
+    pitch, top_tier = 34.0, max(tiers)
 
-    def across(place: TopologyPlace) -> float:
+    def x_of(place: TopologyPlace) -> float:
         return ((place.number + 0.5) / tiers[place.tier] * tiers[0] - 0.5) * pitch
 
-    return {place: (across(place), 80.0 * (high - place.tier)) for place in sorted(there)}
+    return {place: (x_of(place), 80.0 * (top_tier - place.tier)) for place in sorted(all_places)}
 
 
-def _network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
+def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
+    """Draw links as lines, ranks as filled boxes and switches as open boxes."""
     out = Canvas()
     margin, top = 30.0, 24.0
     fastest = float(topology.capacity.max())
@@ -289,25 +304,27 @@ def _network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canva
         a, b = topology.ends(link)
         if a != b and a in places and b in places:
             links.setdefault((min(a, b), max(a, b)), []).append(link)
-    for (a, b), both in links.items():
-        capacity = float(topology.capacity[both[0]])
-        ink = _ink(topology, both[0])
-        told = f"{a} - {b}: {', '.join(map(topology.link_name, both))}; {capacity:.4g} bytes/s each"
+    for (a, b), links_of_pair in links.items():
+        capacity = float(topology.capacity[links_of_pair[0]])
+        colour = _link_colour(topology, links_of_pair[0])
+        pointer_text = (
+            f"{a} - {b}: {', '.join(map(topology.link_name, links_of_pair))}; {capacity:.4g} bytes/s each"
+        )
         (x1, y1), (x2, y2) = places[a], places[b]
-        style = f' style="stroke:{ink};stroke-width:{1 + capacity / fastest:.1f}"'
-        bend = 20.0 if isinstance(topology, Torus) and _goes_around(topology, a, b) else 0.0
-        out.line(x1 + margin, y1 + top, x2 + margin, y2 + top, "edge", style, told, bend)
+        style = f' style="stroke:{colour};stroke-width:{1 + capacity / fastest:.1f}"'
+        bend = 20.0 if isinstance(topology, Torus) and _closes_ring(topology, a, b) else 0.0
+        out.line(x1 + margin, y1 + top, x2 + margin, y2 + top, "edge", style, pointer_text, bend)
     for place, (x, y) in places.items():
         words = str(place.number) if place.tier == 0 else ""
-        wide, high = (max(width_of(words) + 8, 22), HIGH) if words else (14, 14)
-        box = (x + margin - wide / 2, y + top - high / 2, wide, high)
+        width, height = (max(width_of(words) + 8, 22), HIGH) if words else (14, 14)
+        box = (x + margin - width / 2, y + top - height / 2, width, height)
         out.cell(*box, [words] if words else [], None if place.tier else 0, str(place))
     out.reach(out.width + 20, out.height + 14)
     return out
 
 
-def _ink(topology: Topology, link: int) -> str:
-    """A torus has a colour for each dim; a dragonfly one inside of groups and one between them."""
+def _link_colour(topology: Topology, link: int) -> str:
+    """Return the colour of a link: by dim in a torus, by group or global link in a dragonfly, else faint."""
     if isinstance(topology, Torus):
         return ink_of(link // (2 * topology.ranks))
     if isinstance(topology, Dragonfly) and link >= topology.local:
@@ -315,8 +332,8 @@ def _ink(topology: Topology, link: int) -> str:
     return "var(--faint)"
 
 
-def _goes_around(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
-    """Whether a link closes a ring of a torus that is drawn as a line."""
+def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
+    """Return True if a link closes a ring of a torus that is drawn as a line."""
     if len(torus.dims) == 1:
         return False
     return any(
@@ -325,19 +342,21 @@ def _goes_around(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
     )
 
 
-def _distances(topology: Topology) -> tuple[Canvas, int]:
-    """Links between any two of the first ranks, and the most of them."""
+def _draw_distances(topology: Topology) -> tuple[Canvas, int]:
+    """Draw a table of the number of links between the first ranks; return it and the largest number."""
     count = min(topology.ranks, MOST_PAIRS)
     ranks = np.arange(count)
     hops = topology.hops(np.repeat(ranks, count), np.tile(ranks, count)).reshape(count, count)
     out, most = Canvas(), max(1, int(hops.max(initial=0)))
-    of = f" (of the first {count})" if count < topology.ranks else ""
-    out.text(0, 12, f"links between two ranks{of}", "faint")
+    remark = f" (of the first {count})" if count < topology.ranks else ""
+    out.text(0, 12, f"links between two ranks{remark}", "faint")
     for a in range(count):
         out.text(30 + a * 22 + 11, 30, str(a), "faint", "middle")
         out.text(24, 36 + a * 20 + 14, str(a), "faint", "end")
         for b in range(count):
-            far, box = int(hops[a, b]), (30.0 + b * 22, 36.0 + a * 20, 22, 20)
-            told = f"rank {a} to rank {b}: {many(far, 'link')}"
-            out.cell(*box, [str(far) if far else "·"], None, told, far / most * DARKEST)
+            distance, box = int(hops[a, b]), (30.0 + b * 22, 36.0 + a * 20, 22, 20)
+            pointer_text = f"rank {a} to rank {b}: {many(distance, 'link')}"
+            out.cell(
+                *box, [str(distance) if distance else "·"], None, pointer_text, distance / most * DARKEST
+            )
     return out, most

@@ -1,4 +1,4 @@
-"""Figures of values that are mostly facts: rules, strategies, worlds and verdicts."""
+"""Draw figures of values that have few facts: rules, operators, strategies, worlds, modules and verdicts."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 def _terms(rule: Rule) -> Canvas:
-    """A rule as boxes: a row per operand and result, a cell per dim, factors of one name in one colour."""
+    """Draw a rule: a row per operand and result, a cell per dim, one colour per factor."""
     results = [f"result {k}" if len(rule.outputs) > 1 else "result" for k in range(len(rule.outputs))]
     terms = [(f"operand {k}", term) for k, term in enumerate(rule.inputs)] + list(zip(results, rule.outputs))
-    number: dict[str, int] = {}
-    out = Canvas()
+    colour_of: dict[str, int] = {}
+    canvas = Canvas()
     for line, (name, term) in enumerate(terms):
         y = line * 34
-        out.text(0, y + 18, name, "faint")
+        canvas.text(0, y + 18, name, "faint")
         x = 80.0
         for dim in term:
             factors = dim if isinstance(dim, tuple) else (dim,)
             words = " ".join(factors) or "1"
-            wide = max(width_of(words) + 20, 40)
-            index = number.setdefault(factors[0], len(number)) if factors else None
+            width = max(width_of(words) + 20, 40)
+            index = colour_of.setdefault(factors[0], len(colour_of)) if factors else None
             kind = "must stay whole" if factors and factors[0] in rule.whole else "may be split"
-            out.cell(x, y, wide, 26, [words], index, f"{name}, factor {words}: {kind}")
-            x += wide
+            canvas.cell(x, y, width, 26, [words], index, f"{name}, factor {words}: {kind}")
+            x += width
         if not term:
-            out.text(x, y + 18, "scalar", "faint")
-    return out
+            canvas.text(x, y + 18, "scalar", "faint")
+    return canvas
 
 
 def rule_figure(rule: Rule) -> Figure:
-    """The rule of an operator: which dims share a factor."""
+    """Draw the rule of an operator: dims that share a factor have one colour."""
     facts = facts_of(rule).items()
     rows = [(key, short(fact)) for key, fact in facts if fact and key not in ("inputs", "outputs", "text")]
     notes = ("dims of one colour are one factor: an axis splits it in all of them",)
@@ -52,7 +52,7 @@ def rule_figure(rule: Rule) -> Figure:
 
 
 def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
-    """An operator: the dims of its rule, and what it declares besides."""
+    """Draw an operator: its rule and its other declared facts."""
     op = getattr(operator, "_op", operator)
     facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
     rule = facts.pop("rule", None)
@@ -64,30 +64,32 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
 
 
 def bound_figure(bound: BoundRule) -> Figure:
-    """A rule with sizes."""
-    whole, columns = bound.rule.whole, ("factor", "size", "may be split")
-    rows = tuple((name, f"{size:,}", "no" if name in whole else "yes") for name, size in bound.sizes.items())
+    """Draw a rule with sizes: a table of its factors."""
+    unsplit, columns = bound.rule.whole, ("factor", "size", "may be split")
+    rows = tuple(
+        (name, f"{size:,}", "no" if name in unsplit else "yes") for name, size in bound.sizes.items()
+    )
     table = Table(columns, rows, f"{flops_of(bound):,} floating-point operations", (1,))
     return Figure(f"rule {bound.rule} with sizes", (_terms(bound.rule), table))
 
 
 def strategy_figure(strategy: Strategy) -> Figure:
-    """Which factor each mesh axis splits."""
-    of = {axis: factor for factor, axes in strategy.splits for axis in axes}
-    passed = {axis: op for axis, _, op in strategy.passed}
-    out = Canvas()
+    """Draw a strategy: the factor that each mesh axis splits."""
+    factor_of = {axis: factor for factor, axes in strategy.splits for axis in axes}
+    pending_op = {axis: op for axis, _, op in strategy.passed}
+    canvas = Canvas()
     x = 0.0
     for number, (axis, size) in enumerate(zip(strategy.mesh.axes, strategy.mesh.shape)):
-        does = f"pending {passed[axis]}" if axis in passed else "repeats"
-        words = [f"{axis}={size}", f"splits {of[axis]}" if axis in of else does]
-        wide = max(map(width_of, words)) + 20
-        out.cell(x, 0, wide, 40, words, number if axis in of or axis in passed else None)
-        x += wide + 4
-    return Figure(f"strategy {strategy} on {strategy.mesh}", (out,))
+        otherwise = f"pending {pending_op[axis]}" if axis in pending_op else "repeats"
+        words = [f"{axis}={size}", f"splits {factor_of[axis]}" if axis in factor_of else otherwise]
+        width = max(map(width_of, words)) + 20
+        canvas.cell(x, 0, width, 40, words, number if axis in factor_of or axis in pending_op else None)
+        x += width + 4
+    return Figure(f"strategy {strategy} on {strategy.mesh}", (canvas,))
 
 
 def world_figure(world: Any) -> Figure:
-    """Who runs, and how."""
+    """Draw a table of the ranks and the kind of a world."""
     kinds = {
         "LockStep": "all ranks in this process, in lock step",
         "ShapeOnly": "no data: shapes, bytes and times only",
@@ -107,40 +109,40 @@ def world_figure(world: Any) -> Figure:
 
 
 def tuned_figure(tuned: TunedSteps) -> Figure:
-    """Draw the implementations of steps and the reasons."""
+    """Draw a table of the implementations of steps, with the reasons."""
     table = Table(("step", "ranks", "implementation", "why"), tuple(tuned.rows), right=(1,))
     title = f"{many(len(tuned.steps), 'step')} with several implementations, on {tuned.machine}"
     return Figure(title, (table,), (f"SPMDSIM_TUNE={tuned.mode}",))
 
 
 def module_figure(module: Module) -> Figure:
-    """The parameters of a module, and where they live."""
+    """Draw a table of the parameters of a module, with shapes and layouts."""
     rows = tuple(
-        (name, "x".join(map(str, one.shape)) or "scalar", str(one.dtype), str(one.layout))
-        for name, one in module.named_parameters()
+        (name, "x".join(map(str, parameter.shape)) or "scalar", str(parameter.dtype), str(parameter.layout))
+        for name, parameter in module.named_parameters()
     )
     table = Table(("parameter", "shape", "dtype", "layout"), rows, right=(1,))
-    count = sum(prod(one.shape) for _, one in module.named_parameters())
+    count = sum(prod(parameter.shape) for _, parameter in module.named_parameters())
     name = type(module).__name__
     return Figure(f"module {name}: {many(len(rows), 'parameter')} with {many(count, 'element')}", (table,))
 
 
 def verdict_figure(verdict: Verdict) -> Figure:
-    """What a comparison found: the error beside what rounding allows, on one scale."""
-    out = Canvas()
+    """Draw a verdict: the error and the allowed error on one scale."""
+    canvas = Canvas()
     good, words = verdict.ok, f"{'✓' if verdict.ok else '✗'} {verdict.word}"
-    wide = width_of(words) + 24
-    out.cell(0, 0, wide, 30, [words], 2 if good else 6, verdict.details)
+    width = width_of(words) + 24
+    canvas.cell(0, 0, width, 30, [words], 2 if good else 6, verdict.details)
     if verdict.tolerance > 0 and verdict.max_error < float("inf"):
-        share = verdict.max_error / verdict.tolerance
-        length, most = 320.0, max(1.25, share * 1.1)
-        out.text(0, 58, f"error {verdict.max_error:.2g} of {verdict.tolerance:.2g} allowed")
-        out.cell(0, 66, length, 18, [], None)
-        out.bar(0, 66, length * min(share / most, 1), 18, "#009e73" if good else "#d55e00", "error")
-        at = length / most
-        out.line(at, 60, at, 90, "edge")
-        out.text(max(at, width_of("allowed") / 2), 104, "allowed", "faint", "middle")
+        ratio = verdict.max_error / verdict.tolerance
+        length, most = 320.0, max(1.25, ratio * 1.1)
+        canvas.text(0, 58, f"error {verdict.max_error:.2g} of {verdict.tolerance:.2g} allowed")
+        canvas.cell(0, 66, length, 18, [], None)
+        canvas.bar(0, 66, length * min(ratio / most, 1), 18, "#009e73" if good else "#d55e00", "error")
+        allowed = length / most
+        canvas.line(allowed, 60, allowed, 90, "edge")
+        canvas.text(max(allowed, width_of("allowed") / 2), 104, "allowed", "faint", "middle")
     facts = (("rank", str(verdict.rank)), ("element", str(verdict.index)))
     rows = (*facts, ("expected", short(verdict.expected)), ("got", short(verdict.got)))
     notes = tuple(note for note in (verdict.why, verdict.compared) if note)
-    return Figure(f"verdict: {verdict.word}", (out, fact_rows(rows)), notes)
+    return Figure(f"verdict: {verdict.word}", (canvas, fact_rows(rows)), notes)

@@ -1,7 +1,7 @@
-"""Figures: one picture of a value, as text, as one SVG image, and as HTML for notebooks and pages.
+"""Make figures of values: as text, as one SVG image, and as HTML for notebooks and pages.
 
-A figure has a title and parts: drawings and tables. The table ``DRAWN`` names the function that makes the figure of each
-class. A value of another class is shown by its public fields.
+A figure has a title and parts: drawings and tables. The table ``DRAWN`` has the function for each class. The figure
+of a value of another class is a table of its public fields.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 GAP = 14
 MOST_FIGURES = 16
 MOST_LINES = 64
-"""Lines of a value's own text that its figure repeats."""
+"""Largest number of lines of a value's text in its figure."""
 WIDTH = 100
-"""Characters of a line of text, unless a terminal is narrower."""
+"""Largest number of characters of a line of text."""
 
 
 def fact_rows(rows: Iterable[tuple[str, str]], key: str = "fact") -> Table:
@@ -47,18 +47,19 @@ class Figure(ShortRepr):
     """The picture of a value.
 
     Attributes:
-        title: its first line.
+        title: the first line.
         parts: drawings and tables of the image and the page.
         notes: lines under the title.
-        written: a function of the width of a line in characters that returns the parts of the text. None: the title, the
-            notes and the tables.
+        written: function of the line width in characters that returns the parts of the text; None for title, notes
+            and tables.
+        most_rows: largest number of rows of a table.
     """
 
     title: str
     parts: tuple[Part, ...] = ()
     notes: tuple[str, ...] = ()
     written: Callable[[int], Iterable[Words]] | None = None
-    most_rows: int = 64  # of a table
+    most_rows: int = 64
 
     def words(self, width: int = WIDTH) -> list[Words]:
         """Return the parts of the text for lines of ``width`` characters."""
@@ -76,7 +77,7 @@ class Figure(ShortRepr):
 
     @property
     def svg(self) -> str:
-        """The figure as one SVG image: all parts below each other."""
+        """The figure as one SVG image, with all parts below each other."""
         image, y = Canvas(), 12.0
         for k, line in enumerate((self.title, *self.notes)):
             image.text(0, y, line, _kind(line) if k else "title")
@@ -89,15 +90,17 @@ class Figure(ShortRepr):
                 image.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(part.parts)}</g>')
                 image.reach(part.width, y + part.height)
             y = image.height + GAP
-        return _limited(svg(image, self.title, told="; ".join(self.notes) or _read(image)), self.title)
+        return _check_size(
+            svg(image, self.title, description="; ".join(self.notes) or _spoken_words(image)), self.title
+        )
 
     @property
     def html(self) -> str:
-        """The figure as a fragment of a page: drawings as images that scroll, tables as tables."""
+        """The figure as an HTML fragment: drawings as images that scroll, tables as tables."""
         return self.fragment("h4")
 
     def fragment(self, heading: str) -> str:
-        """Return the HTML with a title of the given element, such as ``h2``."""
+        """Return the HTML; ``heading`` is the element of the title, such as ``h2``."""
         lines = [f"<{heading}>{escape_words(self.title)}</{heading}>"]
         lines += [f'<p class="{_kind(line)}">{escape_words(line)}</p>' for line in self.notes]
         for part in self.parts:
@@ -105,33 +108,34 @@ class Figure(ShortRepr):
                 part.shorten(self.most_rows).html() if isinstance(part, Table) else svg(part, self.title, 4)
             )
             lines.append(f'<div class="scroll">{inner}</div>')
-        return _limited(f'<div class="spmdsim"><style>{STYLE}</style>{"".join(lines)}</div>', self.title)
+        return _check_size(f'<div class="spmdsim"><style>{STYLE}</style>{"".join(lines)}</div>', self.title)
 
 
-def _read(drawing: Canvas) -> str:
-    """The words of a drawing without notes, from its beginning: what is read aloud of it."""
+def _spoken_words(drawing: Canvas) -> str:
+    """Return the words of a drawing, up to 1000 characters, for screen readers."""
     return " ".join(unescape(re.sub("<[^>]*>", " ", "".join(drawing.parts))).split())[:1000]
 
 
 def _kind(note: str) -> str:
-    """Mistakes stand out."""
+    """Return the CSS class of a note: mistakes are "bad", others "faint"."""
     return "bad" if note.startswith(("wrong", "error")) else "faint"
 
 
-def _limited(text: str, title: str) -> str:
+def _check_size(text: str, title: str) -> str:
+    """Return a picture; raise InputError if it has more than MOST_BYTES bytes."""
     if len(text) > MOST_BYTES:
         raise InputError(
-            f"the picture of {title[:80]} would have {len(text):,} bytes; at most {MOST_BYTES:,} are drawn: "
+            f"the picture of {title[:80]} must have at most {MOST_BYTES:,} bytes, got {len(text):,}; "
             "show a part of it"
         )
     return text
 
 
 def page(title: str, figures: Sequence[Figure]) -> str:
-    """A whole HTML page that needs no other file."""
-    alone = len(figures) == 1 and figures[0].title == title
-    body = "".join(one.fragment("h1" if alone else "h2") for one in figures)
-    heading = "" if alone else f"<h1>{escape_words(title)}</h1>"
+    """Return a whole HTML page that needs no other file."""
+    is_titled = len(figures) == 1 and figures[0].title == title
+    body = "".join(figure_of_page.fragment("h1" if is_titled else "h2") for figure_of_page in figures)
+    heading = "" if is_titled else f"<h1>{escape_words(title)}</h1>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}'
@@ -140,7 +144,7 @@ def page(title: str, figures: Sequence[Figure]) -> str:
     )
 
 
-#: Class -> the module of this room and the function in it that makes its figure. Nothing is loaded for the table.
+#: For each class, the module of this package and the function that makes its figure; both are imported on first use.
 DRAWN: dict[str, str] = {
     "spmdsim.core.layout.Mesh": "grid_figures.mesh_figure",
     "spmdsim.core.layout.Layout": "grid_figures.layout_figure",
@@ -176,11 +180,11 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
 
     Args:
         value: the value.
-        shape: a global shape, if the value is a layout: the figure shows the tensor with its shards.
+        shape: a global shape, if the value is a layout; the figure then shows the tensor with its shards.
 
     Raises:
-        UsageTypeError: If the value is not one of the package's.
-        InputError: If a shape is given for another value than a layout.
+        UsageTypeError: If the value does not belong to the package.
+        InputError: If a shape is passed with a value that is not a layout.
 
     >>> from spmdsim.core import Mesh
     >>> print(figure(Mesh((2, 2), ("dp", "tp"))).text)
@@ -192,11 +196,13 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
     from spmdsim.core import Layout
 
     if shape is not None and not isinstance(value, Layout):
-        raise InputError(f"a shape goes with a layout, but {type(value).__name__} was given with {shape}")
+        raise InputError(
+            f"show: value must be a layout if shape is passed, got {type(value).__name__} with {shape}"
+        )
     if isinstance(value, Figure):
         return value
     if isinstance(value, (list, tuple)) and value and not hasattr(value, "_fields"):
-        return _together(value)
+        return _figure_of_several(value)
     classes = type(value).__mro__
     names = (DRAWN.get(f"{kind.__module__}.{kind.__qualname__}") for kind in classes)
     function = next(filter(None, names), "figures.facts_figure")
@@ -206,19 +212,19 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
             "another value that spmdsim returned"
         )
     module, _, name = function.partition(".")
-    make: Callable[..., Figure] = getattr(import_module(f"spmdsim.figures.{module}"), name)
-    drawn = make(value) if shape is None else make(value, shape)
-    return drawn if drawn.written else replace(drawn, written=partial(_own_words, value, drawn))
+    draw: Callable[..., Figure] = getattr(import_module(f"spmdsim.figures.{module}"), name)
+    picture = draw(value) if shape is None else draw(value, shape)
+    return picture if picture.written else replace(picture, written=partial(_value_words, value, picture))
 
 
-def _own_words(value: object, drawn: Figure, width: int) -> list[Words]:
-    """Return the value's own text if that has several lines, else the figure's."""
+def _value_words(value: object, drawn: Figure, width: int) -> list[Words]:
+    """Return the value's own text if it has several lines, else the text of the figure."""
     text = str(value)
     return [text] if "\n" in text and text != repr(value) else drawn.words(width)
 
 
-def _together(values: Sequence[Any]) -> Figure:
-    """Several values: trade-offs as one plot, others below each other."""
+def _figure_of_several(values: Sequence[Any]) -> Figure:
+    """Draw several values: trade-offs as one plot, up to 16 other values below each other."""
     names = {f"{type(value).__module__}.{type(value).__qualname__}" for value in values}
     if names == {"spmdsim.auto_parallel.frontier.TradeOff"}:
         from spmdsim.figures.search_figures import frontier_figure
@@ -230,23 +236,23 @@ def _together(values: Sequence[Any]) -> Figure:
 
 
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
-    """Several figures below each other as one."""
+    """Combine several figures to one, below each other."""
     parts: list[Part] = []
-    for one in figures:
-        head = Canvas()
-        for line, words in enumerate((one.title, *one.notes)):
-            head.text(0, 12 + ROW * line, words, "faint" if line else "title")
-        parts += [head, *one.parts]
+    for item in figures:
+        heading = Canvas()
+        for line, words in enumerate((item.title, *item.notes)):
+            heading.text(0, 12 + ROW * line, words, "faint" if line else "title")
+        parts += [heading, *item.parts]
     return Figure(
         title,
         tuple(parts),
         notes,
-        lambda width: [title, *notes, *chain.from_iterable(one.words(width) for one in figures)],
+        lambda width: [title, *notes, *chain.from_iterable(item.words(width) for item in figures)],
     )
 
 
 def facts_figure(value: Any) -> Figure:
-    """What a value says of itself: its fields, its properties, and its own words."""
+    """Draw a table of the public fields of a value, with its text."""
     name = type(value).__name__
     rows = [(key, short(fact)) for key, fact in facts_of(value).items()]
     words = "" if str(value) == repr(value) else str(value)
@@ -256,7 +262,7 @@ def facts_figure(value: Any) -> Figure:
 
 
 def facts_of(value: Any) -> dict[str, Any]:
-    """The public facts of a value: fields of dataclasses and tuples, attributes of others."""
+    """Return the public facts of a value by name: fields of dataclasses and named tuples, else attributes."""
     if is_dataclass(value):
         names = [f.name for f in fields(value)]
     elif hasattr(value, "_fields"):
@@ -268,7 +274,7 @@ def facts_of(value: Any) -> dict[str, Any]:
 
 
 def short(value: object, most: int = 90) -> str:
-    """A value in one line.
+    """Return a value as one line of at most ``most`` characters.
 
     >>> short((1, 2)), short("x" * 100, 10)
     ('1, 2', 'xxxxxxx...')
@@ -276,8 +282,8 @@ def short(value: object, most: int = 90) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         text = f"{value.__module__}.{value.__qualname__}"
     elif isinstance(value, (tuple, list, frozenset)):
-        some = sorted(value, key=str) if isinstance(value, frozenset) else value
-        inner = f"{len(some)} entries" if len(some) > 8 else ", ".join(short(one, 40) for one in some)
+        items = sorted(value, key=str) if isinstance(value, frozenset) else value
+        inner = f"{len(items)} entries" if len(items) > 8 else ", ".join(short(item, 40) for item in items)
         text = f"{{{inner}}}" if isinstance(value, frozenset) else inner or "none"
     elif is_dataclass(value) and isinstance(getattr(value, "name", None), str):
         text = value.name  # type: ignore[union-attr]
@@ -292,16 +298,22 @@ def short(value: object, most: int = 90) -> str:
 
 
 def side_by_side(drawings: Sequence[tuple[str, Canvas]], most: float = 880, gap: float = 24) -> Canvas:
-    """Drawings with a line above each, next to each other as far as the width goes."""
-    whole, x, y, deepest = Canvas(), 0.0, 0.0, 0.0
-    for words, one in drawings:
-        wide = max(one.width, width_of(words))
-        if x and x + wide > most:
+    """Arrange drawings in rows of at most ``most`` pixels; return them as one drawing.
+
+    Args:
+        drawings: a line of words, and the drawing below it.
+        most: largest width of a row, in pixels.
+        gap: distance between drawings, in pixels.
+    """
+    canvas, x, y, deepest = Canvas(), 0.0, 0.0, 0.0
+    for words, drawing in drawings:
+        width = max(drawing.width, width_of(words))
+        if x and x + width > most:
             x, y, deepest = 0.0, y + deepest + gap, 0.0
         if words:
-            whole.text(x, y + 12, words, "faint")
+            canvas.text(x, y + 12, words, "faint")
         top = y + (ROW if words else 0)
-        whole.parts.append(f'<g transform="translate({x:.0f} {top:.0f})">{"".join(one.parts)}</g>')
-        whole.reach(x + wide, top + one.height)
-        x, deepest = x + wide + gap, max(deepest, top + one.height - y)
-    return whole
+        canvas.parts.append(f'<g transform="translate({x:.0f} {top:.0f})">{"".join(drawing.parts)}</g>')
+        canvas.reach(x + width, top + drawing.height)
+        x, deepest = x + width + gap, max(deepest, top + drawing.height - y)
+    return canvas

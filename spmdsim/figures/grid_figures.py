@@ -1,6 +1,7 @@
-"""Figures of meshes, layouts and tensors: the grid of ranks, and the tensor with the ranks that own each box.
+"""Draw figures of meshes, layouts and tensors: the grid of ranks, and the tensor with the owners of each block.
 
-Ranks of one fill and number own copies. Where a reduction is pending, cells are hatched and numbered as its addends.
+Cells of ranks with equal number and fill are copies. If a reduction is pending, cells are hatched and numbered as
+addends.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from spmdsim.figures.shard_picture import (
     MOST_PIECES,
     dims_text,
     drawn_dims,
-    holder,
-    holders_text,
     interval,
     is_uneven,
+    owner_of,
+    owners_text,
     tensor_pieces,
 )
 from spmdsim.layout.addends import ownership_words, partial_reduction
@@ -44,49 +45,52 @@ if TYPE_CHECKING:
 
 HIGH = 38
 MOST_NAMED = 8
-"""Columns of ranks whose cells have the word rank, not only its number."""
+"""Largest number of columns in which cells have the word "rank" before the number."""
 
 
 def mesh_figure(mesh: Mesh) -> Figure:
-    """The grid of a mesh's ranks."""
+    """Draw the grid of a mesh's ranks."""
     note = "numbers are ranks; the last axis is the one along which they count"
     title = f"mesh {mesh}: {many(mesh.size, 'rank')}"
-    drawing = _grid(Layout(mesh, ()), None, plain=True)
+    drawing = _draw_grid(Layout(mesh, ()), None, plain=True)
     return Figure(title, (drawing,), (note,), lambda width: [str(mesh), mesh_grid(mesh, width).rich()])
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
-    """Draw the grid of ranks with the shard of each, and with a shape the tensor with its shards."""
+    """Draw the grid of ranks with their shards, and with a ``shape`` also the tensor with its shards."""
     reduction = partial_reduction(layout)
     notes = [ownership_words(layout)]
     if reduction is not None:
         notes.append(f"hatched, {reduction.sentence}")
     if layout.shard_count > MOST_FILLS:
         notes.append(f"more than {MOST_FILLS} shards have no colours: numbers tell them apart")
-    if any(panel is not None and not _has_room(panel) for panel in rank_panels(layout.mesh)):
+    if any(panel is not None and not _fits_rank_word(panel) for panel in rank_panels(layout.mesh)):
         notes.append("in a cell of the grid: the rank, and below it the # of its shard")
     if "[" in layout.short():
         notes.append(
             f"{layout.short()}: S(d)[k] is axis number k of those that split dim d, [0] the outermost"
         )
-    title, drawings = f"layout {layout}", [_grid(layout, shape)]
+    title, drawings = f"layout {layout}", [_draw_grid(layout, shape)]
     if shape is not None:
         layout.check_shape(shape)
         title += f" of {'x'.join(map(str, shape)) or 'a scalar'}"
-        drawings.append(_pieces(layout, shape))
+        drawings.append(_draw_tensor(layout, shape))
     return Figure(
         title, tuple(drawings), tuple(notes), lambda width: [str(layout), *layout_words(layout, shape, width)]
     )
 
 
 def layout_words(layout: Layout, shape: Sequence[int] | None, width: int) -> list[Words]:
-    """Return the grid of ranks, and with a shape the tensor with its shards, in lines of ``width`` characters."""
+    """Return text of the grid of ranks, and with a ``shape`` also of the tensor with its shards.
+
+    ``width`` is the largest number of characters of a line.
+    """
     words: list[Words] = [rank_grid(layout, width).rich()]
     return words if shape is None else [*words, "", tensor_pieces(layout, shape, width).rich()]
 
 
 def tensor_figure(tensor: Tensor) -> Figure:
-    """Draw the layout of a tensor, with its size. Values are not looked at."""
+    """Draw the layout of a tensor, with its bytes; the values are not read."""
     layout, shape, itemsize = tensor.layout, tensor.meta.shape, tensor.dtype.itemsize
     figure = layout_figure(layout, shape)
     first = layout.mesh.rank_at(0)
@@ -101,33 +105,41 @@ def tensor_figure(tensor: Tensor) -> Figure:
 
 
 def _fill(layout: Layout, shard: int) -> int | None:
-    """The number of a shard's fill; None where there are more shards than fills."""
+    """Return the number of a shard's fill, or None if there are more shards than fills."""
     return shard if layout.shard_count <= MOST_FILLS else None
 
 
-def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
-    """The ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others."""
+def _draw_grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
+    """Draw the ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others.
+
+    Args:
+        layout: the layout.
+        shape: shape of the tensor, to show the bounds of shards; None to omit them.
+        plain: True to draw the ranks only.
+    """
     panels = [
-        panel and (panel.name, _panel(layout, shape, panel, plain)) for panel in rank_panels(layout.mesh)
+        panel and (panel.name, _draw_panel(layout, shape, panel, plain)) for panel in rank_panels(layout.mesh)
     ]
-    return side_by_side([panel or _gap() for panel in panels])
+    return side_by_side([panel or _draw_gap() for panel in panels])
 
 
-def _has_room(panel: RankPanel) -> bool:
-    """Return True if cells of a grid can have the word rank in them: with many columns it makes pictures wide."""
+def _fits_rank_word(panel: RankPanel) -> bool:
+    """Return True if the cells of a panel can have the word "rank"; many columns would be too wide."""
     return len(panel.heads) <= MOST_NAMED
 
 
-def _gap() -> tuple[str, Canvas]:
+def _draw_gap() -> tuple[str, Canvas]:
+    """Return an empty heading and a drawing of dots."""
     out = Canvas()
     out.text(0, 12, GAP)
     return "", out
 
 
-def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
+def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
+    """Draw one panel of ranks, each with the number of its shard and its addend."""
     mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
     reduction = None if plain else partial_reduction(layout)
-    rank_word = "rank " if _has_room(panel) else ""
+    rank_word = "rank " if _fits_rank_word(panel) else ""
     longest = [f"{rank_word}{max(mesh.ranks or [mesh.size - 1])}", f"#{layout.shard_count}"]
     longest += [] if reduction is None else [reduction.label(mesh.rank_at(mesh.size - 1))]
     wide = max(*map(width_of, longest), width_of(f"{column}=00") - 6) + 14
@@ -144,9 +156,11 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
             if rank is None:
                 out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
                 continue
-            told = f"rank {rank} at {' '.join(f'{a}={c}' for a, c in zip(mesh.axes, mesh.coords(rank)))}"
+            pointer_text = (
+                f"rank {rank} at {' '.join(f'{a}={c}' for a, c in zip(mesh.axes, mesh.coords(rank)))}"
+            )
             if plain:
-                out.cell(x, y, wide, high, [f"{rank_word}{rank}"], None, told)
+                out.cell(x, y, wide, high, [f"{rank_word}{rank}"], None, pointer_text)
                 continue
             shard = layout.shard_index(rank)
             box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
@@ -155,86 +169,103 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
                 lines.append(reduction.label(rank))
                 owned = f"{reduction.long_label(rank)} of {owned}"
             fill = _fill(layout, shard)
-            out.cell(x, y, wide, high, lines, fill, f"{told}: {owned}", hatched=reduction is not None)
+            out.cell(x, y, wide, high, lines, fill, f"{pointer_text}: {owned}", hatched=reduction is not None)
     return out
 
 
-def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
-    """The tensor with its shards, cut where they end; of more than two split dims a panel per block of the others."""
+def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
+    """Draw the tensor with its shards, cut at their bounds.
+
+    If more than two dims are split, draw one panel per block of the other dims. Add a block if the tensor has three
+    dims.
+    """
     row, column, others = drawn_dims(layout, shape)
     counts = [layout.cuts[dim] for dim in others]
     drawings: list[tuple[str, Canvas]] = []
     if len(shape) == 3 and max(layout.cuts) <= MOST_PIECES:
         uneven = any(is_uneven(layout, shape, dim) for dim in range(3))
         words = "dim 0 goes back, dim 1 down, dim 2 to the right" + ("; not scaled" if uneven else "")
-        drawings.append((words, _block(layout, shape)))
+        drawings.append((words, _draw_block(layout, shape)))
     for number in shown(math.prod(counts), MOST_PANELS):
         if number is None:
-            drawings.append(_gap())
+            drawings.append(_draw_gap())
             continue
-        chosen = dict(zip(others, digits(number, counts)))
-        ends = {dim: interval(layout, shape, dim, i) for dim, i in chosen.items()}
-        where = ", ".join(f"dim {dim}: {start}:{stop}" for dim, (start, stop) in ends.items())
-        drawings.append((where, _boxes(layout, shape, row, column, chosen)))
+        block_of = dict(zip(others, digits(number, counts)))
+        ends = {dim: interval(layout, shape, dim, i) for dim, i in block_of.items()}
+        position = ", ".join(f"dim {dim}: {start}:{stop}" for dim, (start, stop) in ends.items())
+        drawings.append((position, _draw_boxes(layout, shape, row, column, block_of)))
     return side_by_side(drawings)
 
 
-def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
-    """A tensor of three dims, seen from in front, above and the right, a little pulled apart where it is cut."""
-    out = Canvas()
-    deep, high, wide = layout.cuts
+def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
+    """Draw a tensor of three dims, seen from the front, above and the right, with gaps at the cuts."""
+    canvas = Canvas()
+    depth_cuts, height_cuts, width_cuts = layout.cuts
     cells = {
-        (a, b, c): holders_text(layout, {0: a, 1: b, 2: c})
-        for a, b, c in itertools.product(range(deep), range(high), range(wide))
+        (a, b, c): owners_text(layout, {0: a, 1: b, 2: c})
+        for a, b, c in itertools.product(range(depth_cuts), range(height_cuts), range(width_cuts))
     }
     width = max(width_of(text) for texts, _ in cells.values() for text in texts) + 12
-    height, back, up, gap = 40.0, 30.0, 20.0, 5.0
+    height, depth, rise, gap = 40.0, 30.0, 20.0, 5.0
     hatched = partial_reduction(layout) is not None
-    for a, b, c in sorted(cells, key=lambda at: (-at[0], -at[1], at[2])):  # what hides another comes later
+    for a, b, c in sorted(cells, key=lambda at: (-at[0], -at[1], at[2])):  # draw from back to front
         texts, shard = cells[a, b, c]
-        told = _owned(layout, shape, {0: a, 1: b, 2: c})
-        x, y = c * (width + gap) + a * (back + gap), 8 + b * (height + gap) + (deep - a) * (up + gap)
-        over = [(x, y), (x + back, y - up), (x + back + width, y - up), (x + width, y)]
-        beside = [over[3], over[2], (x + width + back, y + height - up), (x + width, y + height)]
-        out.face(over, shard, 0.06, told, hatched)
-        out.face(beside, shard, 0.14, told, hatched)
-        out.cell(x, y, width, height, texts if a == 0 else [], shard, told, hatched=hatched)
-        middles = [(x + (width + back) / 2, y - up / 2 + 4)] if b == 0 and a else []
-        middles += [(x + width + back / 2, y + (height - up) / 2 + 4)] if c == wide - 1 and a and b else []
+        pointer_text = _shard_words(layout, shape, {0: a, 1: b, 2: c})
+        x, y = c * (width + gap) + a * (depth + gap), 8 + b * (height + gap) + (depth_cuts - a) * (rise + gap)
+        upper_face = [(x, y), (x + depth, y - rise), (x + depth + width, y - rise), (x + width, y)]
+        right_face = [
+            upper_face[3],
+            upper_face[2],
+            (x + width + depth, y + height - rise),
+            (x + width, y + height),
+        ]
+        canvas.face(upper_face, shard, 0.06, pointer_text, hatched)
+        canvas.face(right_face, shard, 0.14, pointer_text, hatched)
+        canvas.cell(x, y, width, height, texts if a == 0 else [], shard, pointer_text, hatched=hatched)
+        middles = [(x + (width + depth) / 2, y - rise / 2 + 4)] if b == 0 and a else []
+        middles += (
+            [(x + width + depth / 2, y + (height - rise) / 2 + 4)] if c == width_cuts - 1 and a and b else []
+        )
         for middle in middles:
             fill, letters = fill_of(shard)
             if hatched:
-                out.plate(*middle, f"#{shard}", fill)
-            out.text(*middle, f"#{shard}", anchor="middle", colour=letters)
-    return out
+                canvas.plate(*middle, f"#{shard}", fill)
+            canvas.text(*middle, f"#{shard}", anchor="middle", colour=letters)
+    return canvas
 
 
-def _owned(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]) -> str:
-    """A shard in words: its number, its box, and the ranks that own it or its addends."""
-    (name, ranks), _ = holders_text(layout, blocks)
-    box = box_text(layout.bounds(shape, holder(layout, blocks)))
+def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]) -> str:
+    """Return words for a shard: its number, its bounds, and the ranks that own it or its addends."""
+    (name, ranks), _ = owners_text(layout, blocks)
+    box = box_text(layout.bounds(shape, owner_of(layout, blocks)))
     shard, _, reduced = name.partition(" = ")
     return f"shard {shard}, {box}: {reduced}{' on ' if reduced else ''}{ranks}"
 
 
-def _boxes(
+def _draw_boxes(
     layout: Layout, shape: Sequence[int], row: int | None, column: int | None, chosen: dict[int, int]
 ) -> Canvas:
+    """Draw the blocks of two dims, to scale if no block is empty; ``chosen`` has the blocks of other dims."""
     out = Canvas()
     rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
     columns = shown(1 if column is None else layout.cuts[column], MOST_PIECES)
     cells = {
-        (r, c): holders_text(layout, {**chosen, row: r, column: c})
+        (r, c): owners_text(layout, {**chosen, row: r, column: c})
         for r, c in itertools.product(rows, columns)
         if r is not None and c is not None
     }
     hatched = partial_reduction(layout) is not None
-    inner = max(width_of(text) for texts, _ in cells.values() for text in texts) + 16
-    lefts, scaled = _edges(layout, shape, column, columns, inner)
-    tops, also = _edges(layout, shape, row, rows, HIGH + 4)
+    least_width = max(width_of(text) for texts, _ in cells.values() for text in texts) + 16
+    lefts, columns_scaled = _block_edges(layout, shape, column, columns, least_width)
+    tops, rows_scaled = _block_edges(layout, shape, row, rows, HIGH + 4)
     left = width_of(str(max(shape, default=0))) + 10
     top = 34.0
-    out.text(left, 12, dims_text(layout, row, column) + ("" if scaled and also else "; not scaled"), "faint")
+    out.text(
+        left,
+        12,
+        dims_text(layout, row, column) + ("" if columns_scaled and rows_scaled else "; not scaled"),
+        "faint",
+    )
     for k, c in enumerate([*columns, None]):
         if column is not None and (k == len(columns) or c is not None):
             cut = shape[column] if k == len(columns) else interval(layout, shape, column, c or 0)[0]
@@ -246,28 +277,31 @@ def _boxes(
             out.text(left - 6, y + 4, str(cut), "faint", "end")
         if j == len(rows):
             break
-        high = tops[j + 1] - tops[j]
+        height = tops[j + 1] - tops[j]
         for k, c in enumerate(columns):
-            x, wide = left + lefts[k], lefts[k + 1] - lefts[k]
+            x, width = left + lefts[k], lefts[k + 1] - lefts[k]
             if r is None or c is None:
-                out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
+                out.text(x + width / 2, y + height / 2 + 4, GAP, "faint", "middle")
                 continue
             texts, shard = cells[r, c]
-            told = _owned(layout, shape, {**chosen, row: r, column: c})
-            out.cell(x, y, wide, high, texts, _fill(layout, shard), told, hatched=hatched)
+            pointer_text = _shard_words(layout, shape, {**chosen, row: r, column: c})
+            out.cell(x, y, width, height, texts, _fill(layout, shard), pointer_text, hatched=hatched)
     return out
 
 
-def _edges(
+def _block_edges(
     layout: Layout, shape: Sequence[int], dim: int | None, blocks: Sequence[int | None], least: float
 ) -> tuple[list[float], bool]:
-    """Return the pixel edges of a dim's blocks, and True if all are to scale; no block is shorter than ``least`` pixels."""
+    """Return the edges of a dim's blocks in pixels, and True if they are to scale.
+
+    Every block has at least ``least`` pixels; a block of None is a gap.
+    """
     sizes = []
     for block in blocks:
         start, stop = (0, 1) if dim is None or block is None else interval(layout, shape, dim, block)
         sizes.append(stop - start)
-    drawn = [size for size, block in zip(sizes, blocks) if block is not None]
-    to_scale = min(drawn) > 0
-    unit = least / min(drawn) if to_scale else 0.0
-    longs = [size * unit if to_scale and block is not None else least for size, block in zip(sizes, blocks)]
-    return [0.0, *itertools.accumulate(longs)], to_scale or max(drawn) == 0
+    block_sizes = [size for size, block in zip(sizes, blocks) if block is not None]
+    to_scale = min(block_sizes) > 0
+    unit = least / min(block_sizes) if to_scale else 0.0
+    lengths = [size * unit if to_scale and block is not None else least for size, block in zip(sizes, blocks)]
+    return [0.0, *itertools.accumulate(lengths)], to_scale or max(block_sizes) == 0

@@ -1,8 +1,9 @@
-"""Pictures of a layout as text: the grid of ranks, coloured by shard.
+"""Draw the grid of ranks of a layout as text, coloured by shard.
 
-A :class:`Picture` is lines of cells, each of which may belong to a shard. ``plain()`` is text for files and
-pipes; ``rich()`` is the same text with one colour per shard, for terminals. What is too large is abbreviated.
-Where a reduction is pending each cell says so: ``0:0+1`` is rank 0 with addend 1 of shard 0, and no copy of it.
+A :class:`Picture` has lines of cells; a cell can belong to a shard. ``plain()`` returns text for files and
+pipes; ``rich()`` returns the same text with one colour per shard, for terminals. Large grids are abbreviated.
+If a reduction is pending, each cell has its addend: ``0:0+1`` is rank 0 with addend 1 of shard 0, which is not a
+copy.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ GAP = ".."
 
 
 class GridCell(NamedTuple):
-    """A piece of a line; ``shard`` decides its colour."""
+    """A piece of a line of text; ``shard`` selects its colour."""
 
     text: str
     shard: int | None = None
@@ -35,17 +36,17 @@ class GridCell(NamedTuple):
 
 @dataclass(frozen=True)
 class Picture:
-    """Lines of cells."""
+    """A picture as lines of cells; ``shards`` is the number of shards that colours distinguish."""
 
     lines: tuple[tuple[GridCell, ...], ...]
     shards: int
 
     def plain(self) -> str:
-        """The picture as text."""
+        """Return the picture as text."""
         return "\n".join("".join(cell.text for cell in line).rstrip() for line in self.lines)
 
     def rich(self) -> Text:
-        """The picture with colours."""
+        """Return the picture as text with colours."""
         from rich.text import Text
 
         out = Text(no_wrap=True)
@@ -58,7 +59,7 @@ class Picture:
 
 
 def colour(shard: int, shards: int) -> str:
-    """Return a rich style whose background tells the shard from the others; none where there are too many for that."""
+    """Return the rich style of a shard; empty if ``shards`` is more than the number of fills."""
     if shards > MOST_FILLS:
         return ""
     fill, letters = fill_of(shard)
@@ -67,7 +68,7 @@ def colour(shard: int, shards: int) -> str:
 
 
 def shown(count: int, most: int) -> list[int | None]:
-    """Which of ``count`` indices are drawn: all, or the first ones, a gap (None), and the last.
+    """Return the drawn ones of ``count`` indices: all, or the first ones, a gap (None), and the last.
 
     >>> shown(3, 8), shown(100, 4)
     ([0, 1, 2], [0, 1, None, 99])
@@ -78,7 +79,7 @@ def shown(count: int, most: int) -> list[int | None]:
 
 
 def box_text(bounds: Sequence[tuple[int, int]]) -> str:
-    """Bounds as numpy writes slices.
+    """Return bounds as numpy writes slices.
 
     >>> box_text(((0, 16), (196, 392)))
     '[0:16, 196:392]'
@@ -87,10 +88,13 @@ def box_text(bounds: Sequence[tuple[int, int]]) -> str:
 
 
 def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
-    """Draw the device grid with ``rank:shard`` in each cell, ``rank:shard+addend`` where a sum is pending.
+    """Draw the device grid with ``rank:shard`` in each cell, and ``rank:shard+addend`` if a sum is pending.
 
-    Axes of size 1 are left out. One axis is a row, two are a table, more are one table per index of the
-    leading axes. At most ``width`` columns of text are used. ``plain``: ranks alone, as a mesh has them.
+    Args:
+        layout: the layout. Axes of size 1 are left out. One axis gives a row, two give a table, more give one table
+            per index of the leading axes.
+        width: largest number of columns of text.
+        plain: True to draw the ranks only.
 
     >>> from spmdsim.core import Mesh
     >>> print(rank_grid(Mesh((2, 2), ("dp", "mp"))("mp", None)).plain())
@@ -121,14 +125,14 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
         table = [[GridCell(text) for text in ("rank" if plain else head, *panel.heads)]]
         for label, ranks in panel.rows:
             table.append([GridCell(label), *(_rank_cell(layout, rank, plain, reduction) for rank in ranks)])
-        lines += _aligned(table)
+        lines += _align_columns(table)
     if reduction is not None:
         lines += [(GridCell(line),) for line in wrap(reduction.sentence, width)]
     return Picture(tuple(lines), layout.shard_count)
 
 
 def _sign(reduction: PartialReduction) -> str:
-    """Return the text between a shard's number and its contribution's: ``+`` for sums, else a space and the reduction's word."""
+    """Return the text before the number of a contribution: ``+`` for sums, else a blank and its sign."""
     return reduction.sign if reduction.op == "sum" else f" {reduction.sign}"
 
 
@@ -143,7 +147,7 @@ def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: Partial
 
 
 def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
-    """The grid of a mesh's ranks.
+    """Draw the grid of a mesh's ranks.
 
     >>> from spmdsim.core import Mesh
     >>> print(mesh_grid(Mesh((2, 2), ("dp", "mp"))).plain())
@@ -155,7 +159,13 @@ def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
 
 
 class RankPanel(NamedTuple):
-    """The ranks at one index of a mesh's leading axes, with what stands above the columns and beside the rows."""
+    """The table of ranks at one index of a mesh's leading axes.
+
+    Attributes:
+        name: the index, such as "pp=0".
+        heads: words above the columns.
+        rows: for each row, the word beside it and its ranks; None for a gap.
+    """
 
     name: str
     heads: list[str]
@@ -163,13 +173,13 @@ class RankPanel(NamedTuple):
 
 
 def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
-    """The axes longer than 1: the leading ones, that of the rows and that of the columns."""
+    """Return the axes longer than 1: the leading ones, the axis of the rows, the axis of the columns."""
     axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
     return axes[:-2], (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
 
 
 def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
-    """A panel per index of the leading axes; a panel, or a rank, that is left out is None."""
+    """Yield one panel per index of the leading axes; None for a gap."""
     leading, row, column = grid_axes(mesh)
     sizes = [mesh.axis_size(axis) for axis in leading]
     rows = shown(mesh.axis_size(row) if row else 1, MOST_ROWS)
@@ -188,16 +198,17 @@ def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | No
 
         yield RankPanel(
             " ".join(f"{axis}={place}" for axis, place in index.items()),
-            [_place(column, c) for c in columns],
-            [(_place(row, r), [rank(r, c) for c in columns]) for r in rows],
+            [_index_words(column, c) for c in columns],
+            [(_index_words(row, r), [rank(r, c) for c in columns]) for r in rows],
         )
 
 
-def _place(axis: str | None, index: int | None) -> str:
+def _index_words(axis: str | None, index: int | None) -> str:
     return GAP if index is None else f"{axis}={index}" if axis else ""
 
 
-def _aligned(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
+def _align_columns(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
+    """Yield the rows of a table as lines with columns of equal width."""
     widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
     for row in table:
         line: list[GridCell] = []
@@ -207,5 +218,5 @@ def _aligned(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
 
 
 def digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """A number as digits, the first one major; ``sizes`` are their bases."""
+    """Return the digits of a number, major first; ``sizes`` are the bases of the digits."""
     return tuple(map(int, np.unravel_index(index, tuple(sizes))))

@@ -1,4 +1,4 @@
-"""Redistributions: who sends which box to whom, as text and as a drawing; a step, and a plan with its bound and alternatives."""
+"""Draw redistributions: the boxes that ranks send, one step, and a plan with its bound and alternatives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
 
 
 def moving_words(plan: Plan) -> str:
-    """Return a remark about boxes that are addends, or nothing."""
+    """Return a remark that the moving boxes are addends; empty if they are not."""
     reduction = partial_reduction(plan.src)
     return (
         "" if reduction is None else f"; what moves are {reduction.noun}s: the {reduction.op} stays pending"
@@ -38,7 +38,7 @@ def moving_words(plan: Plan) -> str:
 
 
 class SentBox(NamedTuple):
-    """A box that goes from one rank to another."""
+    """A box that one rank sends to another."""
 
     sender: int
     receiver: int
@@ -48,7 +48,7 @@ class SentBox(NamedTuple):
 def transfers(
     src: Layout, dst: Layout, shape: Sequence[int], ranks: Sequence[int] | None = None
 ) -> list[SentBox]:
-    """All boxes of the direct exchange, or those of some receivers."""
+    """Return all boxes of a direct exchange, or only those of some ``ranks`` that receive."""
     receivers = sorted(dst.mesh.rank_list) if ranks is None else ranks
     return [
         SentBox(transfer.peer, rank, transfer.box)
@@ -58,28 +58,32 @@ def transfers(
 
 
 def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture | None:
-    """The picture of a direct exchange of one or two dims that reduces nothing, or None where there is too much to draw."""
+    """Draw a direct exchange without reduction of one or two dims as text; None if it is too large."""
     grid = cut_cells(src, dst, shape)
     if grid is None:
         return None
     cells, cuts, number = grid
-    return Picture(tuple(_lines(cells, cuts, number, len(shape))), len(number))
+    return Picture(tuple(_grid_lines(cells, cuts, number, len(shape))), len(number))
 
 
-#: Texts with their senders per cell, where the cuts are, and a number for each sender.
+#: For each cell its (text, sender) pairs; the cuts of each dim; a number for each sender.
 Cut = tuple[list[list[list[tuple[str, int]]]], list[list[int]], dict[int, int]]
 
 
 def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
-    """The tensor cut at all borders of both layouts, with what happens to each cell; None where that is too much."""
+    """Cut a tensor at the bounds of both layouts, and describe the transfers of each cell.
+
+    Returns None if the tensor has no elements or more than two dims, or if the drawing would be too large: more than
+    64 ranks, 16 cells along a dim, or 8 texts in a cell.
+    """
     if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
         return None
     sent = [(a, b, box if len(shape) == 2 else ((0, 1), *box)) for a, b, box in transfers(src, dst, shape)]
     cuts = [sorted({edge for _, _, box in sent for edge in box[dim]}) for dim in range(2)]
-    if max(len(some) - 1 for some in cuts) > MOST_CELLS:
+    if max(len(edges) - 1 for edges in cuts) > MOST_CELLS:
         return None
     cells = [
-        [_texts(sent, (rows, columns)) for columns in zip(cuts[1], cuts[1][1:])]
+        [_cell_texts(sent, (rows, columns)) for columns in zip(cuts[1], cuts[1][1:])]
         for rows in zip(cuts[0], cuts[0][1:])
     ]
     if max(len(cell) for row in cells for cell in row) > MOST_LINES:
@@ -88,7 +92,7 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
 
 
 def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:
-    """The transfers as lines, of one receiving rank or of all."""
+    """Return the transfers as lines of text, of the receiver ``rank`` or of all ranks; at most 64."""
     boxes = transfers(src, dst, shape, None if rank is None else (rank,))
     lines = [
         f"{sender} keeps {box_text(box)}" if sender == receiver else f"{sender} > {receiver} {box_text(box)}"
@@ -99,8 +103,10 @@ def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | N
     return lines
 
 
-def _texts(sent: Sequence[tuple[int, int, Bounds]], cell: Sequence[tuple[int, int]]) -> list[tuple[str, int]]:
-    """What happens to one cell: texts with the sending rank."""
+def _cell_texts(
+    sent: Sequence[tuple[int, int, Bounds]], cell: Sequence[tuple[int, int]]
+) -> list[tuple[str, int]]:
+    """Return (text, sender) for each transfer of a cell; the text is "3>0", or "3" if rank 3 keeps it."""
     return [
         (str(sender) if sender == receiver else f"{sender}>{receiver}", sender)
         for sender, receiver, box in sent
@@ -108,10 +114,10 @@ def _texts(sent: Sequence[tuple[int, int, Bounds]], cell: Sequence[tuple[int, in
     ]
 
 
-def _lines(
+def _grid_lines(
     cells: list[list[list[tuple[str, int]]]], cuts: list[list[int]], number: dict[int, int], ndim: int
 ) -> Iterator[tuple[GridCell, ...]]:
-    """The grid with its borders, the row borders' indices on the left and the column borders' above."""
+    """Yield the lines of the grid, with the cuts of the rows at the left and those of the columns above."""
     heads = [str(edge) for edge in cuts[1]]
     texts = [len(text) for row in cells for cell in row for text, _ in cell]
     width = max([*texts, *map(len, heads)]) + 2
@@ -122,42 +128,42 @@ def _lines(
         label = str(cuts[0][k]) if ndim == 2 else ""
         yield (GridCell(label.rjust(margin - 1) + " " + rule),)
         for line in range(max(len(cell) for cell in row)):
-            parts = [GridCell(" " * margin + "|")]
+            line_cells = [GridCell(" " * margin + "|")]
             for cell in row:
                 text, sender = cell[line] if line < len(cell) else ("", -1)
-                parts += [GridCell(f" {text}".ljust(width), number.get(sender)), GridCell("|")]
-            yield tuple(parts)
-    last = str(cuts[0][-1]) if ndim == 2 else ""
-    yield (GridCell(last.rjust(margin - 1) + " " + rule),)
+                line_cells += [GridCell(f" {text}".ljust(width), number.get(sender)), GridCell("|")]
+            yield tuple(line_cells)
+    last_edge = str(cuts[0][-1]) if ndim == 2 else ""
+    yield (GridCell(last_edge.rjust(margin - 1) + " " + rule),)
 
 
 MOST_PEERS = 32
-"""Ranks along an edge of a table of senders and receivers."""
+"""Largest number of ranks in a table of senders and receivers."""
 
 
 def step_figure(step: Step, itemsize: int = 4) -> Figure:
-    """One collective: bytes from each sender to each receiver."""
+    """Draw one collective: the bytes from each sender to each receiver; elements have ``itemsize`` bytes."""
     over = f" over {','.join(step.axes)}" if step.axes else ""
     shape = "x".join(map(str, step.shape)) or "a scalar"
     title = f"{step.collective}{over}: {step.src.short()} -> {step.dst.short()} of {shape}"
     note = f"bytes, with {itemsize} for an element; rows send, columns receive"
-    return Figure(title, (_matrix(step, itemsize),), (note,))
+    return Figure(title, (_draw_matrix(step, itemsize),), (note,))
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """A plan: its way, its steps, who sends what to whom, what was considered, and the bound of each."""
+    """Draw a plan: its layouts, steps, transfers, candidates and bounds."""
     shape = "x".join(map(str, plan.shape)) or "scalar"
-    parts: list[Part] = [_way(plan)]
+    parts: list[Part] = [_draw_layouts(plan)]
     if plan.steps:
         parts.append(steps_table(plan))
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
-        boxes = _transfers(plan)
+        boxes = _draw_transfers(plan)
         parts += [boxes] if boxes is not None else []
     ranks = max(plan.src.mesh.size, plan.dst.mesh.size)
     if ranks <= MOST_PEERS:
         moving = [step for step in plan.steps if any(pairs(step, rank) for rank in step.dst.mesh.rank_list)]
         tables = [
-            (f"{number}. {s.collective}: bytes from row to column", _matrix(s, plan.itemsize))
+            (f"{number}. {s.collective}: bytes from row to column", _draw_matrix(s, plan.itemsize))
             for number, s in enumerate(moving, 1)
         ]
         parts += [side_by_side(tables)] if tables else []
@@ -172,12 +178,12 @@ def plan_figure(plan: Plan) -> Figure:
         f"plan for {plan.dtype}[{shape}]: {plan.src} -> {plan.dst}",
         tuple(parts),
         notes,
-        lambda _: _words(plan),
+        lambda _: _plan_words(plan),
     )
 
 
-def _words(plan: Plan) -> list[Words]:
-    """Return the plan's table, and the text picture of its boxes if that is small."""
+def _plan_words(plan: Plan) -> list[Words]:
+    """Return the text of a plan: its table, and its boxes if their picture is small enough."""
     parts: list[Words] = [*plan_parts(plan)]
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         picture = transfers_picture(plan.src, plan.dst, plan.shape)
@@ -187,31 +193,31 @@ def _words(plan: Plan) -> list[Words]:
     return parts
 
 
-def _way(plan: Plan) -> Canvas:
-    """The layouts that the tensor goes through, with the collective on each arrow."""
-    out, x = Canvas(), 0.0
+def _draw_layouts(plan: Plan) -> Canvas:
+    """Draw the layouts of a plan in order, with the collective on each arrow."""
+    canvas, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
-    high = 54 if any(map(partial_reduction, states)) else 40
+    height = 54 if any(map(partial_reduction, states)) else 40
     for number, layout in enumerate(states):
         words, reduction = [layout.short() or "scalar", str(layout.mesh)], partial_reduction(layout)
         words += [] if reduction is None else [f"{reduction.result_words} {reduction.noun}s"]
-        wide = max(map(width_of, words)) + 20
-        out.cell(x, 0, wide, high, words, number, str(layout), hatched=reduction is not None)
-        x += wide
+        width = max(map(width_of, words)) + 20
+        canvas.cell(x, 0, width, height, words, number, str(layout), hatched=reduction is not None)
+        x += width
         if number < len(states) - 1:
             step = plan.steps[number] if number < len(plan.steps) else None
             name = "nothing to do" if step is None else step.collective
             size = "" if step is None else bytes_text(plan.prices[number][0] * plan.itemsize)
-            room = max(width_of(name), width_of(size)) + 26
-            out.arrow(x + 4, 20, x + room - 4, 20)
-            out.text(x + room / 2, 14, name, anchor="middle")
-            out.text(x + room / 2, 36, size, "faint", "middle")
-            x += room
-    return out
+            arrow_length = max(width_of(name), width_of(size)) + 26
+            canvas.arrow(x + 4, 20, x + arrow_length - 4, 20)
+            canvas.text(x + arrow_length / 2, 14, name, anchor="middle")
+            canvas.text(x + arrow_length / 2, 36, size, "faint", "middle")
+            x += arrow_length
+    return canvas
 
 
-def _transfers(plan: Plan) -> Canvas | None:
-    """The tensor cut at all borders, each cell in its sender's colour with who gets it from whom."""
+def _draw_transfers(plan: Plan) -> Canvas | None:
+    """Draw the tensor cut at all bounds, each cell in its sender's colour; None if that is too large."""
     try:
         grid = cut_cells(plan.src, plan.dst, plan.shape)
     except SpmdError:
@@ -219,54 +225,59 @@ def _transfers(plan: Plan) -> Canvas | None:
     if grid is None:
         return None
     cells, cuts, number = grid
-    wide = max(width_of(text) for row in cells for cell in row for text, _ in cell) + 18
+    width = max(width_of(text) for row in cells for cell in row for text, _ in cell) + 18
     margin = max(width_of(str(edge)) for edge in cuts[0]) + 8
-    out = Canvas()
+    canvas = Canvas()
     legend = "who sends which box: 3→0 goes from rank 3 to rank 0; a number alone stays; colours are senders"
-    out.text(0, 12, legend + moving_words(plan), "faint")
+    canvas.text(0, 12, legend + moving_words(plan), "faint")
     top = 36.0
-    flat = len(plan.shape) == 1
+    has_one_dim = len(plan.shape) == 1
     for k, edge in enumerate(cuts[1]):
-        out.text(margin + k * wide, top - 6, str(edge), "faint", "middle" if k else "start")
+        canvas.text(margin + k * width, top - 6, str(edge), "faint", "middle" if k else "start")
     for row, cuts_row in zip(cells, cuts[0]):
-        high = max(len(cell) for cell in row) * 18 + 8
-        if not flat:
-            out.text(margin - 6, top + 4, str(cuts_row), "faint", "end")
+        height = max(len(cell) for cell in row) * 18 + 8
+        if not has_one_dim:
+            canvas.text(margin - 6, top + 4, str(cuts_row), "faint", "end")
         for k, cell in enumerate(row):
-            x = margin + k * wide
+            x = margin + k * width
             for j, (text, sender) in enumerate(cell):
-                part = high / len(cell)
-                out.cell(x, top + j * part, wide, part, [text.replace(">", "→")], number[sender])
-        top += high
-    if not flat:
-        out.text(margin - 6, top + 4, str(cuts[0][-1]), "faint", "end")
-    return out
+                line_height = height / len(cell)
+                canvas.cell(
+                    x, top + j * line_height, width, line_height, [text.replace(">", "→")], number[sender]
+                )
+        top += height
+    if not has_one_dim:
+        canvas.text(margin - 6, top + 4, str(cuts[0][-1]), "faint", "end")
+    return canvas
 
 
-def _matrix(step: Step, itemsize: int) -> Canvas:
-    """Bytes from rank to rank, rows send and columns receive; of many ranks a sample of receivers in words."""
+def _draw_matrix(step: Step, itemsize: int) -> Canvas:
+    """Draw the bytes from rank to rank: rows send, columns receive.
+
+    If there are more than 32 ranks, describe the first eight receivers in words.
+    """
     out = Canvas()
     ranks = sorted({*step.src.mesh.rank_list[:MOST_PEERS], *step.dst.mesh.rank_list[:MOST_PEERS]})
-    every = max(step.src.mesh.size, step.dst.mesh.size)
-    if every > MOST_PEERS:
+    rank_count = max(step.src.mesh.size, step.dst.mesh.size)
+    if rank_count > MOST_PEERS:
         for line, rank in enumerate(step.dst.mesh.rank_list[:8]):
             incoming = pairs(step, rank)
             total = bytes_text(sum(count for _, count in incoming) * itemsize)
             peers = ranks_text([peer for peer, _ in incoming]) if incoming else "nobody"
             out.text(0, 12 + 16 * line, f"rank {rank} receives {total} from {peers}"[:120])
-        out.text(0, 12 + 16 * 8, f"and {many(every - 8, 'more rank')}", "faint")
+        out.text(0, 12 + 16 * 8, f"and {many(rank_count - 8, 'more rank')}", "faint")
         return out
     receivers = step.dst.mesh.rank_list
     counts = {(peer, rank): count * itemsize for rank in receivers for peer, count in pairs(step, rank)}
     most = max(counts.values(), default=1)
-    wide = max(width_of(f"{most:,}") + 8, 26)
+    width = max(width_of(f"{most:,}") + 8, 26)
     for k, rank in enumerate(ranks):
-        out.text(34 + k * wide + wide / 2, 12, str(rank), "faint", "middle")
+        out.text(34 + k * width + width / 2, 12, str(rank), "faint", "middle")
         out.text(28, 18 + k * 20 + 14, str(rank), "faint", "end")
     for j, sender in enumerate(ranks):
         for k, receiver in enumerate(ranks):
             count = counts.get((sender, receiver), 0)
             words = [f"{count:,}"] if count else ["·"] if sender == receiver else [""]
-            told = f"rank {sender} sends {many(count, 'byte')} to rank {receiver}"
-            out.cell(34 + k * wide, 18 + j * 20, wide, 20, words, j if count else None, told)
+            pointer_text = f"rank {sender} sends {many(count, 'byte')} to rank {receiver}"
+            out.cell(34 + k * width, 18 + j * 20, width, 20, words, j if count else None, pointer_text)
     return out

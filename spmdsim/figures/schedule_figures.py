@@ -1,8 +1,8 @@
-"""Pictures of collective algorithms: who holds what after each round, and messages as arrows, for terminals and as figures.
+"""Draw collective algorithms: the chunks of each rank after each round, and messages as arrows; as text and as figures.
 
-As text, what is new in a step stands in brackets, and is coloured on terminals. In figures ranks are lines, time goes to the
-right, a slanted arrow is a message and says its chunks. At every rank and round stand the rank's chunks: the fuller a box,
-the more ranks have contributed; a frame marks what is new.
+In text, chunks that are new in a round are in brackets, and coloured on terminals. In figures ranks are lines and
+time goes to the right. A slanted arrow is a message with its chunks. A box at a rank and round is a chunk: the fuller
+the box, the more ranks have contributed; a thick frame marks a new chunk.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
     from spmdsim.collectives.facts import Counts, Facts
 
 MOST_CHUNKS_APART = 24
-"""More chunks than this are shown as a count per source."""
+"""Largest number of chunks with a column each; more chunks are counted per source."""
 
 MOST_COLUMNS = 20
-"""Ranks side by side in a terminal."""
+"""Largest number of ranks side by side in text."""
 
 
 def state_lines(story: History, index: int) -> list[str]:
-    """One state with its heading: ``start``, or the round after which it is."""
+    """Return the lines of one state below its heading: ``start``, or the last round before it."""
     return ["start" if index == 0 else f"after round {index - 1}", *state_table(story, index)]
 
 
 def message_lines(story: History) -> list[str]:
-    """The messages as arrows, and what stands on the arrows."""
+    """Return the lines of all messages as arrows, below a legend."""
     reduces = story.schedule.collective.reduces
     words = f"arrows: chunk numbers, 4..7 is 4, 5, 6, 7{'; + is reduced on arrival' if reduces else ''}"
     return [words, *grid(story)]
 
 
 def state_legend(schedule: Schedule) -> str:
-    """Return the meaning of the words in cells."""
+    """Return a legend of the cells of a state."""
     if schedule.collective.reduces:
         return "cells: the ranks whose input is in the chunk, 0..2 is 0+1+2; [new]; ∑ is the sum of all ranks"
     return "cells: the rank the chunk comes from; [new]"
 
 
 def state_table(story: History, index: int) -> list[str]:
-    """One state as lines of text, number 0 the one before the first step: a row per rank, a column per chunk.
+    """Return one state as lines of text: a row per rank, a column per chunk; state 0 is the initial one.
 
-    A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` nothing. For
-    collectives that reduce nothing it names the rank the chunk comes from. ``[...]`` is new.
+    A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` is empty. In
+    collectives without reduction it names the rank from which the chunk comes. ``[...]`` is new.
     """
     state = story.states[index]
-    heads, rows = _columns(story, state)
+    heads, rows = _state_columns(story, state)
     if not heads:
         return []
     widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
@@ -72,11 +72,12 @@ def state_table(story: History, index: int) -> list[str]:
     return lines
 
 
-def _columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
+def _state_columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
+    """Return the heads of the columns, and the cells of each rank's row."""
     cells, count = story.cells, story.schedule.chunk_count
     ranks = range(story.schedule.size)
     if len(cells) > MOST_CHUNKS_APART:
-        return _by_origin(story, state)
+        return _columns_by_origin(story, state)
     heads = [f"chunk {c}" if c < count else f"scratch {c // count}" for c in cells]
     if len(cells) > 4:
         heads = [str(c) if c < count else f"s{c // count}" for c in cells]
@@ -92,28 +93,28 @@ def _cell(story: History, state: RankState, rank: int, cell: int) -> str:
 
 
 def value_words(story: History, value: int) -> str:
-    """Return a value in few letters: ``∑`` for the sum of all ranks, ``0..2+5`` for that of ranks 0, 1, 2 and 5."""
+    """Return a value as text: ``∑`` is the sum of all ranks, ``0..2+5`` that of ranks 0, 1, 2 and 5."""
     ranks = story.contributors(value)
     if story.schedule.collective.reduces and len(ranks) == story.schedule.size > 1:
         return "∑"
     return "+".join(name_runs(ranks))
 
 
-def _by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
-    """Too many chunks for a column each: a column per rank they come from, with the number held."""
+def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
+    """Like ``_state_columns``, with one column per source rank and the number of its chunks in the cells."""
     size, count = story.schedule.size, story.schedule.chunk_count
 
-    def held(rank: int, origin: int) -> str:
-        mine = [c for c in state.holds[rank] if c % count * size // count == origin]
-        text = _which(mine, count, size)
-        return f"[{text}]" if any(c in state.new[rank] for c in mine) else text
+    def cell_text(rank: int, origin: int) -> str:
+        chunks = [c for c in state.holds[rank] if c % count * size // count == origin]
+        text = _chunks_text(chunks, count, size)
+        return f"[{text}]" if any(c in state.new[rank] for c in chunks) else text
 
-    rows = [[held(rank, origin) for origin in range(size)] for rank in range(size)]
+    rows = [[cell_text(rank, origin) for origin in range(size)] for rank in range(size)]
     word = "from" if story.schedule.collective.before in ("row", "owner") else "part"
     return [f"{word} {origin}" for origin in range(size)], rows
 
 
-def _which(chunks: list[int], count: int, size: int) -> str:
+def _chunks_text(chunks: list[int], count: int, size: int) -> str:
     if not chunks:
         return "·"
     if count == size * size:
@@ -122,7 +123,7 @@ def _which(chunks: list[int], count: int, size: int) -> str:
 
 
 def grid(story: History) -> list[str]:
-    """Messages as arrows, ranks from left to right, rounds from top to bottom; a line says so if there are too many."""
+    """Return messages as lines of arrows: ranks from left to right, rounds downwards; at most 20 ranks."""
     size = story.schedule.size
     if size > MOST_COLUMNS:
         return [f"({size} ranks are too many for a picture in a terminal; --svg draws it)"]
@@ -131,15 +132,15 @@ def grid(story: History) -> list[str]:
     lines = [" " * margin + "".join(str(r).ljust(width) for r in range(size)).rstrip()]
     for step, messages in enumerate(story.steps):
         title = f"round {step}".ljust(margin)
-        for lane in _lanes(messages) or [[]]:
+        for lane in _assign_lanes(messages) or [[]]:
             remark = "" if messages else "  local only"
-            lines.append((title + _lane(story, lane, size, width)).rstrip() + remark)
+            lines.append((title + _lane_text(story, lane, size, width)).rstrip() + remark)
             title = " " * margin
     return lines
 
 
 def label(story: History, message: RoundMessage) -> str:
-    """What stands on a message's arrow: its chunks, or how many they are."""
+    """Return the text on the arrow of a message: its chunks, or their number."""
     if story.schedule.chunk_count == 1 or not message.chunks:
         return "+" if message.reduces else ""
     words = name_chunks(message.chunks).partition(" ")[2].replace(" ", "")
@@ -148,8 +149,8 @@ def label(story: History, message: RoundMessage) -> str:
     return ("+" if message.reduces else "") + words
 
 
-def _lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
-    """Share the messages out over lines so that no two arrows of a line overlap."""
+def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
+    """Distribute the messages of a round over lines in which no two arrows overlap."""
     lanes: list[list[RoundMessage]] = []
     by_length = sorted(messages, key=lambda m: (abs(m.source - m.target), min(m.source, m.target)))
     for message in by_length:
@@ -163,7 +164,8 @@ def _lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
     return lanes
 
 
-def _lane(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
+def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
+    """Return one line of arrows; ``width`` is the number of characters per rank."""
     line = list(("│" + " " * (width - 1)) * size)[: (size - 1) * width + 1]
     for message in lane:
         low, high = sorted((message.source, message.target))
@@ -182,7 +184,7 @@ def _lane(story: History, lane: Sequence[RoundMessage], size: int, width: int) -
 
 
 def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> list[str]:
-    """Return the rounds, bytes and reduction of a correct schedule against their lower bounds.
+    """Return the rounds, bytes and reduction of a correct schedule, with their lower bounds, as lines.
 
     Args:
         facts: the facts of the schedule.
@@ -217,7 +219,7 @@ def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> 
 
 
 def highlighted(lines: Sequence[str]) -> Text:
-    """The lines with everything in brackets in colour."""
+    """Return lines as text with colours for brackets, arrows and sums."""
     from rich.text import Text
 
     text = Text("\n".join(lines), no_wrap=True)
@@ -235,16 +237,16 @@ MOST_RANKS, MOST_CHUNKS, MOST_ARROWS, MOST_CELLS = 64, 16, 2_000, 4_000
 
 
 def schedule_figure(schedule: Schedule) -> Figure:
-    """Return the figure of a schedule: its messages, or, if these are too many, its counts."""
-    written = partial(_words, schedule)
+    """Draw the messages of a schedule, or its counts if it has more than 64 ranks."""
+    written = partial(_schedule_words, schedule)
     if schedule.size <= MOST_RANKS:
         return replace(history_figure(unroll(schedule)), written=written)
     why = f"{schedule.size:,} ranks are too many for arrows: these are its counts"
     return replace(counts_figure(facts_of(schedule), why), written=written)
 
 
-def _words(schedule: Schedule, width: int) -> list[Words]:
-    """Return the states and messages of a schedule of few ranks, and its counts, as text."""
+def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
+    """Return the text of a schedule: its states, messages and counts; only its counts for more than 20 ranks."""
     if schedule.size > MOST_COLUMNS:
         return [schedule.name, *fact_lines(facts_of(schedule))]
     story = unroll(schedule)
@@ -255,15 +257,15 @@ def _words(schedule: Schedule, width: int) -> list[Words]:
 
 
 def history_figure(story: History) -> Figure:
-    """A schedule unrolled, right or wrong."""
+    """Draw a schedule round by round; it can be wrong."""
     arrows = sum(map(len, story.steps))
     if arrows > MOST_ARROWS:
         why = f"{arrows:,} messages are too many for arrows: these are its counts"
         return counts_figure(facts_of(story.schedule), why)
     notes = [story.schedule.algorithm.about] if story.schedule.algorithm.about else []
-    parts: list[Part] = [space_time(story), _legend(story)]
+    parts: list[Part] = [space_time(story), _draw_legend(story)]
     if 0 < len(story.cells) * story.schedule.size * len(story.states) <= MOST_CELLS:
-        parts.append(_tables(story))
+        parts.append(_draw_tables(story))
     if story.findings:
         notes += [f"wrong: {finding}" for finding in story.findings[:5]]
     else:
@@ -272,14 +274,14 @@ def history_figure(story: History) -> Figure:
 
 
 def algorithm_figure(algorithm: Algorithm) -> Figure:
-    """What an algorithm says of itself, and, where four ranks can run it, its picture on them."""
+    """Draw the declared facts of an algorithm, and if it fits four ranks its schedule on them."""
     from spmdsim.collectives import make_schedule
 
-    told = plain_facts(algorithm)
+    declared = plain_facts(algorithm)
     if algorithm.formula:
         formula = plain_facts(algorithm.formula).items()
-        told["formula"] = ", ".join(f"{key} {value}" for key, value in formula if value)
-    table = fact_rows((key, short(value)) for key, value in told.items() if value)
+        declared["formula"] = ", ".join(f"{key} {value}" for key, value in formula if value)
+    table = fact_rows((key, short(value)) for key, value in declared.items() if value)
     try:
         drawn = schedule_figure(make_schedule(algorithm, 4))
     except SpmdError:
@@ -288,22 +290,23 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
 
 
 def counts_figure(facts: Facts, why: str = "") -> Figure:
-    """The counts of a schedule beside their bounds."""
+    """Draw a table of the counts of a schedule with their lower bounds; ``why`` is a first note."""
     counted = ("rounds", "critical", "reduced")
     lines = fact_lines(facts)
     rows = tuple((line[:16].strip(), line[16:].strip()) for line in lines if line.startswith(counted))
-    rest = [line for line in lines if not line.startswith(counted)]
+    other_lines = [line for line in lines if not line.startswith(counted)]
     table = Table(("count", "of the busiest rank"), rows)
-    return Figure(facts.verdict.schedule.name, (table,), tuple(filter(None, (why, *rest))))
+    return Figure(facts.verdict.schedule.name, (table,), tuple(filter(None, (why, *other_lines))))
 
 
 def _cells(story: History) -> list[int]:
-    own = [c for c in story.cells if c < story.schedule.chunk_count]
-    return own if 0 < len(own) <= MOST_CHUNKS else []
+    """Return the chunks, without scratch chunks; empty if there are too many to draw."""
+    chunks = [c for c in story.cells if c < story.schedule.chunk_count]
+    return chunks if 0 < len(chunks) <= MOST_CHUNKS else []
 
 
 def space_time(story: History) -> Canvas:
-    """Ranks from top to bottom, rounds from left to right."""
+    """Draw ranks from top to bottom, and rounds from left to right."""
     out, cells = Canvas(), _cells(story)
     size, steps = story.schedule.size, len(story.steps)
     wide = 20 if len(cells) <= 8 else 9
@@ -318,87 +321,102 @@ def space_time(story: History) -> Canvas:
         out.line(MARGIN, y, end, y)
     for step, messages in enumerate(story.steps):
         x = MARGIN + step * column + boxes
-        taken: list[tuple[float, float]] = []
-        for draw in (_arrow, partial(_label, taken=taken)):  # words above all arrows
+        used_spots: list[tuple[float, float]] = []
+        for draw in (_draw_arrow, partial(_draw_label, used_spots=used_spots)):  # words cover arrows
             for message in messages:
                 draw(out, story, message, x, x + column - boxes - 4)
     for index in range(len(story.states)):
         for rank in range(size):
-            _state(out, story, cells, index, rank, MARGIN + index * column + 4, TOP + rank * ROW - 9, wide)
+            _draw_state(
+                out, story, cells, index, rank, MARGIN + index * column + 4, TOP + rank * ROW - 9, wide
+            )
     out.reach(end + 8, TOP + size * ROW - 16)
     return out
 
 
-def _arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x2: float) -> None:
+def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x2: float) -> None:
     source, target, numbers, reduces = message
     count = story.schedule.chunk_count
     ink = ink_of((numbers[0] if numbers else 0) % count) if count > 1 else ""
     dashed = story.schedule.collective.reduces and not reduces
-    out.arrow(x1, TOP + source * ROW, x2, TOP + target * ROW, ink, _told(message), dashed)
+    out.arrow(x1, TOP + source * ROW, x2, TOP + target * ROW, ink, _message_words(message), dashed)
 
 
-def _told(message: RoundMessage) -> str:
+def _message_words(message: RoundMessage) -> str:
     reduced = ", reduced" if message.reduces else ""
     return f"{message.source} → {message.target}: {name_chunks(message.chunks)}{reduced}"
 
 
-def _label(
-    out: Canvas, story: History, message: RoundMessage, x1: float, x2: float, taken: list[tuple[float, float]]
+def _draw_label(
+    out: Canvas,
+    story: History,
+    message: RoundMessage,
+    x1: float,
+    x2: float,
+    used_spots: list[tuple[float, float]],
 ) -> None:
-    """A message's chunks beside its arrow, where no other words of the round are."""
+    """Draw the chunks of a message beside its arrow, if possible away from other words of the round.
+
+    ``used_spots`` has the positions of these words.
+    """
     source, target, *_ = message
     if not (words := label(story, message)):
         return
     half = width_of(words) / 2 + 2
-    # Near its beginning, if there is room: in the middle arrows cross.
+    # Prefer the start of the arrow, because arrows cross in the middle.
     spots = [
         (x1 + share * (x2 - x1), TOP + (source + share * (target - source)) * ROW)
         for share in (0.26, 0.74, 0.38, 0.62, 0.5)
     ]
     free = (
-        spot for spot in spots if all(abs(spot[0] - x) > 2 * half or abs(spot[1] - y) > 13 for x, y in taken)
+        spot
+        for spot in spots
+        if all(abs(spot[0] - x) > 2 * half or abs(spot[1] - y) > 13 for x, y in used_spots)
     )
     x, y = next(free, spots[0])
-    taken.append((x, y))
+    used_spots.append((x, y))
     out.parts.append(
         f'<rect class="ground" x="{number(x - half)}" y="{number(y - 7)}" width="{number(2 * half)}" height="13" rx="3"/>'
     )
-    out.text(x, y + 4, words, anchor="middle", title=_told(message))
+    out.text(x, y + 4, words, anchor="middle", title=_message_words(message))
 
 
-def _state(
+def _draw_state(
     out: Canvas, story: History, cells: list[int], index: int, rank: int, x: float, y: float, wide: float
 ) -> None:
+    """Draw the chunks of a rank in one state, as boxes that are ``wide`` pixels wide."""
     state, size = story.states[index], story.schedule.size
     for k, cell in enumerate(cells):
         left, value = x + wide * k, state.holds[rank].get(cell)
-        told = f"rank {rank}, chunk {cell}: nothing"
-        fresh = cell in state.new[rank]
+        pointer_text = f"rank {rank}, chunk {cell}: nothing"
+        is_new = cell in state.new[rank]
         letters = "var(--faint)"
         out.parts.append(
             f'<rect class="open" x="{number(left)}" y="{number(y)}" width="{wide - 1:.0f}" height="18"/>'
         )
         if value is not None:
-            share = len(story.contributors(value)) / size if story.schedule.collective.reduces else 1.0
-            high = max(3.0, 18 * share)
+            fraction = len(story.contributors(value)) / size if story.schedule.collective.reduces else 1.0
+            high = max(3.0, 18 * fraction)
             out.bar(left, y + 18 - high, wide - 1, high, fill_of(cell)[0])
-            told = f"rank {rank}, chunk {cell}: {value_words(story, value)}"
-            letters = fill_of(cell)[1] if share > 0.7 else "var(--ink)"
-        edge = f'class="edge" stroke-width="{2 if fresh else 0.5}"'
+            pointer_text = f"rank {rank}, chunk {cell}: {value_words(story, value)}"
+            letters = fill_of(cell)[1] if fraction > 0.7 else "var(--ink)"
+        edge = f'class="edge" stroke-width="{2 if is_new else 0.5}"'
         out.parts.append(
-            f'<rect {edge} x="{number(left)}" y="{number(y)}" width="{wide - 1:.0f}" height="18"><title>{told}</title></rect>'
+            f'<rect {edge} x="{number(left)}" y="{number(y)}" width="{wide - 1:.0f}" height="18"><title>{pointer_text}</title></rect>'
         )
-        if wide >= 20 and letters == "var(--ink)":  # half of it lies on the ground: with a rim
+        if wide >= 20 and letters == "var(--ink)":  # the box is only partly filled: give the letters a rim
             out.parts.append(
                 f'<text x="{number(left + (wide - 1) / 2)}" y="{number(y + 13)}" text-anchor="middle" '
                 f'style="paint-order:stroke;stroke:var(--ground);stroke-width:3px">{cell}</text>'
             )
         elif wide >= 20:
-            out.text(left + (wide - 1) / 2, y + 13, str(cell), anchor="middle", colour=letters, title=told)
+            out.text(
+                left + (wide - 1) / 2, y + 13, str(cell), anchor="middle", colour=letters, title=pointer_text
+            )
 
 
-def _legend(story: History) -> Canvas:
-    """What boxes and arrows mean, in lines that fit a telephone."""
+def _draw_legend(story: History) -> Canvas:
+    """Draw a legend of boxes and arrows, in lines that fit on a telephone."""
     out, reduces = Canvas(), story.schedule.collective.reduces
     boxes = ["a chunk, with its number", "a thick frame: new in this round"]
     arrows = ["a message, in its first chunk's colour, with its chunks; 4..7 is 4, 5, 6, 7"]
@@ -409,29 +427,29 @@ def _legend(story: History) -> Canvas:
     out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
     out.bar(0, 9, 19, 9, fill_of(0)[0])
     out.arrow(0, 14 + 16 * len(boxes), 22, 14 + 16 * len(boxes), ink_of(0))
-    for line, said in enumerate((*boxes, *arrows)):
-        out.text(28, 13 + 16 * line + 5 * (line >= len(boxes)), said)
+    for line, line_text in enumerate((*boxes, *arrows)):
+        out.text(28, 13 + 16 * line + 5 * (line >= len(boxes)), line_text)
     return out
 
 
-def _tables(story: History) -> Canvas:
-    """Who holds what after each round, in words."""
+def _draw_tables(story: History) -> Canvas:
+    """Draw a table of the values of all ranks for each state."""
     drawings, count = [], story.schedule.chunk_count
     for index, state in enumerate(story.states):
-        one = Canvas()
+        table = Canvas()
         words = [
-            [value_words(story, held[cell]) if cell in held else "·" for cell in story.cells]
-            for held in state.holds
+            [value_words(story, values[cell]) if cell in values else "·" for cell in story.cells]
+            for values in state.holds
         ]
         wide = max(28.0, max(width_of(text) for row in words for text in row) + 8)
         for k, cell in enumerate(story.cells):
             name = str(cell) if cell < count else f"s{cell // count}"
-            one.text(30 + k * wide + wide / 2, 12, name, "faint", "middle")
+            table.text(30 + k * wide + wide / 2, 12, name, "faint", "middle")
         for rank, row in enumerate(words):
-            one.text(24, 18 + rank * 20 + 14, str(rank), "faint", "end")
+            table.text(24, 18 + rank * 20 + 14, str(rank), "faint", "end")
             for k, (cell, text) in enumerate(zip(story.cells, row)):
                 index_of = cell if cell in state.new[rank] else None
-                told = f"rank {rank}, chunk {cell}: {text}"
-                one.cell(30 + k * wide, 18 + rank * 20, wide, 20, [text], index_of, told)
-        drawings.append(("at the start: rank by chunk" if index == 0 else f"after round {index - 1}", one))
+                pointer_text = f"rank {rank}, chunk {cell}: {text}"
+                table.cell(30 + k * wide, 18 + rank * 20, wide, 20, [text], index_of, pointer_text)
+        drawings.append(("at the start: rank by chunk" if index == 0 else f"after round {index - 1}", table))
     return side_by_side(drawings)

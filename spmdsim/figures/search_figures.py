@@ -1,6 +1,6 @@
-"""Figures of searches: which axis splits what of every operator, where the time goes, and time against memory.
+"""Draw searches: the factor that each axis splits in each operator, the time of its parts, time against memory.
 
-Colours are shares of the time. Cells of factors have none: their letters, or the dim of the result, tell them apart.
+Colours show the parts of the time. Cells of factors have no colour; letters, or the dim of the result, name them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ TRADE = "time against memory: left and below is better"
 
 
 def search_figure(answer: SearchResult) -> Figure:
-    """The strategies: a row per operator, a column per mesh axis, and the time of each; beside those made by hand."""
+    """Draw the strategies that a search found: a row per operator, a column per mesh axis, and the time.
+
+    A plot compares them with strategies that are common by hand.
+    """
     within = f" to within {answer.within:.2%}" if answer.within else ""
     best = f"the optimum under the model{within}" if answer.optimal else f"found by {answer.method}"
     collectives = (
@@ -49,27 +52,31 @@ def search_figure(answer: SearchResult) -> Figure:
         f"holds {nbytes_text(answer.memory.peak)} at most",
         *answer.remarks,
     )
-    parts = (_operators(answer), _by_hand(answer), comparison_table(answer))
+    parts = (_draw_operators(answer), _draw_comparison(answer), comparison_table(answer))
     return Figure(f"strategies for {answer.graph}", parts, notes, lambda _: report_parts(answer))
 
 
-def _operators(answer: SearchResult) -> Canvas:
+def _draw_operators(answer: SearchResult) -> Canvas:
+    """Draw a row per operator: the factor of each axis, the layout of the result, and the parts of the time."""
     out, axes = Canvas(), answer.mesh.axes
     facts = operator_rows(answer)
     rows = facts if len(facts) <= MOST_OPERATORS else facts[:MOST_OPERATORS]
-    names = max(width_of(str(row["name"])) for row in rows) + 12
+    names_width = max(width_of(str(row["name"])) for row in rows) + 12
     strategies = answer.choice.strategies
-    of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
+    factor_of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
     named = [factor_words(operator.bound) for operator in answer.graph.operators]
-    words = [{axis: names[factor] for axis, factor in one.items()} for one, names in zip(of, named)]
+    words = [
+        {axis: names_width[factor] for axis, factor in one.items()}
+        for one, names_width in zip(factor_of, named)
+    ]
     heads = [f"{axis}={answer.mesh.axis_size(axis)}" for axis in axes]
     wide = max(map(width_of, (*(text for one in words for text in one.values()), *heads))) + 16
-    results = names + len(axes) * wide + 12
-    shown = max(width_of(str(row["output"]) or "-") for row in rows) + 14
-    times = results + shown
-    most = max(float(row["seconds"]) for row in rows) or 1.0
+    results = names_width + len(axes) * wide + 12
+    result_width = max(width_of(str(row["output"]) or "-") for row in rows) + 14
+    times = results + result_width
+    longest = max(float(row["seconds"]) for row in rows) or 1.0
     for k, head in enumerate(heads):
-        out.text(names + k * wide + wide / 2, 14, head, "faint", "middle")
+        out.text(names_width + k * wide + wide / 2, 14, head, "faint", "middle")
     out.text(results, 14, "result", "faint")
     out.text(times, 14, "time", "faint")
     for line, row in enumerate(rows):
@@ -77,17 +84,29 @@ def _operators(answer: SearchResult) -> Canvas:
         out.text(0, y + 15, str(row["name"]), title=str(row["source"] or row["kind"]))
         for k, axis in enumerate(axes):
             factor = words[line].get(axis)
-            told = f"{axis} splits {factor} of {row['name']}"
-            told = told if factor else f"{row['name']} is the same along {axis}"
-            out.cell(names + k * wide, y, wide, 20, [factor or "·"], None, told, SPLIT if factor else 0.0)
+            pointer_text = f"{axis} splits {factor} of {row['name']}"
+            pointer_text = pointer_text if factor else f"{row['name']} is the same along {axis}"
+            out.cell(
+                names_width + k * wide,
+                y,
+                wide,
+                20,
+                [factor or "·"],
+                None,
+                pointer_text,
+                SPLIT if factor else 0.0,
+            )
         out.text(results, y + 15, str(row["output"]) or "-")
         x = times
-        for index, share in enumerate(PARTS):
-            seconds = float(row[share])
+        for index, kind in enumerate(PARTS):
+            seconds = float(row[kind])
             if seconds > 0:
-                told, long = f"{row['name']}: {share} {seconds_text(seconds)}", 240 * seconds / most
-                out.bar(x, y + 3, long, 14, fill_of(index)[0], told)
-                x += long
+                pointer_text, length = (
+                    f"{row['name']}: {kind} {seconds_text(seconds)}",
+                    240 * seconds / longest,
+                )
+                out.bar(x, y + 3, length, 14, fill_of(index)[0], pointer_text)
+                x += length
         out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
     y = 22 + len(rows) * 22 + 12
     if len(facts) > len(rows):
@@ -95,10 +114,10 @@ def _operators(answer: SearchResult) -> Canvas:
         y += 20
     out.text(0, y + 12, "time", "faint")
     x = width_of("time") + 12
-    for index, share in enumerate(PARTS):
+    for index, kind in enumerate(PARTS):
         out.bar(x, y, 14, 14, fill_of(index)[0])
-        out.text(x + 18, y + 12, share)
-        x += width_of(share) + 36
+        out.text(x + 18, y + 12, kind)
+        x += width_of(kind) + 36
     y += 20
     if any(text.startswith("dim ") for one in words[: len(rows)] for text in one.values()):
         out.text(
@@ -109,23 +128,23 @@ def _operators(answer: SearchResult) -> Canvas:
         )
     else:
         out.text(0, y + 12, "cells: the factor of the operator's rule that the axis splits", "faint")
-    if any(len(one) < len(axes) for one in of[: len(rows)]):
+    if any(len(one) < len(axes) for one in factor_of[: len(rows)]):
         out.text(0, y + 32, "· the same along the axis", "faint")
     return out
 
 
-def _by_hand(answer: SearchResult) -> Canvas:
-    """Time against memory of what was found and of what people configure by hand."""
+def _draw_comparison(answer: SearchResult) -> Canvas:
+    """Draw time against memory of the search result and of common strategies."""
     lines = tuple(
-        Line(name, ((float(one.memory.peak), one.seconds),))
-        for name, one in {"found": answer, **answer.comparison}.items()
-        if one.memory.peak > 0 and one.seconds > 0
+        Line(name, ((float(choice.memory.peak), choice.seconds),))
+        for name, choice in {"found": answer, **answer.comparison}.items()
+        if choice.memory.peak > 0 and choice.seconds > 0
     )
     return plot_canvas(Plot(TRADE, "peak bytes of a rank", TIME, lines), height=300)
 
 
 def frontier_figure(points: Sequence[TradeOff]) -> Figure:
-    """All trade-offs of time and memory that no other beats in both."""
+    """Draw the trade-offs of time and memory that are best in one of both (Pareto)."""
     by_mesh: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
@@ -137,7 +156,7 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
 
 
 def trade_off_figure(point: TradeOff) -> Figure:
-    """One trade-off, with the strategies that it takes."""
+    """Draw a table of the strategies of one trade-off."""
     rows = tuple(
         (operator.name, str(strategy), point.choice.layouts[operator.outputs[0]].short() or "-")
         for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
@@ -147,15 +166,17 @@ def trade_off_figure(point: TradeOff) -> Figure:
 
 
 def why_figure(answer: WhyNot) -> Figure:
-    """What one given strategy would change."""
+    """Draw the time with one given strategy beside the best time, and the changes."""
     out = Canvas()
-    both = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
-    margin = max(width_of(name) for name, _ in both) + 12
-    most = max(one.seconds for _, one in both) or 1.0
-    for line, (name, one) in enumerate(both):
+    choices = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
+    margin = max(width_of(name) for name, _ in choices) + 12
+    longest = max(choice.seconds for _, choice in choices) or 1.0
+    for line, (name, choice) in enumerate(choices):
         out.text(0, 15 + 26 * line, name)
-        out.bar(margin, 26 * line, 400 * one.seconds / most, 20, fill_of(line)[0], name)
-        out.text(margin + 406 * one.seconds / most + 6, 15 + 26 * line, seconds_text(one.seconds), "faint")
+        out.bar(margin, 26 * line, 400 * choice.seconds / longest, 20, fill_of(line)[0], name)
+        out.text(
+            margin + 406 * choice.seconds / longest + 6, 15 + 26 * line, seconds_text(choice.seconds), "faint"
+        )
     table = why_table(answer)
     tables = (table,) if table.rows else ()
     title = f"why not another strategy for {answer.operator.name}"

@@ -1,4 +1,4 @@
-"""Picture of a tensor as text: its shards where they lie in it, with the ranks that own them, or their addends."""
+"""Draw a tensor as text: its shards at their positions, with the ranks that own them or their addends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
 
 MOST_PIECES = 8
-"""Blocks of a dim that are drawn; of more the first ones and the last."""
+"""Largest number of blocks of a dim that are drawn; of more, the first ones and the last."""
 
 
 def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Picture:
-    """Draw the tensor with its shards: ``#shard``, the ranks that own it or its addends, and where the cuts are.
+    """Draw a tensor with its shards: ``#shard``, the ranks that own it or its addends, and the cuts.
 
-    Two dims are drawn. A tensor of more dims is drawn along the last two that are split, once per piece of
-    the others; dims that are whole are named. At most ``width`` columns of text are used.
+    Two dims are drawn. Of more dims, the last two that are split are drawn, once per block of the other split dims.
+    ``width`` is the largest number of columns of text.
 
     >>> from spmdsim.core import Mesh
     >>> print(tensor_pieces(Mesh((2, 2), ("dp", "mp"))("mp", None), (4, 6)).plain())
@@ -52,16 +52,16 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
         if panel is None:
             lines.append((GridCell(GAP),))
             continue
-        chosen = dict(zip(others, digits(panel, counts)))
-        if chosen:
-            where = ", ".join(f"dim {d}: {interval(layout, shape, d, i)}" for d, i in chosen.items())
-            lines.append((GridCell(where),))
-        lines += _boxes(layout, shape, row, column, chosen, width)
+        block_of = dict(zip(others, digits(panel, counts)))
+        if block_of:
+            position = ", ".join(f"dim {d}: {interval(layout, shape, d, i)}" for d, i in block_of.items())
+            lines.append((GridCell(position),))
+        lines += _boxes(layout, shape, row, column, block_of, width)
     return Picture(tuple(lines), layout.shard_count)
 
 
 def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
-    """Return the dims drawn as rows and as columns (None if there is none), and the split dims left for panels."""
+    """Return the dims drawn as rows and as columns (or None), and the other split dims."""
     split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
     drawn = split[-2:]
     for dim in reversed(range(len(shape))):
@@ -74,7 +74,7 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
 
 
 def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
-    """Return the dims that are drawn, and those that no picture of the tensor shows since they are whole.
+    """Return the drawn dims as text, and the dims that are not drawn because they are not split.
 
     >>> from spmdsim.core import Mesh
     >>> dims_text(Mesh((2, 2), ("a", "b"))("a", None, "b", None), 0, 2)
@@ -82,10 +82,10 @@ def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
     """
     dims = {"rows": row, "columns": column}
     drawn = ", ".join(f"{name}: dim {dim}" for name, dim in dims.items() if dim is not None) or "a scalar"
-    whole = [str(dim) for dim, parts in enumerate(layout.cuts) if parts == 1 and dim not in (row, column)]
-    if not whole:
+    unsplit = [str(dim) for dim, parts in enumerate(layout.cuts) if parts == 1 and dim not in (row, column)]
+    if not unsplit:
         return drawn
-    return f"{drawn}; not drawn: dim{'s' * (len(whole) > 1)} {', '.join(whole)}, which {'are' if whole[1:] else 'is'} whole"
+    return f"{drawn}; not drawn: dim{'s' * (len(unsplit) > 1)} {', '.join(unsplit)}, which {'are' if unsplit[1:] else 'is'} whole"
 
 
 def is_uneven(layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
@@ -97,11 +97,11 @@ def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) 
     """Return the first element of block ``index`` of a dim, and the one after its last."""
     if dim is None:
         return 0, 0
-    return layout.bounds(shape, holder(layout, {dim: index}))[dim]
+    return layout.bounds(shape, owner_of(layout, {dim: index}))[dim]
 
 
-def holder(layout: Layout, pieces: Mapping[Any, int]) -> int:
-    """The first rank that holds the given piece of each dim (piece 0 of those not given)."""
+def owner_of(layout: Layout, pieces: Mapping[Any, int]) -> int:
+    """Return the first rank that owns the given block of each dim; missing dims have block 0."""
     mesh = layout.mesh
     coords: dict[str, int] = dict.fromkeys(mesh.axes, 0)
     for dim, index in pieces.items():
@@ -119,31 +119,34 @@ def _boxes(
     chosen: dict[int, int],
     width: int,
 ) -> Iterator[tuple[GridCell, ...]]:
+    """Yield the lines of one panel; drop columns until the lines fit in ``width``."""
     rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
     margin = max(4, len(str(max(shape, default=0))) + 2)
     for most in range(MOST_PIECES, 2, -1):
         columns = shown(1 if column is None else layout.cuts[column], most)
         content = {
-            (r, c): holders_text(layout, {**chosen, row: r, column: c})
+            (r, c): owners_text(layout, {**chosen, row: r, column: c})
             for r, c in itertools.product(rows, columns)
             if r is not None and c is not None
         }
-        starts = [_start(layout, shape, column, c, k) for k, c in enumerate(columns)]
+        starts = [_cut_text(layout, shape, column, c, k) for k, c in enumerate(columns)]
         inner = max(len(text) for texts, _ in content.values() for text in texts) + 2
         widths = [max(len(GAP) + 2 if c is None else inner, len(s) + 1) for c, s in zip(columns, starts)]
         if margin + 2 + sum(widths) + len(widths) < width:
             break
-    return _ruled(layout, shape, (row, column), rows, columns, content, starts, widths, " " * (margin + 2))
+    return _draw_table(
+        layout, shape, (row, column), rows, columns, content, starts, widths, " " * (margin + 2)
+    )
 
 
-def _start(layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, place: int) -> str:
-    """The number at a cut; a gap begins where the piece before it ends."""
+def _cut_text(layout: Layout, shape: Sequence[int], dim: int | None, index: int | None, place: int) -> str:
+    """Return the number at a cut; a gap starts at the end of the block before it."""
     if dim is None:
         return ""
     return str(interval(layout, shape, dim, place if index is None else index)[0])
 
 
-def _ruled(
+def _draw_table(
     layout: Layout,
     shape: Sequence[int],
     dims: tuple[int | None, int | None],
@@ -154,37 +157,53 @@ def _ruled(
     widths: list[int],
     margin: str,
 ) -> Iterator[tuple[GridCell, ...]]:
+    """Yield the lines of a table of boxes: two lines of text per row, with rules and the numbers of the cuts.
+
+    Args:
+        layout: the layout.
+        shape: shape of the tensor.
+        dims: the dims of rows and of columns.
+        rows: the drawn blocks of the rows; None for a gap.
+        columns: the drawn blocks of the columns.
+        content: for each block, its two lines of text and its shard.
+        starts: the numbers above the columns.
+        widths: widths of the columns, in characters.
+        margin: blanks before each line.
+    """
     row, column = dims
     if column is not None:
-        above = "".join(start.ljust(width + 1) for start, width in zip(starts, widths))
-        yield (GridCell(f"{margin}{above}{shape[column]}"),)
+        column_starts = "".join(start.ljust(width + 1) for start, width in zip(starts, widths))
+        yield (GridCell(f"{margin}{column_starts}{shape[column]}"),)
     rule = "+" + "+".join("-" * width for width in widths) + "+"
     for k, r in enumerate(rows):
-        begin = _start(layout, shape, row, r, k).rjust(len(margin) - 2)
-        yield (GridCell(f"{begin}  {rule}"),)
+        start_text = _cut_text(layout, shape, row, r, k).rjust(len(margin) - 2)
+        yield (GridCell(f"{start_text}  {rule}"),)
         if r is None:
             yield (GridCell(f"{margin}{GAP}"),)
             continue
-        for part in range(2):
+        for text_line in range(2):
             line = [GridCell(f"{margin}|")]
             for c, width in zip(columns, widths):
                 texts, shard = ((GAP, GAP), None) if c is None else content[r, c]
-                line += [GridCell(texts[part].center(width), shard), GridCell("|")]
+                line += [GridCell(texts[text_line].center(width), shard), GridCell("|")]
             yield tuple(line)
-    end = ("" if row is None else str(shape[row])).rjust(len(margin) - 2)
-    yield (GridCell(f"{end}  {rule}"),)
+    stop_text = ("" if row is None else str(shape[row])).rjust(len(margin) - 2)
+    yield (GridCell(f"{stop_text}  {rule}"),)
 
 
-def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
-    """Return the number of a shard and the ranks that own it or its addends, in words, and the number."""
-    rank = holder(layout, pieces)
+def owners_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
+    """Return two lines of words for a shard, its number and the ranks that own it or its addends; and the number.
+
+    ``pieces`` has the block of each dim; missing dims have block 0.
+    """
+    rank = owner_of(layout, pieces)
     shard = layout.shard_index(rank)
     split = set(layout.split_axes)
-    holders = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
+    owners = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
     reduction = partial_reduction(layout)
-    if len(holders) > 6:
-        text = ranks_text(holders)
+    if len(owners) > 6:
+        text = ranks_text(owners)
     else:
-        text = ",".join(map(str, holders)) if reduction is None else reduction.owner_words(rank)
+        text = ",".join(map(str, owners)) if reduction is None else reduction.owner_words(rank)
     name = f"#{shard}" if reduction is None else f"#{shard} = {reduction.result_words}"
-    return (name, f"{'rank' if len(holders) == 1 else 'ranks'} {text}"), shard
+    return (name, f"{'rank' if len(owners) == 1 else 'ranks'} {text}"), shard

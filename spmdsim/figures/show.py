@@ -1,4 +1,4 @@
-"""``show``: print or display the figure of a value."""
+"""``show``: print the figure of a value, or display it in a notebook."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from spmdsim.wrong_calls import explained
 
 @explained
 def show(what: object, shape: Sequence[int] | None = None) -> None:
-    """Show what a value looks like: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
+    """Show the figure of a value: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
 
     * a :class:`~spmdsim.Mesh`: the grid of its ranks;
-    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by their shards, and with a global ``shape`` the
-      tensor with its shards; where a sum is pending, the addends of a shard are numbered, and hatched in notebooks;
-    * a :class:`~spmdsim.Tensor`: the same, of its layout and shape;
-    * a plan (:func:`spmdsim.plan`): its table, and for tensors of one or two dims who sends which box to whom;
+    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by shard; with a global ``shape``, also the tensor with
+    its
+      shards. If a sum is pending, the addends of a shard are numbered, and hatched in notebooks;
+    * a :class:`~spmdsim.Tensor`: its layout and shape, as above;
+    * a plan (:func:`spmdsim.plan`): its table, and for tensors of one or two dims the boxes that ranks send;
     * a trace (:func:`spmdsim.record`): operators and collectives with their bytes;
-    * a schedule (:func:`spmdsim.collectives.make_schedule`): who holds what after each round, and the messages;
-    * what :func:`spmdsim.search`, :func:`spmdsim.simulate` and :func:`spmdsim.check` return, machines, topologies,
-      predictions, rules, strategies, worlds: everything that the package returns, or a list of it.
+    * a schedule (:func:`spmdsim.collectives.make_schedule`): the chunks of each rank after each round, and the
+    messages;
+    * results of :func:`spmdsim.search`, :func:`spmdsim.simulate` and :func:`spmdsim.check`, machines, topologies,
+      predictions, rules, strategies, worlds, and all other values that the package returns, or a list of them.
 
     Args:
         what: the value.
         shape: global shape, for a layout.
 
     Raises:
-        UsageTypeError: the value is not the package's.
+        UsageTypeError: If the value does not belong to the package.
 
     >>> from spmdsim.core import Mesh
     >>> show(Mesh((2, 2), ("dp", "tp"))("tp"), (5,))
@@ -50,11 +52,11 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     out = console()
     picture = figure(what, shape)
     if out.is_jupyter:
-        _in_notebook(picture.html)
+        _display_html(picture.html)
     else:
         say(*picture.words(min(out.width, WIDTH)))
 
 
-def _in_notebook(html: str) -> None:
-    page: Any = import_module("IPython.display")  # a notebook has it
+def _display_html(html: str) -> None:
+    page: Any = import_module("IPython.display")  # installed in every notebook
     page.display(page.HTML(html))

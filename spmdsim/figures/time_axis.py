@@ -1,4 +1,4 @@
-"""A time axis for timelines: events in proportion, and long idle times cut to a mark."""
+"""Map seconds to pixels of a timeline; long idle times are cut to a short mark."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import pairwise
 from spmdsim.figures.plot import round_numbers
 
 CUT = 30.0
-"""Pixels of an idle time that is cut."""
+"""Width of a cut idle time, in pixels."""
 MOST_OF_CUTS = 0.3
-"""Share of the axis that all cuts take together at most."""
+"""Largest part of the axis that all cuts take together."""
 APART = 72.0
-"""Pixels between the numbers of two ticks, at least."""
+"""Smallest distance of two ticks, in pixels."""
 
 
 class TimeAxis:
-    """Seconds on an axis of a given length. An idle time that is longer than all events together is cut.
+    """An axis of seconds with a fixed length. Idle times longer than all events together are cut.
 
     Args:
         spans: first and last second of each event.
-        length: of the axis, in pixels.
+        length: length of the axis, in pixels.
 
     >>> axis = TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0)
     >>> axis.place(1.0), axis.place(2.0), axis.place(101.0), axis.place(102.0)
@@ -51,11 +51,11 @@ class TimeAxis:
             self._knots.append((end, self._knots[-1][1] + wide))
 
     def place(self, second: float) -> float:
-        """Return the pixel of a second, from the first event on."""
-        at = min(max(bisect_right(self._knots, (second, float("inf"))), 1), len(self._knots) - 1)
-        (start, left), (end, right) = self._knots[at - 1 : at + 1]
-        share = (second - start) / (end - start) if end > start else 0.0
-        return left + share * (right - left)
+        """Return the pixel of a second; the first event starts at pixel 0."""
+        knot = min(max(bisect_right(self._knots, (second, float("inf"))), 1), len(self._knots) - 1)
+        (start, left), (end, right) = self._knots[knot - 1 : knot + 1]
+        fraction = (second - start) / (end - start) if end > start else 0.0
+        return left + fraction * (right - left)
 
     @property
     def idle(self) -> float:
@@ -63,7 +63,10 @@ class TimeAxis:
         return sum(end - start for start, end in self.cuts)
 
     def ticks(self) -> list[tuple[float, float]]:
-        """Return round seconds since the first event, and where events go on after a cut, with the pixel of each."""
+        """Return the ticks as (seconds since the first event, pixel).
+
+        They are round numbers, and the first second after each cut; two ticks are at least 72 pixels apart.
+        """
         drawn = self.last - self.first - self.idle
         rounds = round_numbers(0, drawn)
         step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn

@@ -1,6 +1,7 @@
-"""Figures of runs: a line per rank, time to the right, a bar for each call; waits are hatched, messages are arrows.
+"""Draw runs as timelines: a line per rank, a bar for each call, hatched waits, arrows for messages.
 
-Long times in which nothing happens are cut, with a mark: else two calls far apart are two lines at the ends of nothing.
+Long idle times are cut, with a mark. Without the cut, two calls far apart would be two thin lines at the ends of an
+empty axis.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ MOST_LANES, MOST_BARS, MOST_ARROWS = 32, 1_500, 400
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that a lane does, from ``start`` to ``end`` in seconds; ``waits`` of it at its beginning."""
+    """A bar of a timeline, such as a call.
+
+    Attributes:
+        lane: number of its lane.
+        name: name of the call.
+        start: first second.
+        end: last second.
+        facts: further text for a pointer.
+        waits: seconds at its start in which the rank waits.
+    """
 
     lane: int
     name: str
@@ -43,7 +53,13 @@ class Bar:
 def lanes(
     names: Sequence[str], bars: Sequence[Bar], arrows: Sequence[tuple[int, float, int, float, str]] = ()
 ) -> Canvas:
-    """A timeline of bars, and of arrows from a sending lane and time to a receiving lane and time."""
+    """Draw a timeline.
+
+    Args:
+        names: names of the lanes.
+        bars: the bars; at most 1,500 are drawn.
+        arrows: (sending lane, second, receiving lane, second, text); at most 400 are drawn.
+    """
     out = Canvas()
     kinds = list(dict.fromkeys(bar.name for bar in bars))
     axis = TimeAxis(((bar.start, bar.end) for bar in bars), LENGTH)
@@ -57,21 +73,30 @@ def lanes(
         out.line(x, 16, x, 22 + len(names) * LANE)
         out.text(x, 12, seconds_text(tick), "faint", "middle" if tick else "start")
     for start, end in axis.cuts:
-        told = f"nothing happens for {seconds_text(end - start)}"
-        _cut(out, margin + axis.place(start), margin + axis.place(end), 16, 22 + len(names) * LANE, told)
+        pointer_text = f"nothing happens for {seconds_text(end - start)}"
+        _draw_cut(
+            out,
+            margin + axis.place(start),
+            margin + axis.place(end),
+            16,
+            22 + len(names) * LANE,
+            pointer_text,
+        )
     for bar in bars[:MOST_BARS]:
         x = margin + axis.place(bar.start)
         wide = margin + axis.place(bar.end) - x
         y, index = 22 + bar.lane * LANE + 2, kinds.index(bar.name)
-        told = f"{bar.name}: {seconds_text(bar.end - bar.start)}{', ' + bar.facts if bar.facts else ''}"
+        pointer_text = (
+            f"{bar.name}: {seconds_text(bar.end - bar.start)}{', ' + bar.facts if bar.facts else ''}"
+        )
         if bar.waits:
-            told += f"; waits {seconds_text(bar.waits)}"
-        out.bar(x, y, wide, LANE - 6, fill_of(index)[0], told)
+            pointer_text += f"; waits {seconds_text(bar.waits)}"
+        out.bar(x, y, wide, LANE - 6, fill_of(index)[0], pointer_text)
         if bar.waits:
             waits = margin + axis.place(bar.start + bar.waits) - x
-            _hatched(out, x, y, min(waits, wide), LANE - 6)
+            _draw_hatching(out, x, y, min(waits, wide), LANE - 6)
         if wide > width_of(bar.name) + 4:
-            out.text(x + 3, y + 13, bar.name, colour=fill_of(index)[1], title=told)
+            out.text(x + 3, y + 13, bar.name, colour=fill_of(index)[1], title=pointer_text)
     for source, sent, target, received, words in arrows[:MOST_ARROWS]:
         begins = margin + axis.place(sent), 22 + source * LANE + 9
         ends = margin + axis.place(received), 22 + target * LANE + 9
@@ -86,29 +111,29 @@ def lanes(
         x += wide
     if any(bar.waits for bar in bars):
         out.bar(x, y, 14, 14, "var(--line)")
-        _hatched(out, x, y, 14, 14)
+        _draw_hatching(out, x, y, 14, 14)
         out.text(x + 18, y + 11, "hatched: waits")
         x += width_of("hatched: waits") + 30
     if axis.cuts:
         words = f"cut: nothing happens for {seconds_text(axis.idle)}" + (" in all" if axis.cuts[1:] else "")
         if x and x + width_of(words) > margin + LENGTH:
             x, y = 0.0, y + 20
-        _cut(out, x, x + 14, y, y + 14, words)
+        _draw_cut(out, x, x + 14, y, y + 14, words)
         out.text(x + 18, y + 11, words)
     return out
 
 
-def _cut(out: Canvas, left: float, right: float, top: float, low: float, told: str) -> None:
-    """Two slanted lines over cleared ground: time that is left out."""
+def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, pointer_text: str) -> None:
+    """Draw two slanted lines on the background, the mark of a cut idle time."""
     out.parts.append(
         f'<rect class="ground" x="{number(left)}" y="{number(top)}" width="{number(right - left)}" height="{number(low - top)}"/>'
     )
     middle = (left + right) / 2
     for aside in (-3, 3):
-        out.line(middle + aside - 3, low, middle + aside + 3, top, "edge", title=told)
+        out.line(middle + aside - 3, low, middle + aside + 3, top, "edge", title=pointer_text)
 
 
-def _hatched(out: Canvas, x: float, y: float, width: float, height: float) -> None:
+def _draw_hatching(out: Canvas, x: float, y: float, width: float, height: float) -> None:
     lines = "".join(
         f"M{number(x + k)} {number(y + height)}l{number(min(height, width - k))} -{number(min(height, width - k))}"
         for k in range(0, max(int(width), 1), 6)
@@ -117,7 +142,7 @@ def _hatched(out: Canvas, x: float, y: float, width: float, height: float) -> No
 
 
 def trace_figure(trace: Trace) -> Figure:
-    """What was recorded: operators in one lane, their collectives in another, and what the collectives moved."""
+    """Draw a trace: operators in one lane, collectives in another, and a table of the collectives."""
     operators = [
         Bar(0, e.name, e.start, e.start + e.seconds, f"{e.strategy}, {e.source}") for e in trace.operators
     ]
@@ -126,20 +151,20 @@ def trace_figure(trace: Trace) -> Figure:
         for e in trace.collectives
     ]
     owners = sorted({rank for event in trace.collectives for rank in event.ranks})
-    who = "this rank"
+    ranks_words = "this rank"
     if len(owners) > 1:
-        who = f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
+        ranks_words = f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
     counts = ", ".join(f"{count} {name}" for name, count in trace.counts().items()) or "no collective"
-    most = f"{bytes_text(trace.nbytes())} received by the rank that receives most"
-    notes = [f"{counts}; {most}", f"measured on {who}"]
+    largest = f"{bytes_text(trace.nbytes())} received by the rank that receives most"
+    notes = [f"{counts}; {largest}", f"measured on {ranks_words}"]
     if len(trace) > MOST_BARS:
         notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
     title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"
     table = events_table(trace)
     if not len(trace):
         return Figure(title, (), tuple(notes[:1]), lambda _: [table])
-    drawn = lanes(("operators", "collectives"), [*operators, *collectives])
-    return Figure(title, (drawn, table), tuple(notes), lambda _: [table])
+    timeline = lanes(("operators", "collectives"), [*operators, *collectives])
+    return Figure(title, (timeline, table), tuple(notes), lambda _: [table])
 
 
 def _received(event: CollectiveEvent) -> str:
@@ -147,7 +172,7 @@ def _received(event: CollectiveEvent) -> str:
 
 
 def losses_figure(losses: Sequence[float]) -> Figure:
-    """The loss of every step of a training."""
+    """Draw the loss of each training step."""
     points = tuple((float(step), loss) for step, loss in enumerate(losses, 1) if loss > 0)
     plot = Plot("loss", "step", "loss", (Line("loss", points),))
     drawn = (plot_canvas(plot, 560, 300),) if points else ()
@@ -156,7 +181,7 @@ def losses_figure(losses: Sequence[float]) -> Figure:
 
 
 def report_figure(report: Report) -> Figure:
-    """A simulated run: with a trace the calls of every rank and their waits, without one what each rank came to."""
+    """Draw a simulated run: with a trace the calls and waits of each rank, else the total time of each rank."""
     total, state = sum(report.messages), "all finished" if report.completed else "stopped"
     notes = [
         f"{state}; {many(total, 'message')}, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"
@@ -172,10 +197,10 @@ def report_figure(report: Report) -> Figure:
         bars = [Bar(rank, "runs", 0.0, report.seconds[rank]) for rank in ranks]
         arrows = []
         notes.append("simulate(..., trace=True) has the calls of every rank")
-    each = zip(report.messages, report.nbytes, report.seconds)
+    rank_facts = zip(report.messages, report.nbytes, report.seconds)
     rows = tuple(
         (str(rank), f"{messages:,}", bytes_text(nbytes), seconds_text(seconds))
-        for rank, (messages, nbytes, seconds) in enumerate(each)
+        for rank, (messages, nbytes, seconds) in enumerate(rank_facts)
     )
     clock = "ends after" if report.completed else "last call ended after"
     table = Table(("rank", "messages", "bytes sent", clock), rows, right=(1, 2, 3))
@@ -187,15 +212,23 @@ def report_figure(report: Report) -> Figure:
 def chrome_bars(
     trace: dict[str, Any], ranks: int
 ) -> tuple[list[Bar], list[tuple[int, float, int, float, str]]]:
-    """The calls and messages of a timeline in Chrome's format; a call waits for its last message, or in vain."""
+    """Convert a timeline in Chrome's format to bars and arrows.
+
+    A call waits from its start until the last message that it receives was sent; a call of a deadlock waits to its
+    end.
+
+    Args:
+        trace: the content of the file.
+        ranks: number of ranks to convert.
+    """
     starts: dict[int, dict[str, Any]] = {}
-    arrows, begins = [], defaultdict(list)
+    arrows, arrivals = [], defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] == "s":
             starts[event["id"]] = event
         elif event["ph"] == "f" and event["id"] in starts:
             sent = starts[event["id"]]
-            begins[event["pid"]].append((event["ts"], sent["ts"]))
+            arrivals[event["pid"]].append((event["ts"], sent["ts"]))
             if max(event["pid"], sent["pid"]) < ranks:
                 arrows.append((sent["pid"], sent["ts"] / 1e6, event["pid"], event["ts"] / 1e6, event["name"]))
     bars = []
@@ -203,12 +236,12 @@ def chrome_bars(
         if event["ph"] != "X" or event["pid"] >= ranks:
             continue
         start, end = event["ts"], event["ts"] + event["dur"]
-        late = [end] * (event.get("cat") == "wait") or [
+        send_times = [end] * (event.get("cat") == "wait") or [
             sent
-            for received, sent in begins[event["pid"]]
+            for received, sent in arrivals[event["pid"]]
             if start < received <= end * (1 + 1e-12) and sent > start
         ]
         facts = ", ".join(f"{key} {value}" for key, value in event.get("args", {}).items())
-        waits = (max(late) - start) / 1e6 if late else 0.0
+        waits = (max(send_times) - start) / 1e6 if send_times else 0.0
         bars.append(Bar(event["pid"], event["name"], start / 1e6, end / 1e6, facts, waits))
     return bars, arrows

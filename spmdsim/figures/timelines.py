@@ -1,12 +1,12 @@
-"""Timelines that ui.perfetto.dev opens: a whole training step, predicted and measured side by side; and a collective's messages.
+"""Build timelines for ui.perfetto.dev: a training step, predicted and measured, or the messages of a collective.
 
-The measured side is a trace: one process per rank. The predicted side is one process more: the same operators, gradients
-and collectives in the same order, each as long as a machine model says the busiest rank takes, one after the other. Only
-what was begun early runs beside them, one after the other on a line of its own, and holds up what was waited for. Every
-predicted slice has the measured time, too.
+A training step has one process per rank with the measured trace, and one process with the prediction. The prediction
+has the same operators, gradients and collectives in the same order, one after the other; each takes the time of the
+busiest rank by the machine model. Collectives that started early have their own line and delay the operator that
+waits for them. Each predicted slice also has its measured time.
 
-A run of a collective is one process per rank with a lane for what it sends, one for what it receives and one for what it
-reduces; an arrow goes from each send to its receive. Predicted and measured runs look the same, so they can be laid side by side.
+A run of a collective has one process per rank with lanes for sends, receives and reductions, and an arrow from each
+send to its receive. Predicted and measured runs have equal forms, so that they can be compared side by side.
 """
 
 from __future__ import annotations
@@ -32,19 +32,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictedSlice:
-    """Something that was measured, with the time that a machine model says."""
+    """An operator or collective with its predicted and its measured time.
+
+    Attributes:
+        name: name of the operator or collective.
+        kind: "operator" or "collective".
+        start: predicted start, in seconds.
+        seconds: predicted duration; an operator includes its collectives.
+        measured: measured duration.
+        depth: number of slices that contain it.
+        early: True for a collective that runs while operators compute.
+    """
 
     name: str
-    kind: str  # "operator" or "collective"
+    kind: str
     start: float
-    seconds: float  # predicted; of an operator with its collectives
+    seconds: float
     measured: float
-    depth: int  # how many slices it lies in
-    early: bool = False  # begun early, while computing went on
+    depth: int
+    early: bool = False
 
 
 class _Waiting(NamedTuple):
-    """The end of something that was begun early."""
+    """The wait for a collective that started early."""
 
     event: CollectiveEvent
     start: float
@@ -52,32 +62,32 @@ class _Waiting(NamedTuple):
 
 
 def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
-    """The events of a trace in their order, as long as the model says; those begun early beside the others."""
+    """Return the events of a trace in order, with the times of a machine model."""
     slices: list[PredictedSlice] = []
-    _lay(_nested(trace), machine, 0.0, 0, slices, {})
+    _place_slices(_build_trees(trace), machine, 0.0, 0, slices, {})
     return slices
 
 
-def _nested(trace: Trace) -> list[tuple[Any, list[Any]]]:
-    """Spans and collectives as trees, by their measured times."""
-    early = [one for one in trace.collectives if one.exposed is not None]
+def _build_trees(trace: Trace) -> list[tuple[Any, list[Any]]]:
+    """Return the spans and collectives of a trace as trees ``(event, children)``, by their measured times."""
+    early = [event for event in trace.collectives if event.exposed is not None]
     intervals: list[Any] = [*trace.spans, *trace.collectives]
-    intervals += [_Waiting(one, one.start + one.seconds) for one in early]
-    # Of two that begin at once the longer one is outside.
-    intervals.sort(key=lambda one: (one.start, -one.seconds))
+    intervals += [_Waiting(event, event.start + event.seconds) for event in early]
+    # If two events start together, the longer one is the parent.
+    intervals.sort(key=lambda event: (event.start, -event.seconds))
     roots: list[tuple[Any, list[Any]]] = []
-    open_: list[tuple[Any, list[Any]]] = []
-    for one in intervals:
-        while open_ and one.start >= open_[-1][0].start + open_[-1][0].seconds:
-            open_.pop()
-        node: tuple[Any, list[Any]] = (one, [])
-        (open_[-1][1] if open_ else roots).append(node)
-        if isinstance(one, ComputedSpan):
-            open_.append(node)
+    open_nodes: list[tuple[Any, list[Any]]] = []
+    for event in intervals:
+        while open_nodes and event.start >= open_nodes[-1][0].start + open_nodes[-1][0].seconds:
+            open_nodes.pop()
+        node: tuple[Any, list[Any]] = (event, [])
+        (open_nodes[-1][1] if open_nodes else roots).append(node)
+        if isinstance(event, ComputedSpan):
+            open_nodes.append(node)
     return roots
 
 
-def _lay(
+def _place_slices(
     nodes: Sequence[tuple[Any, list[Any]]],
     machine: Machine,
     at: float,
@@ -85,30 +95,41 @@ def _lay(
     slices: list[PredictedSlice],
     under_way: dict[int, float],
 ) -> float:
-    """Put slices one after the other from ``at`` on, and return where they end."""
-    for one, inner in nodes:
-        place = len(slices)
-        if isinstance(one, _Waiting):
-            end = max(at, under_way.pop(id(one.event), at))
-        elif isinstance(one, CollectiveEvent):
-            early = one.exposed is not None
+    """Append the slices of some trees, one after the other from second ``at`` on; return the end.
+
+    Args:
+        nodes: the trees.
+        machine: the machine.
+        at: start of the first slice.
+        depth: depth of the trees.
+        slices: the list to extend.
+        under_way: the ends of collectives that started early, by id of the event.
+    """
+    for event, inner in nodes:
+        position = len(slices)
+        if isinstance(event, _Waiting):
+            end = max(at, under_way.pop(id(event.event), at))
+        elif isinstance(event, CollectiveEvent):
+            early = event.exposed is not None
             begin = max(at, *under_way.values()) if early and under_way else at
-            end = begin + price_step(one.step, element_type(one.dtype).itemsize, machine)[1]
-            times = begin, end - begin, one.seconds
-            slices.append(PredictedSlice(one.collective, "collective", *times, depth, early))
+            end = begin + price_step(event.step, element_type(event.dtype).itemsize, machine)[1]
+            times = begin, end - begin, event.seconds
+            slices.append(PredictedSlice(event.collective, "collective", *times, depth, early))
             if early:
-                under_way[id(one)], end = end, at
+                under_way[id(event)], end = end, at
         else:
-            end = _lay(inner, machine, at, depth + 1, slices, under_way)
-            end += _computing(one, inner, machine)
-            slices.insert(place, PredictedSlice(one.name, "operator", at, end - at, one.seconds, depth))
+            end = _place_slices(inner, machine, at, depth + 1, slices, under_way)
+            end += _compute_seconds(event, inner, machine)
+            slices.insert(
+                position, PredictedSlice(event.name, "operator", at, end - at, event.seconds, depth)
+            )
         at = end
     return at
 
 
-def _computing(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machine: Machine) -> float:
-    """Modelled seconds of what an operator computes itself; one made of others computes nothing of its own."""
-    if any(isinstance(one, ComputedSpan) for one, _ in inner):
+def _compute_seconds(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machine: Machine) -> float:
+    """Return the modelled seconds of an operator's own computation; 0 if it consists of other operators."""
+    if any(isinstance(child, ComputedSpan) for child, _ in inner):
         return 0.0
     if not span.gradients:
         return forward_work(span.bound, span.strategy, span.itemsizes).seconds(machine)
@@ -117,49 +138,88 @@ def _computing(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machi
 
 
 def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") -> dict[str, Any]:
-    """The timeline of one step, of a trace per process: measured ranks, and the prediction as a process of its own."""
+    """Return the timeline of one training step: the measured ranks, and a process with the prediction.
+
+    Args:
+        traces: one trace per process.
+        machine: the machine of the prediction.
+        world: name of the world of the measurement.
+    """
     document = timeline(traces)
-    first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
+    first = min(
+        (predicted_slice.start for trace in traces for predicted_slice in (*trace, *trace.spans)), default=0.0
+    )
     events: list[dict[str, Any]] = document["traceEvents"]
     ranks = sorted({event["pid"] for event in events}) or [0]
     for trace in traces:
         owned = list(next((event.ranks for event in trace.collectives), trace.ranks))
-        events += [one for rank in owned for one in _gradients(trace, rank, first)]
+        events += [
+            predicted_slice for rank in owned for predicted_slice in _gradient_events(trace, rank, first)
+        ]
     predicted = ranks[-1] + 1
     slices = predicted_slices(traces[0], machine) if traces else []
-    named = {"ph": "M", "pid": predicted, "tid": 0}
+    process_event = {"ph": "M", "pid": predicted, "tid": 0}
     words = f"predicted on {machine.name}"
-    events.append({**named, "name": "process_name", "args": {"name": words}})
-    events.append({**named, "name": "process_sort_index", "args": {"sort_index": -1}})
-    for one in slices:
-        ratio = {"measured / predicted": one.measured / one.seconds if one.seconds else None}
-        args = {"predicted us": one.seconds * 1e6, "measured us": one.measured * 1e6, **ratio}
-        times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6, "tid": int(one.early)}
-        events.append({"ph": "X", "pid": predicted, "name": one.name, "cat": one.kind, **times, "args": args})
+    events.append({**process_event, "name": "process_name", "args": {"name": words}})
+    events.append({**process_event, "name": "process_sort_index", "args": {"sort_index": -1}})
+    for predicted_slice in slices:
+        ratio = {
+            "measured / predicted": predicted_slice.measured / predicted_slice.seconds
+            if predicted_slice.seconds
+            else None
+        }
+        args = {
+            "predicted us": predicted_slice.seconds * 1e6,
+            "measured us": predicted_slice.measured * 1e6,
+            **ratio,
+        }
+        times = {
+            "ts": predicted_slice.start * 1e6,
+            "dur": predicted_slice.seconds * 1e6,
+            "tid": int(predicted_slice.early),
+        }
+        events.append(
+            {
+                "ph": "X",
+                "pid": predicted,
+                "name": predicted_slice.name,
+                "cat": predicted_slice.kind,
+                **times,
+                "args": args,
+            }
+        )
     events += lane_names([event for event in events if event["pid"] == predicted])
-    measured = [one.measured for one in slices if not one.depth and not one.early]
-    measured += [one.exposed or 0.0 for one in traces[0].collectives] if traces else []
+    measured = [
+        predicted_slice.measured
+        for predicted_slice in slices
+        if not predicted_slice.depth and not predicted_slice.early
+    ]
+    measured += (
+        [predicted_slice.exposed or 0.0 for predicted_slice in traces[0].collectives] if traces else []
+    )
     other = document.setdefault("otherData", {})
     other |= {
         "machine": machine.name,
         "certainty": machine.certainty,
         "measured in": world,
-        "predicted seconds": max((one.start + one.seconds for one in slices), default=0.0),
+        "predicted seconds": max(
+            (predicted_slice.start + predicted_slice.seconds for predicted_slice in slices), default=0.0
+        ),
         "measured seconds": sum(measured),
     }
     return document
 
 
-def _gradients(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]]:
-    """Slices of the way back, which a trace has as spans only."""
+def _gradient_events(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]]:
+    """Yield the slices of the backward pass, which a trace has only as spans."""
     for span in trace.spans:
         if span.gradients:
             times = {"ts": (span.start - first) * 1e6, "dur": span.seconds * 1e6}
-            what = {"ph": "X", "pid": rank, "tid": 0, "name": span.name, "cat": "operator"}
-            yield {**what, **times, "args": {"strategy": str(span.strategy)}}
+            event = {"ph": "X", "pid": rank, "tid": 0, "name": span.name, "cat": "operator"}
+            yield {**event, **times, "args": {"strategy": str(span.strategy)}}
 
 
-#: Messages in one timeline at most: more make a browser slow.
+#: Largest number of messages of one timeline, because more make a browser slow.
 MOST_MESSAGES = 100_000
 
 SENDS, RECEIVES, REDUCES = 0, 1, 2
@@ -168,7 +228,7 @@ LANES = ("sends", "receives", "reduces")
 
 @dataclass(frozen=True)
 class Slice:
-    """Something a rank does, from ``start`` to ``end`` in seconds."""
+    """A send, receive or reduction of a rank, from ``start`` to ``end`` in seconds."""
 
     rank: int
     lane: int
@@ -181,13 +241,13 @@ class Slice:
 
 
 def chrome_timeline(slices: Iterable[Slice], ranks: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """The timeline as JSON values; facts about the run are kept in ``otherData``."""
-    names = [one for rank in range(ranks) for one in _names(rank)]
-    events = [event for one in slices for event in _chrome(one)]
+    """Return a timeline as JSON values; ``otherData`` has the facts of the run."""
+    names = [one_slice for rank in range(ranks) for one_slice in _lane_metadata(rank)]
+    events = [event for one_slice in slices for event in _slice_events(one_slice)]
     return {"traceEvents": names + events, "displayTimeUnit": "ns", "otherData": facts}
 
 
-def _names(rank: int) -> Iterator[dict[str, Any]]:
+def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
     common = {"ph": "M", "pid": rank}
     yield common | {"name": "process_name", "args": {"name": f"rank {rank}"}}
     yield common | {"name": "process_sort_index", "args": {"sort_index": rank}}
@@ -195,21 +255,28 @@ def _names(rank: int) -> Iterator[dict[str, Any]]:
         yield common | {"tid": lane, "name": "thread_name", "args": {"name": words}}
 
 
-def _chrome(one: Slice) -> Iterator[dict[str, Any]]:
-    """The slice, and its end of the message's arrow."""
-    start, lasts = one.start * 1e6, (one.end - one.start) * 1e6
-    place = {"pid": one.rank, "tid": one.lane}
-    facts = {"bytes": one.nbytes, "round": one.round}
-    kind = "reduction" if one.lane == REDUCES else "message"
-    yield place | {"ph": "X", "name": one.name, "cat": kind, "ts": start, "dur": lasts, "args": facts}
-    if one.message >= 0:
-        arrow = place | {"name": "message", "cat": "message", "id": one.message + 1}
-        # An arrow binds to the slice around its time, which is still inside just before the end.
-        last = {"ph": "f", "bp": "e", "ts": start + 0.999 * lasts}
-        yield arrow | ({"ph": "s", "ts": start} if one.lane == SENDS else last)
+def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
+    """Yield the event of a slice, and the start or end of the arrow of its message."""
+    start, duration = one_slice.start * 1e6, (one_slice.end - one_slice.start) * 1e6
+    place = {"pid": one_slice.rank, "tid": one_slice.lane}
+    facts = {"bytes": one_slice.nbytes, "round": one_slice.round}
+    kind = "reduction" if one_slice.lane == REDUCES else "message"
+    yield place | {
+        "ph": "X",
+        "name": one_slice.name,
+        "cat": kind,
+        "ts": start,
+        "dur": duration,
+        "args": facts,
+    }
+    if one_slice.message >= 0:
+        arrow = place | {"name": "message", "cat": "message", "id": one_slice.message + 1}
+        # An arrow belongs to the slice around its time, so its end is just before the end of the slice.
+        arrow_end = {"ph": "f", "bp": "e", "ts": start + 0.999 * duration}
+        yield arrow | ({"ph": "s", "ts": start} if one_slice.lane == SENDS else arrow_end)
 
 
-# ---------------------------------------------------------------- predicted: rounds as they are priced, or simulated events
+# ---------------------------------------------------------------- predictions: priced rounds, or simulated events
 
 
 def predicted_timeline(
@@ -220,9 +287,15 @@ def predicted_timeline(
     itemsize: int = 1,
     events: LogGOPS | None = None,
 ) -> dict[str, Any]:
-    """The timeline of a schedule as it is priced, on the machine's own levels if no network is given.
+    """Return the timeline of a schedule by its price, or by an event simulation.
 
-    With LogGOPS parameters, in seconds, events are simulated instead of synchronous rounds.
+    Args:
+        schedule: the schedule.
+        machine: the machine.
+        nbytes: bytes of the message.
+        network: topology of the links; None for the levels of the machine.
+        itemsize: bytes of an element.
+        events: LogGOPS parameters in seconds, for an event simulation; None for synchronous rounds.
 
     >>> from spmdsim.collectives import schedule_of
     >>> timeline = predicted_timeline(schedule_of("all_gather", "ring", 3), Machine.laptop(), 300)
@@ -230,9 +303,9 @@ def predicted_timeline(
     6
     """
     if events is None:
-        slices = list(_rounds(schedule, machine, nbytes, network, itemsize))
+        slices = list(_round_slices(schedule, machine, nbytes, network, itemsize))
     else:
-        slices = list(_events(schedule, nbytes, itemsize, machine.gamma, events))
+        slices = list(_event_slices(schedule, nbytes, itemsize, machine.gamma, events))
     title = {"collective": schedule.collective.name, "algorithm": schedule.algorithm.name}
     facts = title | {"ranks": schedule.size, "bytes": nbytes, "machine": machine.name}
     if network is not None:
@@ -240,54 +313,54 @@ def predicted_timeline(
     return chrome_timeline(slices, schedule.size, facts)
 
 
-def _rounds(
+def _round_slices(
     schedule: Schedule, machine: Machine, nbytes: int, network: Topology | None, itemsize: int
 ) -> Iterator[Slice]:
-    """Synchronous rounds: all messages of a round begin with it, reductions end it."""
+    """Yield the slices of synchronous rounds: messages start with a round, reductions end it."""
     priced = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
-    _refuse_many(schedule, sum(one.repeat * one.messages for one in priced))
-    prices = (one for one in priced for _ in range(one.repeat))
+    _check_message_count(schedule, sum(round_price.repeat * round_price.messages for round_price in priced))
+    prices = (round_price for round_price in priced for _ in range(round_price.repeat))
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     nothing: list[Instruction] = []
     start, messages = 0.0, 0
     every_rank = zip_longest(*(schedule.rounds(rank) for rank in range(schedule.size)), fillvalue=nothing)
-    for number, (one, moves_of) in enumerate(zip(prices, every_rank)):
-        moved = start + one.seconds - machine.reduce_seconds(one.reduced)
+    for number, (round_price, moves_of) in enumerate(zip(prices, every_rank)):
+        moved = start + round_price.seconds - machine.reduce_seconds(round_price.reduced)
         numbers: dict[tuple[int, int], list[int]] = {}
         for rank, moves in enumerate(moves_of):
             for move in moves:
                 if move.kind == "send":
                     numbers.setdefault((rank, move.peer), []).append(messages)
-                    size = _bytes(move, sizes)
+                    size = _move_bytes(move, sizes)
                     yield Slice(rank, SENDS, f"to {move.peer}", start, moved, size, messages, number)
                     messages += 1
         for rank, moves in enumerate(moves_of):
             reduced, begin = 0, moved
             for move in moves:
-                size = _bytes(move, sizes)
+                size = _move_bytes(move, sizes)
                 if move.receives:
                     message = numbers[move.peer, rank].pop(0)
                     yield Slice(rank, RECEIVES, f"from {move.peer}", start, moved, size, message, number)
-                if move.kind in ("reduce", "combine") and one.reduced:
+                if move.kind in ("reduce", "combine") and round_price.reduced:
                     reduced += size
                     end = moved + machine.reduce_seconds(reduced)
                     yield Slice(rank, REDUCES, "reduce", begin, end, size, -1, number)
                     begin = end
-        start += one.seconds
+        start += round_price.seconds
 
 
-def _bytes(move: Instruction, sizes: list[int]) -> int:
+def _move_bytes(move: Instruction, sizes: list[int]) -> int:
     return sum(sizes[chunk % len(sizes)] for chunk in move.chunks)
 
 
-def _events(
+def _event_slices(
     schedule: Schedule, nbytes: int, itemsize: int, gamma: float, parameters: LogGOPS
 ) -> Iterator[Slice]:
-    """Events of the LogGOPS model; the operations' tags are the rounds."""
+    """Yield the slices of a simulation by the LogGOPS model; the tags of its operations are the rounds."""
     program = program_of(schedule, nbytes, itemsize, gamma)
-    _refuse_many(schedule, program.kinds.count(SEND))
+    _check_message_count(schedule, program.kinds.count(SEND))
     run = simulate_program(program, parameters)
-    free: dict[tuple[int, int], float] = {}
+    lane_end: dict[tuple[int, int], float] = {}
     for op in sorted(range(len(program)), key=run.starts.__getitem__):
         kind, rank, peer = program.kinds[op], program.ranks[op], program.peers[op]
         start, end = run.starts[op], run.ends[op]
@@ -295,16 +368,17 @@ def _events(
             yield Slice(rank, REDUCES, "reduce", start, end, end - start, -1, program.tags[op])
             continue
         lane, words = (SENDS, f"to {peer}") if kind == SEND else (RECEIVES, f"from {peer}")
-        # A long send is over when it is matched, while the next one may have begun: slices of a lane do not overlap.
-        start = max(start, free.get((rank, lane), 0.0))
-        free[rank, lane] = end = max(start, end)
+        # A long send ends when it is matched, and the next one can start before. Slices of a lane must not overlap.
+        start = max(start, lane_end.get((rank, lane), 0.0))
+        lane_end[rank, lane] = end = max(start, end)
         message = min(op, run.partners[op])
         yield Slice(rank, lane, words, start, end, program.sizes[op], message, program.tags[op])
 
 
-def _refuse_many(schedule: Schedule, messages: int) -> None:
+def _check_message_count(schedule: Schedule, messages: int) -> None:
+    """Raise InputError if a timeline would have too many messages."""
     if messages > MOST_MESSAGES:
         raise InputError(
-            f"{schedule.name} has {messages:,} messages, too many for a timeline: "
-            f"{MOST_MESSAGES:,} can be drawn; choose fewer ranks"
+            f"a timeline must have at most {MOST_MESSAGES:,} messages, got {messages:,} of {schedule.name}; "
+            "choose fewer ranks"
         )

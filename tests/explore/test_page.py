@@ -255,9 +255,9 @@ def test_searches_know_the_best_and_what_others_cost():
     [
         ({"meshes": (Mesh((4, 4), ("a", "b")),)}, "at most 8 ranks"),
         ({"shapes": ((2,) * 6,)}, "1 to 5 dims"),
-        ({"shapes": ((0, 3),)}, "each from 1"),
-        ({"ranks": (9,)}, "1 to 8 ranks"),
-        ({"meshes": ()}, "needs meshes"),
+        ({"shapes": ((0, 3),)}, "dims of 1 to"),
+        ({"ranks": (9,)}, "ranks must be 1 to 8"),
+        ({"meshes": ()}, "meshes must have at least one item"),
         ({"meshes": (Mesh((2, 1, 1, 1, 1, 1, 2), tuple("abcdefg")),)}, "6 axes"),
         ({"layouts": (Mesh((2, 2), ("a", "b"))("a", "b"),)}, "needs its mesh"),
     ],

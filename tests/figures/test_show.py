@@ -52,7 +52,7 @@ def test_a_trace_and_a_schedule(capsys):
 def test_what_has_no_picture(capsys):
     with pytest.raises(UsageTypeError, match="no picture of 3"):
         show(3)
-    with pytest.raises(InputError, match="a shape goes with a layout"):
+    with pytest.raises(InputError, match="value must be a layout if shape is passed"):
         show(MESH, (3, 4))
 
 

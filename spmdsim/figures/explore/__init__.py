@@ -1,4 +1,4 @@
-"""A page to play with: one HTML file that needs no server and no network, everything in it computed by this library."""
+"""Build the interactive page: one HTML file without server or network, with results computed by this library."""
 
 from spmdsim.figures.explore.offer import Offer
 from spmdsim.figures.explore.page import page

@@ -1,6 +1,6 @@
-"""Where a tensor lives, how it is redistributed, and how two are multiplied, for the page: boxes, plans, who sends what.
+"""Compute the page's data of layouts, redistributions and a matrix product.
 
-A product shows slices of the operands, local products, partial sums, and a ring that adds them up.
+A product has slices of the operands, local products, partial sums, and a ring that adds them up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spmdsim.worlds import LockStep
 
 
 def layout_key(layout: Layout) -> str:
-    """Return the name of a layout on the page: axes per dim joined by ``;``, then pending axes after ``+``.
+    """Return the key of a layout on the page: axes per dim joined by ``;``, then partial axes after ``+``.
 
     >>> layout_key(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None, partial="c"))
     'b,a;+c'
@@ -51,12 +51,12 @@ def mesh_facts(mesh: Mesh) -> dict[str, Any]:
 
 
 def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[str, dict[str, Any]]:
-    """Return the derivation of every offered layout, and of further layouts, by key."""
+    """Return the derivation of each offered and each further layout, by key."""
     return {layout_key(layout): derivation_facts(layout) for layout in (*layouts_of(mesh, ndim), *further)}
 
 
 def derivation_facts(layout: Layout) -> dict[str, Any]:
-    """Return the three steps of a derivation as plain data, the layout's names elsewhere, and its addends.
+    """Return the three steps of a layout's derivation, its names in other notations, and its addends.
 
     >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
     >>> facts["shard"], facts["strides"], facts["short"]
@@ -89,14 +89,15 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
 
 
 def boxes(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
-    """Return ``(start, stop)`` per dim of every rank, in mesh order."""
+    """Return, for each rank in mesh order, ``(start, stop)`` of each dim."""
     return [list(layout.bounds(shape, rank)) for rank in layout.mesh.rank_list]
 
 
 def sent_boxes(step: Step) -> list[SentBox]:
     """Return the boxes of the global tensor that ranks send to each other in a step, by receiver.
 
-    In an all_reduce every member's whole box is one, as it takes part: how many bytes travel says ``Step.nbytes``.
+    For an all_reduce the boxes are the whole shards of the other members; ``Step.nbytes`` has the bytes that are
+    sent.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -114,7 +115,7 @@ def sent_boxes(step: Step) -> list[SentBox]:
         ]
     if step.collective == "exchange":
         return [one for one in transfers(step.src, step.dst, step.shape) if one.sender != one.receiver]
-    have, want = _pieces(step.src, step.shape), _pieces(step.dst, step.shape)
+    have, want = _bounds_of_ranks(step.src, step.shape), _bounds_of_ranks(step.dst, step.shape)
     group_of = {rank: group for group in step.src.mesh.groups(*step.axes) for rank in group}
     return [
         SentBox(member, rank, box)
@@ -125,13 +126,13 @@ def sent_boxes(step: Step) -> list[SentBox]:
 
 
 @lru_cache(maxsize=512)
-def _pieces(layout: Layout, shape: Shape) -> dict[int, Bounds]:
-    """Return every rank's box; cached, because a few layouts occur in thousands of steps."""
+def _bounds_of_ranks(layout: Layout, shape: Shape) -> dict[int, Bounds]:
+    """Return the bounds of every rank; cached, because a few layouts occur in thousands of steps."""
     return {rank: layout.bounds(shape, rank) for rank in layout.mesh.rank_list}
 
 
 class MoveTable:
-    """The plans between layouts of a mesh and shape; each step and box is stored once."""
+    """The plans between layouts of one mesh and shape; each step and box is stored once."""
 
     def __init__(self, mesh: Mesh, shape: Shape, dtype: str, further: Sequence[Layout] = ()) -> None:
         self.mesh, self.shape, self.dtype, self.further = mesh, shape, dtype, further
@@ -142,7 +143,7 @@ class MoveTable:
         self._received: list[list[int]] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain data; the page finds plans by the keys of two layouts."""
+        """Return the table as JSON values; the page finds plans by the keys of two layouts."""
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
             self._layout(layout)
@@ -154,11 +155,14 @@ class MoveTable:
             "targets": [layout_key(layout) for layout in targets],
             "plans": plans,
             "steps": self._step_rows,
-            "layouts": [[layout_key(one), one.short(), boxes(one, self.shape)] for one in self._layouts],
+            "layouts": [
+                [layout_key(layout), layout.short(), boxes(layout, self.shape)] for layout in self._layouts
+            ],
             "boxes": list(self._boxes),
         }
 
     def _plan(self, src: Layout, dst: Layout) -> list[Any]:
+        """Return kind, steps, bytes and lower bound of each rank, and the totals of a plan."""
         route = plan(src, dst, self.shape, self.dtype)
         steps = [self._step(step, route.itemsize) for step in route.steps]
         received = [sum(each) for each in zip([0] * self.mesh.size, *(self._received[one] for one in steps))]
@@ -167,6 +171,7 @@ class MoveTable:
         return [route.kind, steps, received, bounds, ends]
 
     def _step(self, step: Step, itemsize: int) -> int:
+        """Return the number of a step; store a step that is new."""
         number = self._steps.get(step)
         if number is None:
             number = self._steps[step] = len(self._steps)
@@ -189,14 +194,14 @@ M, K, N = 4, 8, 4
 _NUMBERS = np.random.default_rng(7)
 X = _NUMBERS.integers(0, 4, (M, K))
 W = _NUMBERS.integers(-2, 3, (K, N))
-"""Small whole numbers: every sum of them is exact, in any order."""
+"""Operands of small integers, whose sums are exact in any order."""
 
 
 def product(mesh: Mesh) -> dict[str, Any]:
     """Return ``x @ w`` under every strategy on a mesh, by key."""
     bound = matmul.op.bind((X.shape, W.shape), {})
-    every = [one for one in bound.strategies(mesh, partial=False) if _is_busy(one, mesh)]
-    strategies = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in every}
+    all_strategies = [one for one in bound.strategies(mesh, partial=False) if _uses_long_axes(one, mesh)]
+    strategies = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in all_strategies}
     return {"mesh": str(mesh), "strategies": strategies}
 
 
@@ -217,16 +222,17 @@ def strategy_key(strategy: Strategy) -> str:
 
 
 def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
-    """Return the layouts and boxes of the operands, the results of every rank, and the rounds of the reduction.
+    """Return the layouts, numbers and ring rounds of ``x @ w`` with one strategy.
 
-    ``local``: per rank the local product; ``rounds``: per round of the ring the messages ``[from, to, elements]`` and
-    every rank's numbers afterwards, row-major like ``local``; ``result``: those in the end, as the library has them.
+    ``local`` has each rank's local product. ``rounds`` has, for each round of the ring, the messages ``[from, to,
+    elements]`` and each rank's numbers after it. ``result`` has each rank's final numbers, as the library computes
+    them.
     """
     world = LockStep(strategy.mesh.size)
     first, second = bound.input_layouts(strategy)
     x, w = (Tensor.from_global(a, layout, world) for a, layout in ((X, first), (W, second)))
-    y = matmul(x, w)  # operands that lie as the strategy wants them are multiplied as they are
-    whole, reduction = y.to(y.layout.reduced), partial_reduction(y.layout)
+    y = matmul(x, w)  # the operands already have the layouts of the strategy
+    total, reduction = y.to(y.layout.reduced), partial_reduction(y.layout)
     local = [np.asarray(shard) for shard in y.shards]
     return {
         "text": str(strategy),
@@ -239,7 +245,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
         "local": [shard.ravel().tolist() for shard in local],
         "received": _received(y.layout, y.meta.dtype.itemsize),
         "rounds": ring_rounds(y.layout, local),
-        "result": [np.asarray(shard).ravel().tolist() for shard in whole.shards],
+        "result": [np.asarray(shard).ravel().tolist() for shard in total.shards],
     }
 
 
@@ -252,7 +258,7 @@ def _received(layout: Layout, itemsize: int) -> list[int]:
 
 
 def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
-    """Return the partial sums of every group after each round of the ring."""
+    """Return the messages and the numbers of every rank after each round of the ring; empty without a sum."""
     if not layout.partial:
         return []
     groups = layout.mesh.groups(*layout.partial_axes)
@@ -260,36 +266,46 @@ def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]
     rounds = []
     for number, messages in enumerate(story.steps):
         sent: list[list[Any]] = []
-        held: list[list[int]] = [[] for _ in local]
+        values: list[list[int]] = [[] for _ in local]
         for group in groups:
             parts = [local[layout.mesh.position(rank)].ravel() for rank in group]
-            spans = _spans(story, len(parts[0]))
-            for place, rank in enumerate(group):
-                held[layout.mesh.position(rank)] = _numbers(story, number + 1, place, parts, spans)
+            spans = _chunk_spans(story, len(parts[0]))
+            for index, rank in enumerate(group):
+                values[layout.mesh.position(rank)] = _rank_values(story, number + 1, index, parts, spans)
             for message in messages:
                 elements = [e for chunk in message.chunks for e in range(*spans[chunk])]
                 sent.append([group[message.source], group[message.target], elements, int(message.reduces)])
-        rounds.append({"sent": sent, "held": held})
+        rounds.append({"sent": sent, "held": values})
     return rounds
 
 
-def _spans(story: History, count: int) -> list[tuple[int, int]]:
+def _chunk_spans(story: History, count: int) -> list[tuple[int, int]]:
     """Return ``(start, stop)`` of each chunk's elements."""
     ends = np.cumsum([0, *story.schedule.chunk_elements(count)]).tolist()
     return list(pairwise(ends))
 
 
-def _numbers(
-    story: History, state: int, place: int, parts: list[np.ndarray], spans: list[tuple[int, int]]
+def _rank_values(
+    story: History, state: int, member: int, local_values: list[np.ndarray], spans: list[tuple[int, int]]
 ) -> list[int]:
-    """Return the values of a rank: per chunk the sum over the ranks whose input is in it."""
+    """Return the values of a rank in a state: for each chunk the sum over the ranks whose input is in it.
+
+    Args:
+        story: the rounds of the ring.
+        state: number of the state.
+        member: the rank's position in its group.
+        local_values: the local values of each member of the group.
+        spans: ``(start, stop)`` of each chunk.
+    """
     numbers: list[int] = []
     for chunk, span in enumerate(spans):
-        inside = story.contributors(story.states[state].holds[place][chunk])
-        numbers += np.sum([parts[one][slice(*span)] for one in inside], axis=0).tolist()
+        contributors = story.contributors(story.states[state].holds[member][chunk])
+        numbers += np.sum(
+            [local_values[contributor][slice(*span)] for contributor in contributors], axis=0
+        ).tolist()
     return numbers
 
 
-def _is_busy(strategy: Strategy, mesh: Mesh) -> bool:
-    """Return True if a strategy splits nothing over axes of size 1."""
+def _uses_long_axes(strategy: Strategy, mesh: Mesh) -> bool:
+    """Return True if a strategy splits no factor over axes of size 1."""
     return all(mesh.axis_size(axis) > 1 for _, axes in strategy.splits for axis in axes)

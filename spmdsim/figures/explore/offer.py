@@ -1,7 +1,7 @@
-"""What a page lets people choose: meshes, shapes, layouts, rank counts, algorithms, programs.
+"""Declare the choices of a page: meshes, shapes, layouts, rank counts, algorithms, programs.
 
-A page holds every answer, so what it offers is finite: all layouts of each mesh and shape, and of partial sources on
-meshes of three axes and more those with one partial axis and at most one axis per dim.
+A page has all answers, so the choices are finite: all layouts of each mesh and shape. On meshes of three or more
+axes, partial sources have one partial axis and at most one axis per dim.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spmdsim.pictured import Pictured
 Shape = tuple[int, ...]
 
 MOST_RANKS = 8
-"""More do not fit on a telephone, nor their answers into a page."""
+"""Largest number of ranks that fits on a telephone, with answers that fit on a page."""
 MOST_AXES, MOST_BUSY, MOST_DIMS = 6, 3, 5
-"""Axes of a mesh, those longer than 1 among them, and dims of a tensor."""
+"""Largest numbers of axes of a mesh, of its axes longer than 1, and of dims of a tensor."""
 MOST_PAIRS = 7000
-"""Of layouts of one mesh and shape: a page answers every one of them, or leaves some out."""
+"""Largest number of pairs of layouts of one mesh and shape; a page has the plan of each pair."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,14 @@ class Offer(Pictured):
         meshes: the meshes, of at most eight ranks and three axes longer than 1.
         shapes: global shapes of the tensor, of one to five dims.
         ranks: rank counts of the collective algorithms.
-        algorithms: somebody's own algorithms, besides all of this package.
+        algorithms: further algorithms, besides all of this package.
         programs: built-in programs that are searched.
         dtype: element type of the tensor.
-        layouts: further layouts of these meshes, such as those that name axes of size 1; the first one is shown first.
+        layouts: further layouts of these meshes, such as layouts with axes of size 1; the page opens with the first
+            one.
 
     Raises:
-        InputError: more than a page can hold, nothing to choose from, or an unknown program.
+        InputError: If a choice is too large for a page, a list is empty, or a program is unknown.
     """
 
     meshes: tuple[Mesh, ...] = field(default_factory=lambda: default_meshes())
@@ -55,34 +56,32 @@ class Offer(Pictured):
     def __post_init__(self) -> None:
         for what in ("meshes", "shapes", "ranks"):
             if not getattr(self, what):
-                raise InputError(f"a page needs {what} to choose from, but none were given")
+                raise InputError(f"Offer: {what} must have at least one item, got none")
         for mesh in self.meshes:
             _check_mesh(mesh)
         for shape in self.shapes:
             _check_shape(shape)
         for size in self.ranks:
             if not 1 <= size <= MOST_RANKS:
-                raise InputError(
-                    f"collectives are shown on 1 to {MOST_RANKS} ranks, but {size} were asked for"
-                )
+                raise InputError(f"Offer: ranks must be 1 to {MOST_RANKS}, got {size}")
         for name in self.programs:
             require_program(name)
         for layout in self.layouts:
             if layout.mesh not in self.meshes or len(layout.dims) not in map(len, self.shapes):
                 raise InputError(
-                    f"layout {layout} needs its mesh and a shape of {many(len(layout.dims), 'dim')} on the page, which has the "
-                    f"shapes {', '.join(map(str, self.shapes))}"
+                    f"Offer: layout {layout} needs its mesh in meshes and a shape of {many(len(layout.dims), 'dim')} in shapes, "
+                    f"got shapes {', '.join(map(str, self.shapes))}"
                 )
 
     @property
     def start(self) -> Mesh:
-        """The mesh shown first: that of the first further layout, else the one with two axes and the most ranks."""
+        """The first mesh of the page: that of the first further layout, or a large one with two axes."""
         if self.layouts:
             return self.layouts[0].mesh
         return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))
 
     def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
-        """Return the shapes offered on a mesh; with three axes the first shape of each number of dims."""
+        """Return the shapes on a mesh; with three axes, only the first shape of each number of dims."""
         if sum(size > 1 for size in mesh.shape) < 3:
             return self.shapes
         first = {len(shape): shape for shape in reversed(self.shapes)}
@@ -90,21 +89,22 @@ class Offer(Pictured):
 
 
 def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
-    """Return the sources and targets of which a page has all plans.
+    """Return the sources and targets whose plans a page has.
 
-    They are all layouts; if these make more than 7,000 pairs, the layouts with axes in the mesh's order; if these still
-    make more, none.
+    They are all layouts; if these have more than 7,000 pairs, the layouts with axes in the mesh's order; if these
+    still have more, none.
 
     >>> [len(ends) for ends in ends_of(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
     [103, 64]
     """
     sources, targets = layouts_of(mesh, ndim), layouts_of(mesh, ndim, partial=False)
     if len(sources) * len(targets) > MOST_PAIRS:
-        sources, targets = (tuple(filter(_in_order, layouts)) for layouts in (sources, targets))
+        sources, targets = (tuple(filter(_is_in_mesh_order, layouts)) for layouts in (sources, targets))
     return (sources, targets) if len(sources) * len(targets) <= MOST_PAIRS else ((), ())
 
 
-def _in_order(layout: Layout) -> bool:
+def _is_in_mesh_order(layout: Layout) -> bool:
+    """Return True if the axes of each dim are in the mesh's order."""
     return all(list(entry) == sorted(entry, key=layout.mesh.axes.index) for entry in layout.dims)
 
 
@@ -115,19 +115,20 @@ def default_meshes() -> tuple[Mesh, ...]:
 
 
 def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, ...]:
-    """Return the offered layouts; layouts without pending reductions come first.
+    """Return all offered layouts of a mesh; layouts without pending reductions come first.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> len(layouts_of(mesh, 2, partial=False)), len(layouts_of(mesh, 2))
     (11, 18)
     """
-    whole = tuple(dict.fromkeys(_layouts(mesh, ndim)))
+    reduced = tuple(dict.fromkeys(_reduced_layouts(mesh, ndim)))
     if not partial:
-        return whole
-    return (*whole, *(one for layout in whole for one in _partial(layout)))
+        return reduced
+    return (*reduced, *(partial_layout for layout in reduced for partial_layout in _partial_layouts(layout)))
 
 
-def _layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
+def _reduced_layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
+    """Yield all layouts without pending reductions; axes of size 1 are not used."""
     busy = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
     for count in range(len(busy) + 1):
         for order in permutations(busy, count):
@@ -136,19 +137,21 @@ def _layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
                 yield Layout(mesh, [order[a:b] for a, b in pairwise(ends)])
 
 
-def _partial(layout: Layout) -> Iterator[Layout]:
+def _partial_layouts(layout: Layout) -> Iterator[Layout]:
+    """Yield the layout with sums pending over its free axes; with three axes, over one axis only."""
     size = layout.mesh.size_of
     busy = [axis for axis in layout.mesh.axes if size[axis] > 1]
     free = [axis for axis in busy if axis not in layout.split_axes]
-    few = len(busy) > 2
-    if few and any(len(entry) > 1 for entry in layout.dims):
+    is_large = len(busy) > 2
+    if is_large and any(len(entry) > 1 for entry in layout.dims):
         return
-    for count in range(1, 2 if few else len(free) + 1):
+    for count in range(1, 2 if is_large else len(free) + 1):
         for axes in combinations(free, count):
             yield layout.with_partial(dict.fromkeys(axes, "sum"))
 
 
 def _products(size: int) -> Iterator[Shape]:
+    """Yield all ordered factorisations of a number in factors above 1."""
     yield (size,)
     for first in range(2, size):
         if size % first == 0:
@@ -156,16 +159,18 @@ def _products(size: int) -> Iterator[Shape]:
 
 
 def _check_mesh(mesh: Mesh) -> None:
+    """Raise InputError if a mesh is too large for a page."""
     busy = sum(size > 1 for size in mesh.shape)
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
         raise InputError(
-            f"a page shows meshes of at most {MOST_RANKS} ranks and {MOST_AXES} axes, {MOST_BUSY} of them longer than 1, "
-            f"but {mesh} has {many(mesh.size, 'rank')} and {many(len(mesh.axes), 'axis', 'axes')}"
+            f"Offer: a mesh must have at most {MOST_RANKS} ranks and {MOST_AXES} axes, {MOST_BUSY} of them longer than 1, "
+            f"got {mesh} with {many(mesh.size, 'rank')} and {many(len(mesh.axes), 'axis', 'axes')}"
         )
 
 
 def _check_shape(shape: Sequence[int]) -> None:
+    """Raise InputError if a shape is too large for a page."""
     if not 1 <= len(shape) <= MOST_DIMS or prod(shape) < 1 or max(shape) > 1 << 20:
         raise InputError(
-            f"a page shows tensors of 1 to {MOST_DIMS} dims, each from 1 to {1 << 20}, but the shape is {tuple(shape)}"
+            f"Offer: a shape must have 1 to {MOST_DIMS} dims of 1 to {1 << 20} elements, got {tuple(shape)}"
         )

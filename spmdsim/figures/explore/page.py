@@ -1,4 +1,4 @@
-"""The page as one text: HTML, style and scripts of ``front/``, and what the library computed, compressed."""
+"""Build the page as one text: HTML, style and scripts of ``front/``, and the computed data, compressed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spmdsim.figures.explore.schedules import schedules
 from spmdsim.figures.explore.searches import searches
 from spmdsim.layout.element_type import element_type
 
-#: The scripts, each after those that it imports from.
+#: The scripts in an order in which each comes after the scripts that it imports.
 SCRIPTS = (
     "elements",
     "state",
@@ -40,16 +40,16 @@ MOST_BYTES = 1_500_000
 def page(offer: Offer | None = None) -> str:
     """Build the interactive page: layouts, redistributions, collective algorithms, a product, a search.
 
-    It needs no server and no network: open it in a browser from disk. The same offer gives the same text.
+    It needs no server and no network: open it in a browser from disk. Equal offers give equal texts.
 
     Args:
-        offer: what can be chosen; by default all device matrices of 2, 4, 6 and 8 ranks.
+        offer: the choices; by default all device matrices of 2, 4, 6 and 8 ranks.
 
     Returns:
         A complete HTML document of at most 1.5 MB.
 
     Raises:
-        InputError: the offer is more than fits.
+        InputError: If the page would be larger.
 
     >>> from spmdsim import Mesh
     >>> text = page(Offer(meshes=(Mesh((2, 2), ("dp", "tp")),), shapes=((4, 4),), ranks=(4,), programs=()))
@@ -59,37 +59,39 @@ def page(offer: Offer | None = None) -> str:
     with collector_paused():
         answers = json.dumps(page_data(offer or Offer()), separators=(",", ":"), ensure_ascii=False).encode()
     packed = base64.b64encode(gzip.compress(answers, 9, mtime=0)).decode("ascii")
-    script = "\n".join(_module(_front(f"{name}.js")) for name in SCRIPTS).strip("\n")
+    script = "\n".join(_wrap_module(_read_front(f"{name}.js")) for name in SCRIPTS).strip("\n")
     hashed = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode("ascii")
     parts = {
         "script_hash": hashed,
         "version": __version__,
-        "style": _front("style.css").strip(),
+        "style": _read_front("style.css").strip(),
         "data": packed,
         "script": script,
     }
-    text = re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], _front("page.html"))
+    text = re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], _read_front("page.html"))
     if len(text.encode()) > MOST_BYTES:
         raise InputError(
-            f"the page would have {len(text.encode()):,} bytes, more than {MOST_BYTES:,}: offer fewer meshes or shapes"
+            f"the page must have at most {MOST_BYTES:,} bytes, got {len(text.encode()):,}; offer fewer meshes or shapes"
         )
     return text
 
 
 def page_data(offer: Offer) -> dict[str, Any]:
-    """Return the data of the page as plain values."""
+    """Return the data of the page as JSON values."""
     dtype = element_type(offer.dtype)
     meshes, cases = [], []
     for mesh in offer.meshes:
         shapes = offer.shapes_on(mesh)
-        further = {
+        layouts_by_ndim = {
             len(shape): [one for one in offer.layouts if one.mesh == mesh and len(one.dims) == len(shape)]
             for shape in shapes
         }
-        derived = {ndim: derivations(mesh, ndim, some) for ndim, some in sorted(further.items())}
+        derived = {
+            ndim: derivations(mesh, ndim, layouts) for ndim, layouts in sorted(layouts_by_ndim.items())
+        }
         meshes.append({**mesh_facts(mesh), "derivations": derived})
         for shape in shapes:
-            table = MoveTable(mesh, shape, offer.dtype, further[len(shape)]).to_dict()
+            table = MoveTable(mesh, shape, offer.dtype, layouts_by_ndim[len(shape)]).to_dict()
             cases.append({"mesh": str(mesh), "itemsize": dtype.itemsize, "dtype": dtype.name, **table})
     return {
         "start": {"mesh": str(offer.start), "layout": layout_key(offer.layouts[0]) if offer.layouts else ""},
@@ -102,7 +104,8 @@ def page_data(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _front(name: str) -> str:
+def _read_front(name: str) -> str:
+    """Return the text of a file in ``front/``."""
     return (resources.files("spmdsim.figures.explore") / "front" / name).read_text(encoding="utf-8")
 
 
@@ -110,10 +113,10 @@ _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:const|async function|function) (\w+))", re.MULTILINE)
 
 
-def _module(text: str) -> str:
-    r"""Return one module without imports and exports.
+def _wrap_module(text: str) -> str:
+    r"""Return a JavaScript module as one expression without imports and exports.
 
-    >>> print(_module("import { b } from './b.js';\nexport const a = b;\n"))
+    >>> print(_wrap_module("import { b } from './b.js';\nexport const a = b;\n"))
     const { a } = (() => {
     const a = b;
     return { a };

@@ -1,4 +1,4 @@
-"""Collective algorithms, for the page: round by round who sends what and who holds what, and what is wrong with wrong ones."""
+"""Compute the page's data of collective algorithms: messages and chunks of each round, and errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -16,41 +16,45 @@ from spmdsim.figures.schedule_figures import value_words
 
 
 def schedules(offer: Offer) -> list[dict[str, Any]]:
-    """Return every algorithm of the package, the offer's own and the wrong ones, on every rank count that fits."""
-    own = [(one, "own") for one in offer.algorithms]
-    wrong = [(one, "wrong") for one in mistakes()]
+    """Return all algorithms, those of the offer, and the wrong ones, on each offered rank count that fits."""
+    own = [(algorithm, "own") for algorithm in offer.algorithms]
+    wrong = [(algorithm, "wrong") for algorithm in mistakes()]
     return [
         {
-            "collective": one.collective.name,
-            "name": one.name,
-            "about": one.about,
+            "collective": algorithm.collective.name,
+            "name": algorithm.name,
+            "about": algorithm.about,
             "origin": origin,
-            "needs": one.condition_words,
-            "reduces": one.collective.reduces,
-            "m": one.collective.size_means,
-            "ranks": {size: _told(one, size) for size in offer.ranks if one.fits(size)},
+            "needs": algorithm.condition_words,
+            "reduces": algorithm.collective.reduces,
+            "m": algorithm.collective.size_means,
+            "ranks": {
+                size: _schedule_or_error(algorithm, size) for size in offer.ranks if algorithm.fits(size)
+            },
         }
-        for one, origin in (*own, *((one, "library") for one in algorithms()), *wrong)
+        for algorithm, origin in (*own, *((algorithm, "library") for algorithm in algorithms()), *wrong)
     ]
 
 
-def _told(one: Algorithm, size: int) -> dict[str, Any]:
+def _schedule_or_error(algorithm: Algorithm, size: int) -> dict[str, Any]:
     """Return the facts of an algorithm, or the reason why it has no schedule on a rank count."""
     try:
-        return schedule_facts(make_schedule(one, size))
+        return schedule_facts(make_schedule(algorithm, size))
     except ScheduleError as error:
         lists = dict.fromkeys(("cells", "rounds", "states", "values", "wanted", "moves", "facts"), ())
-        title = f"{one.full_name} on {many(size, 'rank')}"
+        title = f"{algorithm.full_name} on {many(size, 'rank')}"
         return {"title": title, "chunks": 1, **lists, "findings": [[error.message, None, None, None]]}
 
 
 def schedule_facts(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as the page steps through it.
+    """Return the data of a schedule for the page.
 
-    ``rounds``: per round the messages ``[from, to, chunks, reduced]``; ``states``: before the first round and after
-    each, per rank ``[chunk, value, new]`` of each chunk; ``values``: what the values are called, and the share of the ranks
-    that is in them; ``findings``: what is wrong, with round, rank and chunk; ``moves``: where sends and
-    receives do not meet, what every rank wants to do in each of its rounds; ``facts``: counts beside their bounds.
+    - ``rounds``: for each round the messages ``[from, to, chunks, reduced]``.
+    - ``states``: before the first round and after each, for each rank ``[chunk, value, new]`` of each chunk.
+    - ``values``: the names of the values, and the number of ranks that contributed to each.
+    - ``findings``: errors, with round, rank and chunk.
+    - ``moves``: if sends and receives do not match, the instructions of every rank in each of its rounds.
+    - ``facts``: counts with their lower bounds.
     """
     story = unroll(schedule)
     values: dict[int, int] = {}
@@ -64,7 +68,7 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
         ]
         for state in story.states
     ]
-    told = {
+    schedule_data = {
         "title": schedule.name,
         "chunks": schedule.chunk_count,
         "cells": story.cells,
@@ -78,10 +82,10 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
         "findings": [[str(f), f.round, f.rank, f.chunk] for f in story.findings],
         "facts": [] if story.findings else _facts(story),
     }
-    return told if states else {**told, **_start(schedule)}
+    return schedule_data if states else {**schedule_data, **_initial_facts(schedule)}
 
 
-def _start(schedule: Schedule) -> dict[str, Any]:
+def _initial_facts(schedule: Schedule) -> dict[str, Any]:
     """Return the initial values and instructions of a schedule that cannot be executed."""
     ranks, table = range(schedule.size), RoundTable(schedule)
     inputs = [list(schedule.starts_with(rank)) for rank in ranks]
@@ -111,7 +115,7 @@ def _facts(story: History) -> list[list[str]]:
 
 
 def mistakes() -> list[Algorithm]:
-    """Return rings with one typical mistake each; the page shows where they fail.
+    """Return ring algorithms with one typical error each.
 
     >>> [str(unroll(make_schedule(one, 4)).findings[0]) for one in mistakes()][2]
     'round 3: rank 0 adds rank 0 twice to chunk 0'
@@ -123,6 +127,7 @@ def mistakes() -> list[Algorithm]:
 
 
 def _neighbours(rank: int, size: int) -> tuple[int, int]:
+    """Return the next and the previous rank of a ring."""
     return (rank + 1) % size, (rank - 1) % size
 
 

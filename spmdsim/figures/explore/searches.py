@@ -1,4 +1,4 @@
-"""Searches, for the page: the best strategies of a program, what they cost, and what every other one would cost."""
+"""Compute the page's data of searches: the best strategies of a program, their cost, and the cost of all others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spmdsim.auto_parallel.strategy_choice import mesh_strategies
 from spmdsim.core import Strategy
 from spmdsim.errors import InputError
 
-#: Sizes in which the built-in programs are small enough to be read.
+#: Sizes for which the built-in programs are small enough to read.
 SMALL: dict[str, dict[str, Any]] = {"mlp": {"layers": 2}, "tutorial": {"configured": False}}
 
-#: Programs of more operators are searched, but nobody asks "why not?" of each of their strategies: that would take minutes.
+#: Largest number of operators of a program whose other strategies are priced; more would take minutes.
 MOST_REASONED = 12
 
 RANKS = (2, 4, 8)
@@ -24,7 +24,7 @@ KINDS = ("compute", "forward", "backward", "gradient")
 
 
 def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return the search of every program on the offered rank counts among 2, 4 and 8."""
+    """Return the searches of all programs on those of 2, 4 and 8 ranks that are offered."""
     chosen = [size for size in RANKS if size in ranks]
     return [
         search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen
@@ -32,7 +32,7 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
 
 
 def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
-    """Return one search: a row per operator, all layouts, redistributions, a comparison, and the reasons against others."""
+    """Return one search: operators, layouts, redistributions, comparison, and costs of other strategies."""
     result = search(graph, ranks)
     reasoned = len(graph.operators) <= MOST_REASONED
     return {
@@ -58,6 +58,7 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
 
 
 def _moves(result: SearchResult) -> list[list[Any]]:
+    """Return a row per redistribution: phase, value, layouts, collectives, bytes of a rank, seconds."""
     rank, rows = result.mesh.rank_at(0), []
     for move, seconds in result.evaluation.moves:
         names = [move.phase, move.value.name, move.src.short(), move.dst.short()]
@@ -77,10 +78,11 @@ def _reasons(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:
 
 
 def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dict[str, Any] | None:
+    """Return the step time with one strategy of an operator; None if no program can have it."""
     try:
         answer = result.why(operator.name, dict(strategy.splits))
     except InputError:
-        return None  # no program has it: the search does not consider it, either
+        return None
     words = strategy_words(operator.bound, strategy)
     return {
         "strategy": str(strategy),
@@ -91,7 +93,10 @@ def _reason(result: SearchResult, operator: Operator, strategy: Strategy) -> dic
 
 
 def _changes(answer: WhyNot) -> list[list[Any]]:
-    """Return the operators whose cost changes: strategy before and after, and the additional seconds of each kind."""
+    """Return the operators whose cost changes: name, strategy before, strategy after, additional seconds.
+
+    The seconds are one number for each of KINDS.
+    """
     rows = []
     best, other = answer.best, answer.other
     for operator, old, new in zip(
