@@ -1,1 +1,1 @@
-"""Tests on many ranks that can be trusted: a pytest plugin for ``mpirun -n N python -m pytest --with-mpi``."""
+"""A pytest plugin for tests on many ranks: ``mpirun -n N python -m pytest --with-mpi``."""

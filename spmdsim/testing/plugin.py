@@ -1,8 +1,9 @@
-"""The pytest plugin: one session out of many ranks.
+"""The pytest plugin: run one session on many ranks.
 
-Under ``mpirun -n N python -m pytest --with-mpi`` (with pytest-mpi), all ranks run the same tests and agree after
-each phase of each test: a test that failed anywhere failed everywhere, the failing ranks are named with their
-assertion, rank 0 alone reports, and nobody hangs. In every other run of pytest this plugin does nothing.
+Under ``mpirun -n N python -m pytest --with-mpi`` (with pytest-mpi), all ranks run the same tests and exchange
+outcomes after each phase of each test. A test that fails on one rank fails on all. Rank 0 reports it, with the
+failing ranks and their assertions. A rank that does not arrive ends the job. In every other run of pytest this plugin
+does nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from spmdsim.launcher import detect
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: A power of two and one that is not, alone and all.
+#: Default rank counts: one rank, powers of two, and 3.
 DEFAULT_COUNTS = (1, 2, 3, 4, 8)
-#: Set on a test that failed on any rank: its ranks may be at different points, so nothing collective is safe.
+#: True for a test that failed on any rank. Its ranks can be at different lines, so collective calls are not safe.
 FAILED = pytest.StashKey[bool]()
 _groups: dict[int, MPI.Comm] = {}
 
@@ -36,7 +37,7 @@ def under_mpi(config: pytest.Config) -> bool:
 def parametrize_counts(
     metafunc: pytest.Metafunc, fixture: str, counts: Sequence[int] = DEFAULT_COUNTS
 ) -> None:
-    """Run a test that takes ``fixture`` once per rank count: its ``ranks`` mark's, or ``counts``."""
+    """Run a test with the fixture ``fixture`` once per rank count: the counts of its mark ``ranks``, or ``counts``."""
     if fixture not in metafunc.fixturenames:
         return
     if any(fixture in str(m.args[0]) for m in metafunc.definition.iter_markers("parametrize")):
@@ -49,17 +50,17 @@ def parametrize_counts(
 
 
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
-    """Create a communicator of the first n ranks, n being the fixture's parameter; skip the test on other ranks.
+    """Yield a communicator of the first n ranks (n is the fixture's parameter); skip the test on other ranks.
 
-    It is freed afterwards, unless the test failed: then it may be in use still.
+    It is freed after the test, unless the test failed: then other ranks can still use it.
     """
     from mpi4py import MPI
 
     n: int = request.param
     world = MPI.COMM_WORLD
     if n > world.size:
-        pytest.skip(f"needs {many(n, 'rank')}, there are {world.size}")
-    if n not in _groups:  # kept: libraries can make only some 2,000 communicators at a time
+        pytest.skip(f"needs {many(n, 'rank')}, the job has {world.size}")
+    if n not in _groups:  # cached, because libraries create only about 2,000 communicators
         _groups[n] = world.Split(0 if world.rank < n else MPI.UNDEFINED, world.rank)
     if world.rank >= n:
         pytest.skip(f"rank {world.rank} is outside of the first {n}")
@@ -77,7 +78,7 @@ def failed_somewhere(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def mpi_comm(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
-    """Return a communicator of the first n ranks; see the mark ``ranks``."""
+    """Return a communicator of the first n ranks; the mark ``ranks`` sets n."""
     if not under_mpi(request.config):
         pytest.skip("needs mpirun and --with-mpi")
     yield from first_ranks(request)
@@ -87,7 +88,7 @@ __all__ = ["mpi_comm"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options for two deadlines."""
+    """Add the options for the two deadlines."""
     group = parser.getgroup("spmdsim", "tests on many ranks")
     finished = "how long ranks that finished a test wait for the others (default 60)"
     failed = "how long a rank that failed waits for the others before it ends the job (default 3)"
@@ -97,7 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Let rank 0 alone write the junit file, because its reports have the outcomes of all ranks."""
+    """Let only rank 0 write the junit file, because its reports have the outcomes of all ranks."""
     launcher = detect()
     if under_mpi(config) and launcher is not None and launcher.rank:
         config.option.xmlpath = None
@@ -105,7 +106,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Join the other ranks, if there are any and the user asked for it."""
+    """Join the session of all ranks, if this process is one of several and the user asked for MPI tests."""
     counts = "ranks(counts): rank counts that mpi_comm (or world) takes in this test"
     config.addinivalue_line("markers", counts)
     if not under_mpi(config):
