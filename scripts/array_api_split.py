@@ -1,6 +1,6 @@
-"""``spmdsim.array_api`` with every created tensor split over three ranks in lock step: what the standard's suite is given.
+"""``spmdsim.array_api`` with each created tensor split over three ranks in lock step, as the input of the array API suite.
 
-Which dim is split follows from the shape, so that all dims have their turn; uneven pieces and empty ones are common.
+The shape decides which dim is split, so that every dim is split in some test; uneven and empty shards are common.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __array_api_version__ = spmd.__array_api_version__
 
 
 def split(shape: tuple[int, ...]) -> Layout:
-    """A layout that splits one dim of a shape, the first of those that are longest or the last, by turns."""
+    """Return a layout that splits one dim of a shape: dim number (sum of sizes) modulo (number of dims)."""
     if not shape:
         return MESH()
     dim = sum(shape) % len(shape)
@@ -27,6 +27,7 @@ def split(shape: tuple[int, ...]) -> Layout:
 
 
 def _of_shape(name: str) -> Callable[..., Any]:
+    """Return a creation function that takes a shape, with a split layout."""
     make = getattr(spmd, name)
 
     @wraps(make)
@@ -41,12 +42,13 @@ zeros, ones, empty, full = map(_of_shape, ("zeros", "ones", "empty", "full"))
 
 
 def _of_values(name: str) -> Callable[..., Any]:
+    """Return a creation function that takes values, and split its result."""
     make = getattr(spmd, name)
 
     @wraps(make)
     def created(*args: Any, **options: Any) -> Any:
-        whole = make(*args, world=WORLD, **options)
-        return whole if hasattr(args[0], "layout") else whole.to(split(whole.shape))
+        replicated = make(*args, world=WORLD, **options)
+        return replicated if hasattr(args[0], "layout") else replicated.to(split(replicated.shape))
 
     return created
 

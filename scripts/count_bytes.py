@@ -1,10 +1,10 @@
-"""Prove by an independent counter that traces hold what MPI was asked to move, to the byte.
+"""Verify with an independent counter that traces report exactly the bytes and calls of MPI.
 
-Random programs (redistributions with pending values, subsets, other rank orders and reshapes; operators of all element
-types, forward and backward; scans, sorts, masks, halos and transforms; lookups; training with clipping and a split
-optimiser; emulated algorithms; shared memory; checkpoints) run under mpirun, with a counter written in C between mpi4py
-and the MPI library. On every rank, for each program: calls, bytes received and bytes sent of the trace, data and control
-traffic together, are the counter's. So are those of the exit.
+Random programs run under mpirun, with a counter written in C between mpi4py and the MPI library. They contain
+redistributions with pending sums, subsets, other rank orders and reshapes; operators of all element types, forward and
+backward; scans, sorts, masks, halos and transforms; lookups; training with clipping and a split optimiser; emulated
+algorithms; shared memory; checkpoints. On every rank, for each program and for the exit, the calls, the received and the sent
+bytes of the trace (data and control traffic) must equal those of the counter.
 
     python scripts/count_bytes.py                   # 100 programs each on 2, 4 and 8 ranks; a C compiler is needed
     python scripts/count_bytes.py -n 4 --programs 10 --seed 3
@@ -31,18 +31,23 @@ LIBRARY = "MPI_COUNTER"
 
 
 def compile_counter(folder: Path) -> Path | None:
-    """The counter as a library to preload, for the MPI that mpi4py loads; None without a compiler or its headers."""
-    # A folder's name may have spaces in it.
-    find = "from mpi4py import MPI; print(*{l[l.index('/'):] for l in open('/proc/self/maps') if '/libmpi' in l})"
-    loaded = subprocess.run([sys.executable, "-c", find], capture_output=True, text=True, check=False).stdout
-    target, tries = folder / "counter.so", []
+    """Compile the counter as a library to preload, for the MPI that mpi4py loads.
+
+    Returns None if no compiler works, or the headers of MPI are missing.
+    """
+    # Take the rest of the line, because a folder's name can have spaces.
+    program = "from mpi4py import MPI; print(*{l[l.index('/'):] for l in open('/proc/self/maps') if '/libmpi' in l})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    ).stdout
+    target, commands = folder / "counter.so", []
     for name in ("cc", "gcc", "clang"):
         for library in map(Path, filter(None, map(str.strip, loaded.splitlines()))):
             include = library.parent.parent / "include"
-            tries.append([name, f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}"])
-    beside = Path(sys.executable).parent / "mpicc"
-    tries.append([str(beside) if beside.exists() else "mpicc"])
-    for compiler, *options in tries:
+            commands.append([name, f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}"])
+    wrapper = Path(sys.executable).parent / "mpicc"
+    commands.append([str(wrapper) if wrapper.exists() else "mpicc"])
+    for compiler, *options in commands:
         if shutil.which(compiler):
             command = [compiler, "-shared", "-fPIC", "-o", str(target), str(SOURCE), *options]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:
@@ -51,7 +56,7 @@ def compile_counter(folder: Path) -> Path | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Start the jobs and print what was compared; 1 if anything differs, 2 without a compiler."""
+    """Start the jobs and print the comparison; return 1 if anything differs, 2 without a compiler."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
     parser.add_argument("--programs", type=int, default=100, help="programs on each number of ranks")
@@ -85,55 +90,58 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def compare(programs: int, seed: int) -> int:
-    """Run random programs and compare the trace of each with the counter."""
+    """Run random programs and compare the trace of each with the counter; return 1 if any rank differs."""
     library = os.environ[LIBRARY]
     if os.environ.get("LD_PRELOAD") != library:
         os.environ["LD_PRELOAD"] = library
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    leaves: dict[str, Any] = {}
-    atexit.register(lambda: _compare_exit(leaves))  # after what the world does at the end
+    exit_facts: dict[str, Any] = {}
+    atexit.register(
+        lambda: _compare_exit(exit_facts)
+    )  # registered first, so that it runs after the world's exit function
     from spmdsim import record, world
 
-    counter, here = _counter(library), world()
+    counter, job = _load_counter(library), world()
     wrong, kinds, total = [], Counter[str](), [0, 0, 0]
     for number in range(programs):
-        rng = random.Random(f"{seed} {number} {here.size}")
+        rng = random.Random(f"{seed} {number} {job.size}")
         program = rng.choice(PROGRAMS)
         before = counter()
         with record() as trace:
-            program(here, rng)
-        truth = [b - a for a, b in zip(before, counter())]
+            program(job, rng)
+        counted = [b - a for a, b in zip(before, counter())]
         events = trace.collectives
         control = [sum(asked[k] for asked in trace.control.values()) for k in range(3)]
-        traced = [sum(_calls(event.way) for event in events), trace.nbytes(), trace.sent()]
-        if [a + b for a, b in zip(traced, control)] != truth:
+        traced = [sum(_count_calls(event.way) for event in events), trace.nbytes(), trace.sent()]
+        if [a + b for a, b in zip(traced, control)] != counted:
             wrong.append(
-                f"{number} {program.__name__}: trace {traced} + control {control}, counter {truth}\n{trace}"
+                f"{number} {program.__name__}: trace {traced} + control {control}, counter {counted}\n{trace}"
             )
         if any(event.nbytes != event.due for event in events if event.algorithm is None):
             wrong.append(f"{number} {program.__name__}: not what the ways move\n{trace}")
         kinds[program.__name__] += 1
-        total = [a + b for a, b in zip(total, truth)]
-    everyone = here.gather_objects([wrong])
-    if here.ranks[0] == 0:
+        total = [a + b for a, b in zip(total, counted)]
+    differences_by_rank = job.gather_objects([wrong])
+    if job.ranks[0] == 0:
         names = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
-        for rank, differences in enumerate(everyone):
+        for rank, differences in enumerate(differences_by_rank):
             for text in differences[:3]:
                 print(f"rank {rank}: {text}")
-        verdict = "DIFFER" if any(everyone) else "all equal"
-        print(f"{programs} programs on {here.size} ranks of {here.vendor}: {verdict} ({names});")
+        verdict = "DIFFER" if any(differences_by_rank) else "all equal"
+        print(f"{programs} programs on {job.size} ranks of {job.vendor}: {verdict} ({names});")
         print(f"  rank 0: {total[0]:,} calls, {total[1]:,} bytes received, {total[2]:,} sent", flush=True)
-    leaves.update(world=here, counter=counter, before=counter(), control=here.control)
-    return int(any(everyone))
+    exit_facts.update(world=job, counter=counter, before=counter(), control=job.control)
+    return int(any(differences_by_rank))
 
 
-def _calls(way: str) -> int:
-    """How many calls a way names: ``"2 x Irecv, Isend"`` three."""
+def _count_calls(way: str) -> int:
+    """Return the number of calls in a description such as ``"2 x Irecv, Isend"`` (three)."""
     parts = [part for part in way.partition(" (")[0].split(", ") if part and part != "shared memory"]
     return sum(int(part.split(" x ")[0]) if " x " in part else 1 for part in parts)
 
 
-def _counter(library: str) -> Callable[[], tuple[int, int, int]]:
+def _load_counter(library: str) -> Callable[[], tuple[int, int, int]]:
+    """Return the function that reads the counter: calls, bytes received, bytes sent."""
     loaded = ctypes.CDLL(library)
     functions = [getattr(loaded, f"count_{name}") for name in ("calls", "received", "sent")]
     for function in functions:
@@ -141,17 +149,18 @@ def _counter(library: str) -> Callable[[], tuple[int, int, int]]:
     return lambda: (functions[0](), functions[1](), functions[2]())
 
 
-def _compare_exit(leaves: dict[str, Any]) -> None:
-    if not leaves:
+def _compare_exit(exit_facts: dict[str, Any]) -> None:
+    """Compare the control traffic of the exit with the counter; exit with 1 if they differ."""
+    if not exit_facts:
         return
-    truth = [b - a for a, b in zip(leaves["before"], leaves["counter"]())]
-    before, after = leaves["control"], leaves["world"].control
-    told = [
+    counted = [b - a for a, b in zip(exit_facts["before"], exit_facts["counter"]())]
+    before, after = exit_facts["control"], exit_facts["world"].control
+    traced = [
         sum(asked[k] for asked in after.values()) - sum(asked[k] for asked in before.values())
         for k in range(3)
     ]
-    if told != truth or told[1] + told[2] == 0:
-        print(f"rank {leaves['world'].rank} at the exit: control {told}, counter {truth}", flush=True)
+    if traced != counted or traced[1] + traced[2] == 0:
+        print(f"rank {exit_facts['world'].rank} at the exit: control {traced}, counter {counted}", flush=True)
         os._exit(1)
 
 
@@ -161,6 +170,7 @@ TYPES = ("f8", "f4", "f2", "bfloat16", "i8", "i4", "i2", "i1", "?", "c16")
 
 
 def _mesh(world: Any, rng: random.Random, whole: bool = False) -> Any:
+    """Draw a mesh, on all ranks if ``whole``."""
     from spmdsim import Mesh
 
     size = world.size if whole else rng.choice([k for k in (1, 2, 3, 4, 6, 8) if k <= world.size])
@@ -172,6 +182,7 @@ def _mesh(world: Any, rng: random.Random, whole: bool = False) -> Any:
 
 
 def _layout(mesh: Any, dims: int, rng: random.Random, pending: bool = False) -> Any:
+    """Draw a layout, with pending sums if ``pending``."""
     from spmdsim import Layout
 
     entries: list[list[str]] = [[] for _ in range(dims)]
@@ -202,7 +213,7 @@ def _tensor(world: Any, rng: random.Random, mesh: Any, dims: int = 2, dtype: str
 
 
 def redistribution(world: Any, rng: random.Random) -> None:
-    """From any layout to any other, perhaps on other ranks or in another shape."""
+    """Redistribute between two layouts, sometimes on other ranks or in another shape."""
     from spmdsim.redistribution import plan
 
     mesh, dims = _mesh(world, rng), rng.choice((1, 2, 3))
@@ -223,7 +234,7 @@ def redistribution(world: Any, rng: random.Random) -> None:
 
 
 def reduction(world: Any, rng: random.Random) -> None:
-    """Every reduction of every element type."""
+    """Reduce a tensor by a random reduction of its element type."""
     import spmdsim.ops as ops
 
     mesh = _mesh(world, rng, whole=True)
@@ -241,7 +252,7 @@ def reduction(world: Any, rng: random.Random) -> None:
 
 
 def large_reduction(world: Any, rng: random.Random) -> None:
-    """Reductions in chunks, also of sizes that leave a rest."""
+    """Reduce in chunks, also with sizes that leave a remainder."""
     import spmdsim.ops as ops
     from spmdsim import Tensor
 
@@ -254,7 +265,7 @@ def large_reduction(world: Any, rng: random.Random) -> None:
 
 
 def product(world: Any, rng: random.Random) -> None:
-    """A product and its gradients."""
+    """Compute a matrix product and its gradients."""
     import spmdsim.ops as ops
     from spmdsim import Tensor, nn
 
@@ -266,7 +277,7 @@ def product(world: Any, rng: random.Random) -> None:
 
 
 def lookup(world: Any, rng: random.Random) -> None:
-    """Rows of a split table, by a reduction or only those asked for, and their gradients."""
+    """Look up rows of a split table, by a reduction or by exchange of rows, with gradients."""
     import numpy as np
 
     import spmdsim.ops as ops
@@ -284,7 +295,7 @@ def lookup(world: Any, rng: random.Random) -> None:
 
 
 def training(world: Any, rng: random.Random) -> None:
-    """A step of training, whole."""
+    """Train for one step."""
     from spmdsim import nn
 
     mesh = _mesh(world, rng, whole=True)
@@ -304,22 +315,22 @@ def training(world: Any, rng: random.Random) -> None:
     nn.clip(model.parameters(), 0.5)
     optimiser.step()
     loss.item()
-    model.parameters()[0].tensor.full()  # waits for what was begun early
+    model.parameters()[0].tensor.full()  # waits for collectives that started early
     world.overlap = None
 
 
 def repeated(world: Any, rng: random.Random) -> None:
-    """A move often enough that its ways are tried."""
+    """Repeat two redistributions often enough that several implementations are tried."""
     mesh = _mesh(world, rng, whole=True)
     x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "f2", "i8")))
-    there, summed = _layout(mesh, 2, rng), x.sum(0)
+    target, summed = _layout(mesh, 2, rng), x.sum(0)
     for _ in range(12):
-        x.to(there)
+        x.to(target)
         summed.to(mesh(None))
 
 
 def emulated(world: Any, rng: random.Random) -> None:
-    """Collectives by schedules, message by message."""
+    """Run collectives by schedules of point-to-point messages."""
     mesh = _mesh(world, rng, whole=True)
     x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "i8")))
     with world.use(
@@ -329,7 +340,7 @@ def emulated(world: Any, rng: random.Random) -> None:
 
 
 def shared(world: Any, rng: random.Random) -> None:
-    """Results that the ranks of a node share."""
+    """Redistribute with results in memory that the ranks of a node share."""
     mesh = _mesh(world, rng, whole=True)
     with world.use(replicated="shared"):
         x = _tensor(world, rng, mesh, dtype=rng.choice(("f4", "f2", "i8")))
@@ -338,7 +349,7 @@ def shared(world: Any, rng: random.Random) -> None:
 
 
 def checkpoint(world: Any, rng: random.Random) -> None:
-    """Written and read again."""
+    """Save and load a checkpoint."""
     from spmdsim.arrays.checkpoint import load, save
 
     mesh = _mesh(world, rng, whole=True)
@@ -352,7 +363,7 @@ def checkpoint(world: Any, rng: random.Random) -> None:
 
 
 def ordered(world: Any, rng: random.Random) -> None:
-    """Scans, sorts, the largest and masks along split dims: parts whose sizes depend on the values."""
+    """Run scans, sorts, top-k and masks along split dims, whose shards have sizes that depend on the values."""
     import spmdsim.ops as ops
 
     mesh = _mesh(world, rng, whole=True)
@@ -371,7 +382,7 @@ def ordered(world: Any, rng: random.Random) -> None:
 
 
 def neighbours(world: Any, rng: random.Random) -> None:
-    """Shifted slices, rolls and convolutions, and the gradients of a stencil."""
+    """Run shifted slices, rolls and paddings, and the gradients of a stencil."""
     import spmdsim.ops as ops
     from spmdsim import Tensor, nn
 
@@ -389,7 +400,7 @@ def neighbours(world: Any, rng: random.Random) -> None:
 
 
 def transformed(world: Any, rng: random.Random) -> None:
-    """Fourier transforms and linear algebra."""
+    """Run Fourier transforms and linear algebra."""
     import spmdsim
     from spmdsim import Tensor
 

@@ -1,4 +1,4 @@
-"""Damaged files for every reader; see ``scripts/fuzz.sh``."""
+"""Run every reader on damaged files; see ``scripts/fuzz.sh``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuzzing.files import READERS, fuzz
 
 
 def main() -> int:
-    """Damage files and read them; a table of what became of them, and what went wrong."""
+    """Damage files and read them; print a table of the outcomes; return 1 if any is wrong."""
     names = [reader.name for reader in READERS]
     parser = argparse.ArgumentParser(prog="fuzz.sh", description=__doc__)
     parser.add_argument("--count", type=int, default=100_000, help="files per reader (100000)")

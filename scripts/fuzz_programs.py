@@ -1,4 +1,4 @@
-"""Random programs from the command line; see ``scripts/fuzz_programs.sh``."""
+"""Run random programs from the command line; see ``scripts/fuzz_programs.sh``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdsim.launch import launched
 
 
 def main() -> int:
-    """Run programs until the count or the time is reached; print those that are wrong."""
+    """Run programs until the count or the time is reached; print wrong ones; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="fuzz_programs.sh", description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="how many programs (1000)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
@@ -35,8 +35,8 @@ def main() -> int:
 
         end_job_on_error()
         world = MPIWorld()
-    torch, start, wrong, done = torch_backend(), time.monotonic(), 0, 0
-    speaks = world is None or 0 in world.ranks
+    torch, start, wrong, run_count = torch_backend(), time.monotonic(), 0, 0
+    prints = world is None or 0 in world.ranks
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         late = time.monotonic() - start > arguments.seconds
         if late if world is None else any(world.gather_objects([late] * len(world.ranks))):
@@ -56,14 +56,16 @@ def main() -> int:
             traceback.print_exc()
             if world is not None:
                 raise
-        done += 1
-        if speaks and sys.stderr.isatty() and done % 50 == 0:
-            print(f"\r{done:,} programs, {wrong} wrong", end="", file=sys.stderr, flush=True)
+        run_count += 1
+        if prints and sys.stderr.isatty() and run_count % 50 == 0:
+            print(f"\r{run_count:,} programs, {wrong} wrong", end="", file=sys.stderr, flush=True)
         if wrong >= arguments.stop:
             break
-    if speaks:
+    if prints:
         judge = "numpy and torch" if torch else "numpy"
-        print(f"{done:,} programs from seed {arguments.seed} on, {wrong} wrong; judged by {judge} in float64")
+        print(
+            f"{run_count:,} programs from seed {arguments.seed} on, {wrong} wrong; judged by {judge} in float64"
+        )
     return 1 if wrong else 0
 
 

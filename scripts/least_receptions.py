@@ -1,8 +1,8 @@
-"""The fewest receptions by search and by linear programme, and the fewest elements sent: what redistributions are checked against.
+"""Compute the fewest receptions and sent elements of redistributions by search and linear programming.
 
-Nothing here is shared with :mod:`spmdsim.redistribution.bound.lower_bound`. Elements are looked at one by one: who holds which
-contribution, who wants the result. :func:`every_schedule` tries all ways to send and add for one element, and
-:func:`optimum` distributes the elements over those ways so that the busiest rank receives as little as possible.
+It shares no code with :mod:`spmdsim.redistribution.bound.lower_bound`, which it verifies. It looks at each element: which rank owns
+which contribution, and which ranks want the result. :func:`every_schedule` tries all schedules for one element.
+:func:`optimum` distributes the elements over these schedules so that the busiest rank receives as little as possible.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ Vector = tuple[int, ...]
 
 
 class Kind(NamedTuple):
-    """One element: per rank the contribution it holds (-1: none), and the lines that want the result.
+    """A kind of element.
 
-    A line is the ranks that hold the result together, in parts of their choice: one rank, unless the target is pending.
+    Attributes:
+        holds: for each rank the number of the contribution that it owns; -1 for none.
+        lines: the groups of ranks that want the result. A group is one rank unless the target is partial; then its
+            members own addends of their choice.
     """
 
     holds: tuple[int, ...]
@@ -32,37 +35,38 @@ class Kind(NamedTuple):
 
 
 def kinds(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> Counter[Kind]:
-    """The elements by their kind, one for each coordinate on axes that stay pending, on ``size`` ranks."""
-    same = src.mesh == dst.mesh
-    kept = [axis for axis, op in src.partial if same and (axis, op) in dst.partial]
-    summed = [axis for axis in src.partial_axes if axis not in kept]
-    new = [axis for axis in dst.partial_axes if axis not in kept]
+    """Count the elements of each kind on ``size`` ranks; axes that stay partial count once per coordinate."""
+    on_one_mesh = src.mesh == dst.mesh
+    staying = [axis for axis, op in src.partial if on_one_mesh and (axis, op) in dst.partial]
+    summed = [axis for axis in src.partial_axes if axis not in staying]
+    new = [axis for axis in dst.partial_axes if axis not in staying]
 
-    def place(layout: Layout, rank: int, axes: list[str]) -> tuple[int, ...]:
+    def coords_on(layout: Layout, rank: int, axes: list[str]) -> tuple[int, ...]:
         coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank)))
         return tuple(coords[axis] for axis in axes)
 
     sums = list(product(*(range(src.mesh.size_of[axis]) for axis in summed)))
     boxes = [
-        (rank, src.bounds(shape, rank), sums.index(place(src, rank, summed))) for rank in src.mesh.rank_list
+        (rank, src.bounds(shape, rank), sums.index(coords_on(src, rank, summed)))
+        for rank in src.mesh.rank_list
     ]
     others = [axis for axis in dst.mesh.axes if axis not in new]
-    wants = [(rank, dst.bounds(shape, rank), place(dst, rank, others)) for rank in dst.mesh.rank_list]
+    wants = [(rank, dst.bounds(shape, rank), coords_on(dst, rank, others)) for rank in dst.mesh.rank_list]
     counts: Counter[Kind] = Counter()
-    for problem in product(*(range(src.mesh.size_of[axis]) for axis in kept)):
+    for problem in product(*(range(src.mesh.size_of[axis]) for axis in staying)):
         for element in np.ndindex(shape):
             holds, lines = [-1] * size, {}
             for rank, box, number in boxes:
-                if place(src, rank, kept) == problem and _inside(element, box):
+                if coords_on(src, rank, staying) == problem and _is_inside(element, box):
                     holds[rank] = number
             for rank, box, line in wants:
-                if (not kept or place(dst, rank, kept) == problem) and _inside(element, box):
+                if (not staying or coords_on(dst, rank, staying) == problem) and _is_inside(element, box):
                     lines.setdefault(line, set()).add(rank)
             counts[Kind(tuple(holds), frozenset(map(frozenset, lines.values())))] += 1
     return counts
 
 
-def _inside(element: tuple[int, ...], box: Any) -> bool:
+def _is_inside(element: tuple[int, ...], box: Any) -> bool:
     return all(start <= at < stop for at, (start, stop) in zip(element, box))
 
 
@@ -71,10 +75,9 @@ def _inside(element: tuple[int, ...], box: Any) -> bool:
 
 @cache
 def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
-    """Receptions per rank of all schedules that are not worse than another on every rank.
+    """Return the receptions per rank of all schedules that no other schedule beats on every rank.
 
-    Searched breadth first over what every rank knows (sets of contributions that it can add up), up to ``slack``
-    receptions more in all than the fewest.
+    It is a breadth-first search over the sums that every rank knows, up to ``slack`` receptions more than the fewest.
     """
     size, terms = len(kind.holds), max(kind.holds) + 1
     start = tuple(frozenset([1 << c]) if c >= 0 else frozenset() for c in kind.holds)
@@ -83,46 +86,47 @@ def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
     fewest = None
     for count in range(2 * size + 2):
         done |= {
-            v for knows, vectors in layer.items() if _finished(knows, kind.lines, terms) for v in vectors
+            v for knows, vectors in layer.items() if _is_finished(knows, kind.lines, terms) for v in vectors
         }
         if done and fewest is None:
             fewest = count
         if fewest is not None and count >= fewest + slack:
             break
-        after: dict[Any, set[Vector]] = {}
+        next_layer: dict[Any, set[Vector]] = {}
         for knows, vectors in layer.items():
-            for giver, taker in permutations(range(size), 2):
-                for mask in knows[giver] - knows[taker]:
+            for sender, receiver in permutations(range(size), 2):
+                for mask in knows[sender] - knows[receiver]:
                     richer = list(knows)
-                    richer[taker] = _closed(knows[taker], mask)
-                    more = {(*v[:taker], v[taker] + 1, *v[taker + 1 :]) for v in vectors}
-                    after.setdefault(tuple(richer), set()).update(more)
-        layer = after
+                    richer[receiver] = _reachable_sums(knows[receiver], mask)
+                    more = {(*v[:receiver], v[receiver] + 1, *v[receiver + 1 :]) for v in vectors}
+                    next_layer.setdefault(tuple(richer), set()).update(more)
+        layer = next_layer
     return frozenset(v for v in done if not any(u != v and all(a <= b for a, b in zip(u, v)) for u in done))
 
 
 @cache
-def _closed(masks: frozenset[int], mask: int) -> frozenset[int]:
-    """What can be added up from what is known and one sum more: contributions are added once."""
+def _reachable_sums(masks: frozenset[int], mask: int) -> frozenset[int]:
+    """Return the sums that a rank can form from known sums and a new one; each contribution is added once."""
     return masks | {mask} | {mask | other for other in masks if not mask & other}
 
 
-def _finished(knows: tuple[frozenset[int], ...], lines: frozenset[frozenset[int]], terms: int) -> bool:
-    whole = (1 << terms) - 1
+def _is_finished(knows: tuple[frozenset[int], ...], lines: frozenset[frozenset[int]], terms: int) -> bool:
+    """Return True if every group of ranks that wants the result can form it."""
+    all_terms = (1 << terms) - 1
     for line in lines:
         sums = {0}
         for rank in line:
             sums |= {a | b for a in sums for b in knows[rank] if not a & b}
-        if whole not in sums:
+        if all_terms not in sums:
             return False
     return True
 
 
 def corners(kind: Kind) -> frozenset[Vector]:
-    """The schedules of which all others are mixtures, for any number of ranks: one rank does all the adding.
+    """Return the schedules of which all others are mixtures: one rank adds all contributions.
 
-    Every rank that wants the result receives once, and the adding rank what is left. One without a contribution
-    of use (its copies are at all that hold one and want the result) costs one reception more.
+    Each rank that wants the result receives once, and the adding rank receives the contributions. If the adding rank has no useful
+    contribution, one more reception is necessary: its contribution is then that of all ranks which own one and want the result.
     """
     size = len(kind.holds)
     wants = {rank for line in kind.lines for rank in line}
@@ -148,30 +152,37 @@ def corners(kind: Kind) -> frozenset[Vector]:
 
 
 def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) -> tuple[float, int]:
-    """The least that the busiest of some ranks can receive, in fractions of elements, and the least in all.
+    """Return the fewest elements (a fraction) that the busiest rank can receive, and the fewest in all.
 
-    Nobody else takes part.
+    Args:
+        counts: the number of elements of each kind.
+        ranks: the ranks that take part.
+        ways: function that returns the schedules of a kind.
     """
     from scipy.optimize import linprog
 
     columns, rows = [], []
     for number, (kind, count) in enumerate(counts.items()):
-        for vector in (one for one in ways(kind) if not any(n for r, n in enumerate(one) if r not in ranks)):
+        for vector in (
+            schedule
+            for schedule in ways(kind)
+            if not any(n for r, n in enumerate(schedule) if r not in ranks)
+        ):
             columns.append(vector)
             rows.append((number, count))
     total = sum(count * min(map(sum, ways(kind))) for kind, count in counts.items())
     if not any(map(sum, columns)):
         return 0.0, 0
     loads = np.array(columns, float).T
-    below = np.hstack([loads, -np.ones((len(loads), 1))])
-    equal = np.zeros((len(counts), len(columns) + 1))
+    upper_rows = np.hstack([loads, -np.ones((len(loads), 1))])
+    equal_rows = np.zeros((len(counts), len(columns) + 1))
     for column, (number, _) in enumerate(rows):
-        equal[number, column] = 1
+        equal_rows[number, column] = 1
     solution = linprog(
         [0] * len(columns) + [1],
-        A_ub=below,
+        A_ub=upper_rows,
         b_ub=np.zeros(len(loads)),
-        A_eq=equal,
+        A_eq=equal_rows,
         b_eq=np.array(list(counts.values()), float),
         method="highs",
     )
@@ -182,33 +193,35 @@ def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) 
 
 
 def least_sent(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> int:
-    """The fewest elements that the busiest sender can send where values only move: a maximum flow, element by element.
+    """Return the fewest elements that the busiest sender can send if values only move, by a maximum flow.
 
-    Elements that the same ranks hold are one source; its ranks can send so many elements each, and all that ranks want
-    and do not hold has to arrive.
+    Elements with equal owners form one source, whose owners can each send up to a limit. Every element that a rank wants and
+    does not own must arrive; the result is the smallest limit for which it does.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
-    have, want = (np.array([_held(layout, shape, rank) for rank in range(size)]) for layout in (src, dst))
+    have, want = (
+        np.array([_owned_mask(layout, shape, rank) for rank in range(size)]) for layout in (src, dst)
+    )
     demand: Counter[tuple[bool, ...]] = Counter()
     for holders, count in zip(have.T.tolist(), (want & ~have).sum(axis=0).tolist()):
         demand[tuple(holders)] += count
     begin, end, total = 0, 1 + len(demand) + size, sum(demand.values())
 
     def arrives(limit: int) -> bool:
-        room = np.zeros((end + 1, end + 1), np.int32)
+        capacity = np.zeros((end + 1, end + 1), np.int32)
         for number, (holders, count) in enumerate(demand.items(), 1):
-            room[begin, number] = count
-            room[number, 1 + len(demand) : end] = np.array(holders) * total
-        room[1 + len(demand) : end, end] = limit
-        return int(maximum_flow(csr_array(room), begin, end).flow_value) == total
+            capacity[begin, number] = count
+            capacity[number, 1 + len(demand) : end] = np.array(holders) * total
+        capacity[1 + len(demand) : end, end] = limit
+        return int(maximum_flow(csr_array(capacity), begin, end).flow_value) == total
 
     return bisect_left(range(total), True, key=arrives)
 
 
-def _held(layout: Layout, shape: tuple[int, ...], rank: int) -> np.ndarray:
-    """Which elements a rank holds, as a flat mask."""
+def _owned_mask(layout: Layout, shape: tuple[int, ...], rank: int) -> np.ndarray:
+    """Return a flat mask of the elements that a rank owns."""
     mask = np.zeros(shape, bool)
     if rank in layout.mesh:
         mask[layout.slices(shape, rank)] = True

@@ -1,4 +1,4 @@
-"""Tests collected once and run in forks, with a function's code exchanged or a mutated file imported."""
+"""Collect tests once and run them in forks, with the code of one function replaced or a mutated file imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOMS = ("core", "layout", "redistribution", "collectives", "arrays", "nn")
 
 
 def fork(body: Callable[[], int]) -> int:
-    """The pid of a child, leader of a group, that does the body in silence and exits with its result."""
+    """Fork a child that runs ``body`` without output in a new process group and exits with its result; return its pid."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -40,9 +40,9 @@ def fork(body: Callable[[], int]) -> int:
 def fork_each(
     tasks: Iterable[tuple[Callable[[], int], float]], jobs: int
 ) -> Iterable[tuple[int, int | None]]:
-    """Run (body, seconds allowed) tasks; yields (number, exit code, None where it took too long) as they end.
+    """Run (body, seconds allowed) tasks in children; yield (number, exit code) as they end; None for a timeout.
 
-    The time in which a child waits for a processor does not count: a busy machine changes nothing.
+    The time for which a child waits for a processor does not count, so that a busy machine changes nothing.
     """
     waiting, live = list(enumerate(tasks))[::-1], {}
     while waiting or live:
@@ -62,7 +62,7 @@ def fork_each(
 
 
 def _waited(pid: int) -> float:
-    """Seconds that a process was ready and had no processor; 0 where the system does not say."""
+    """Return the seconds for which a process waited for a processor; 0 if the system does not report them."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -70,27 +70,27 @@ def _waited(pid: int) -> float:
 
 
 class Tests:
-    """A session of pytest that collects files and then does ``work`` instead of running them all."""
+    """A pytest session that collects files and then calls ``work`` instead of running all tests."""
 
     def __init__(self, work: Callable[[Tests], None]):
         self.work, self.durations = work, {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Called instead of pytest's own loop."""
+        """Call ``work`` instead of pytest's own loop."""
         self.session = session
         self.items = {item.nodeid: item for item in session.items}
         self.loaded = functions(self.copy)
-        gc.freeze()  # what all children share they need not copy
+        gc.freeze()  # so that the collector does not touch, and so copy, pages that children share
         self.work(self)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up how long a test takes; nan where it fails."""
+        """Add up the durations of a test; nan if it fails."""
         before = self.durations.get(report.nodeid, 0.0)
         self.durations[report.nodeid] = float("nan") if report.failed else before + report.duration
 
     def collect(self, copy: Path, files: list[str]) -> int:
-        """Collect the files' tests in the copy and work; the exit code of pytest."""
+        """Collect the tests of some files in the copy and call ``work``; return pytest's exit code."""
         self.copy = copy
         os.chdir(copy)
         sys.path[:0] = [str(copy), str(copy / "tests")]
@@ -98,7 +98,7 @@ class Tests:
         return pytest.main([*options, "--hypothesis-seed=0", *files], plugins=[self])
 
     def run(self, names: list[str], note: Path | None = None) -> int:
-        """0 where all pass, 1 at the first that fails; then the note says how many ran."""
+        """Run tests; return 0 if all pass, else 1 after the first failure, and write to ``note`` how many ran."""
         items = [self.items[name] for name in names if name in self.items]
         for number, (item, after) in enumerate(zip(items, [*items[1:], None]), 1):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -109,25 +109,28 @@ class Tests:
         return 0
 
     def record(self, names: list[str], file: Path, seconds: float) -> int:
-        """Which lines of the rooms each test executes, and its processor time, in a JSON file; some of each function."""
+        """Write a JSON file with the processor time of each test and the lines of the packages that it executes.
+
+        Stop after ``seconds`` of processor time; the first cases of each test come first.
+        """
         self.session.config.option.maxfail = 0
         codes: dict[int, tuple[types.CodeType, set[int]]] = {}
         reached: dict[str, set[int]] = {}
-        folders, end, nothing = folders_of(self.copy), time.process_time() + seconds, set()
+        folders, end, no_lines = folders_of(self.copy), time.process_time() + seconds, set()
 
-        def wanted(code: types.CodeType) -> set[int]:
+        def lines_of(code: types.CodeType) -> set[int]:
             if id(code) not in codes:
                 ours = code.co_filename.startswith(folders)
-                codes[id(code)] = code, {line for *_, line in code.co_lines() if line} if ours else nothing
+                codes[id(code)] = code, {line for *_, line in code.co_lines() if line} if ours else no_lines
             return codes[id(code)][1]
 
         def trace(frame: types.FrameType, event: str, argument: object) -> Callable[..., object] | None:
-            lines = wanted(frame.f_code)
+            lines = lines_of(frame.f_code)
             if not lines:
                 return None
-            seen = reached.setdefault(frame.f_code.co_filename, set())
-            seen.add(frame.f_lineno)
-            return None if lines <= seen else trace
+            executed_lines = reached.setdefault(frame.f_code.co_filename, set())
+            executed_lines.add(frame.f_lineno)
+            return None if lines <= executed_lines else trace
 
         executed = {}
         for name in by_turns(names, dict.fromkeys(names, 0)):
@@ -139,15 +142,18 @@ class Tests:
             sys.settrace(trace)
             self.run([name])
             sys.settrace(None)
-            if self.durations[name] == self.durations[name]:  # not one that fails anyway
-                lines = {path.removeprefix(f"{self.copy}/"): sorted(seen) for path, seen in reached.items()}
+            if self.durations[name] == self.durations[name]:  # skip tests that fail without a mutant
+                lines = {
+                    path.removeprefix(f"{self.copy}/"): sorted(executed_lines)
+                    for path, executed_lines in reached.items()
+                }
                 executed[name] = round(time.process_time() - begin, 4), lines
         file.write_text(json.dumps(executed))
         return 0
 
 
 def by_turns(names: Iterable[str], seconds: dict[str, float]) -> list[str]:
-    """The fastest case of each test, then the second ones: cases of one test are alike."""
+    """Return tests sorted by case number, then by duration, because cases of one test are similar."""
     cases: Counter[str] = Counter()
     turns = []
     for name in sorted(names, key=lambda name: seconds[name]):
@@ -158,17 +164,17 @@ def by_turns(names: Iterable[str], seconds: dict[str, float]) -> list[str]:
 
 
 def room_of(file: str) -> str:
-    """The room that a file is in, or tests."""
+    """Return the package to which a file of the package or a test belongs."""
     return Path(file).parts[1]
 
 
 def folders_of(copy: Path) -> tuple[str, ...]:
-    """Where the rooms' files are."""
+    """Return the folders of the packages in a copy of the source tree."""
     return tuple(f"{copy}/spmdsim/{room}/" for room in ROOMS)
 
 
 def functions(copy: Path) -> list[types.FunctionType]:
-    """All functions that were loaded from the rooms."""
+    """Return all loaded functions of the packages."""
     folders = folders_of(copy)
     return [
         value
@@ -178,7 +184,7 @@ def functions(copy: Path) -> list[types.FunctionType]:
 
 
 def exchange(mutant: Mutant, copy: Path, loaded: list[types.FunctionType]) -> bool:
-    """Give the live function its mutated code; False where that does not work."""
+    """Replace the code of a loaded function by its mutated code; return False if that is not possible."""
     path = str(copy / mutant.file)
     codes = [compile(mutant.source, path, "exec", dont_inherit=True)]
     for code in codes:

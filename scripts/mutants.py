@@ -1,4 +1,4 @@
-"""The mutants of a source file: one changed operator, constant, argument order, branch or statement each."""
+"""Make mutants of a source file: each changes one operator, constant, argument order, branch or statement."""
 
 from __future__ import annotations
 
@@ -53,7 +53,16 @@ SYMMETRIC = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed source: where, what the lines were and are, and the lines whose execution runs what is changed."""
+    """A changed source file.
+
+    Attributes:
+        file: path of the file.
+        line: number of the changed line.
+        before: the statement before the change.
+        after: the statement after it.
+        source: the changed source.
+        scope: the function and the statement that contain the change.
+    """
 
     file: str
     line: int
@@ -64,7 +73,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What it is, wherever its line moves."""
+        """File, function and texts, which stay equal if the line moves."""
         return f"{self.file.partition('/')[2]} {self.scope.function}".strip(), self.before, self.after
 
     def __str__(self) -> str:
@@ -73,7 +82,14 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Scope:
-    """The outermost function (its first line, 0 for what runs at import, and its name) and a statement's lines."""
+    """The place of a mutant.
+
+    Attributes:
+        owner: first line of the outermost function; 0 for code that runs at import.
+        function: name of this function.
+        first: first line of the statement.
+        last: last line of the statement.
+    """
 
     owner: int = 0
     function: str = ""
@@ -82,21 +98,22 @@ class Scope:
 
 
 def equivalent_mutants(path: Path) -> dict[tuple[str, ...], str]:
-    """Why no test can tell mutants apart: blocks of file and function, the line, the mutated line, the reason.
+    """Return the reasons why no test can detect some mutants, by (file and function, line, mutated line).
 
-    More mutated lines of the same line, for the same reason, follow the first one after "or ".
+    The file has blocks of file and function, line, mutated line, reason. Further mutated lines with the same reason follow
+    after "or ".
     """
     blocks = [block.splitlines() for block in path.read_text().split("\n\n") if not block.startswith("#")]
     reasons = {}
-    for place, line, first, *rest in [[line.strip() for line in block] for block in blocks]:
-        others = [more.removeprefix("or ") for more in rest if more.startswith("or ")]
-        reason = " ".join(more for more in rest if not more.startswith("or "))
+    for place, line, first, *more_lines in [[line.strip() for line in block] for block in blocks]:
+        others = [more.removeprefix("or ") for more in more_lines if more.startswith("or ")]
+        reason = " ".join(more for more in more_lines if not more.startswith("or "))
         reasons |= {(place, line, after): reason for after in (first, *others)}
     return reasons
 
 
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """The same ones for a seed, as long as their own lines stay what they are."""
+    """Draw mutants with a seed; a mutant is drawn again as long as its own line does not change."""
     times: Counter[tuple[str, ...]] = Counter()
     drawn = []
     for number, mutant in enumerate(mutants):
@@ -107,7 +124,7 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def mutants_of(path: Path, root: Path) -> list[Mutant]:
-    """All mutants of a file in the order of its lines."""
+    """Return all mutants of a file in the order of its lines."""
     source, file = path.read_text(), str(path.relative_to(root))
     lines = source.encode().splitlines(keepends=True)
     starts = [0]
@@ -129,25 +146,25 @@ def mutants_of(path: Path, root: Path) -> list[Mutant]:
 
 
 def _changes(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, str, Scope]]:
-    """(node, its new text, scope) of the node and what is in it, but for texts and types."""
-    if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) or _unseen(node):
+    """Yield (node, new text, scope) for a node and its children, except texts and types."""
+    if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) or _has_no_effect(node):
         return
     if isinstance(node, ast.stmt) and scope.owner:
         body = getattr(node, "body", None)
         scope = replace(
             scope, first=node.lineno, last=max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
         )
-    for new in _news(node):
+    for new in _replacements(node):
         yield node, new, scope
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
-        yield from _changes(node.value, scope)  # of one element the first is the last
+        yield from _changes(node.value, scope)  # for one element, index 0 equals index -1
         return
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list"):
             continue
         inside = scope
         if isinstance(node, ast.FunctionDef) and not scope.owner:
-            inside = Scope(0, node.name, node.lineno, node.end_lineno)  # what a default is, calls tell
+            inside = Scope(0, node.name, node.lineno, node.end_lineno)  # defaults are tested by calls
             if field == "body":
                 first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
                 inside = replace(inside, owner=first)
@@ -156,11 +173,11 @@ def _changes(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, str, Scope]
                 yield from _changes(child, inside)
 
 
-def _unseen(node: ast.AST) -> bool:
-    """What nobody computes with: representations, what only type checkers read, declarations of names; and limits.
+def _has_no_effect(node: ast.AST) -> bool:
+    """Return True for code without effect on results: representations, types, name declarations and limits.
 
-    Limits are a module's numbers in capitals: from how many on another way to the same is taken, how much is kept, what
-    was measured on some machine. They say when, not what; how large caches are is one of them, too.
+    Limits are numbers of a module in capitals, such as a cache size or a threshold between two equal implementations. They change
+    when something happens, not the result.
     """
     if isinstance(node, ast.FunctionDef):
         types_only = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
@@ -178,26 +195,26 @@ def _unseen(node: ast.AST) -> bool:
         )
     if isinstance(node, ast.Assign):
         name = ast.unparse(node.targets[0])
-        limit = name.isupper() and not name.startswith("_") and all(map(_of_numbers, ast.walk(node.value)))
+        limit = name.isupper() and not name.startswith("_") and all(map(_is_number, ast.walk(node.value)))
         return name in ("__all__", "__slots__") or limit
     return False
 
 
-def _of_numbers(node: ast.AST) -> bool:
+def _is_number(node: ast.AST) -> bool:
     number = isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
     calculated = ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context
     return number or isinstance(node, calculated)
 
 
-def _news(node: ast.AST) -> Iterator[str]:
-    """The texts that replace a node."""
+def _replacements(node: ast.AST) -> Iterator[str]:
+    """Yield the texts that replace a node."""
     new = copy.deepcopy(node)
     if isinstance(node, ast.Compare):
         for index, op in enumerate(node.ops):
             new = copy.deepcopy(node)
             new.ops[index] = OPERATORS[type(op)]()
             yield f"({ast.unparse(new)})"
-    elif isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in OPERATORS and not _texts(node):
+    elif isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in OPERATORS and not _has_text(node):
         new.op = OPERATORS[type(node.op)]()
         yield f"({ast.unparse(new)})"
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
@@ -235,6 +252,6 @@ def _news(node: ast.AST) -> Iterator[str]:
         yield "pass"
 
 
-def _texts(node: ast.BinOp | ast.BoolOp) -> bool:
+def _has_text(node: ast.BinOp | ast.BoolOp) -> bool:
     sides = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
     return any(isinstance(s, ast.JoinedStr) or isinstance(getattr(s, "value", None), str) for s in sides)

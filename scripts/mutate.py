@@ -1,4 +1,4 @@
-"""Do the tests notice a wrong line? Seeded random mutants of the package, one at a time, against the tests.
+"""Measure how many wrong lines the tests detect: run the tests against seeded random mutants of the package.
 
 ``python scripts/mutate.py`` changes one operator, constant, argument order, branch or statement and runs the tests that
 execute the statement, the room's own first, until one fails (killed) or all pass (survived). Tests are collected once;
@@ -27,13 +27,13 @@ from mutant_tests import ROOMS, Tests, by_turns, exchange, fork_each, room_of
 from mutants import Mutant, equivalent_mutants, mutants_of, sample
 
 ROOT = Path(__file__).resolve().parent.parent
-# Folders whose tests start processes, read sources, or look at pictures, and files that run most of the package.
+# Folders whose tests start processes, read sources or compare pictures; and files that run most of the package.
 ELSEWHERE = ("figures", "shutdown", "labs", "launch", "simulation", "testing")
 BESIDE = ("test_caches.py", "test_fft.py", "test_fuzz_files.py", "test_fuzz_programs.py")
 
 
 def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
-    """Tests for a mutant: those that execute its lines, then others of their files (caches hide calls)."""
+    """Return the tests for a mutant: those that execute its lines, then others of their files."""
     seen = {name for name, (_, reached) in executed.items() if str(mutant) in reached}
     room = room_of(mutant.file)
     files = {name.split("::")[0] for name in seen}
@@ -51,7 +51,7 @@ def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
 
 
 def main() -> int:
-    """Make mutants, run tests, print the table; 1 where fewer were killed than was asked for."""
+    """Make mutants, run tests, print a table; return 1 if too few mutants were detected."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=300, help="mutants in all (300)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def without_line(text: str) -> str:
-    """A mutant in words, wherever it stands in its file."""
+    """Return the text of a mutant without its line number."""
     file, _, rest = text.split(":", 2)
     return file + rest
 
@@ -123,7 +123,10 @@ def without_line(text: str) -> str:
 def judge(
     mutants: list[Mutant], asked: list[int], copy: Path, arguments: argparse.Namespace
 ) -> dict[int, int | None]:
-    """0 for each of the asked mutants that survived; a code of failure, or None for one that hung, if killed."""
+    """Run the tests of each selected mutant; return their exit codes by number.
+
+    0 means that the mutant survived, None that its tests did not end.
+    """
     sources = sorted(
         {*copy.glob("spmdsim/**/*.py"), *copy.glob("tests/**/*.py")} - {*copy.glob("tests/**/test_*.py")}
     )
@@ -219,7 +222,7 @@ def judge(
 
 
 def executes(lines: list[int], mutant: Mutant) -> bool:
-    """Whether one of these lines, in ascending order, is the mutant's."""
+    """Return True if one of these lines, in ascending order, is a line of the mutant."""
     at = bisect_left(lines, mutant.scope.first)
     return at < len(lines) and lines[at] <= mutant.scope.last
 

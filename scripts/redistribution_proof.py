@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def every_pair(size: int) -> Iterator[tuple[Layout, Layout, Shape]]:
-    """All ordered pairs of layouts over all meshes of ``size`` ranks, for all shapes."""
+    """Check all ordered pairs of layouts over all meshes of ``size`` ranks."""
     meshes = every_mesh(size)
     for ndim, shapes in SHAPES.items():
         sources = [layout for mesh in meshes for layout in every_layout(mesh, ndim, partial=True)]
@@ -159,7 +159,7 @@ def check_pair(
 
 
 def check_moves(world: LockStep, route: Plan, shards: list, after: list, counts: Counter[str]) -> None:
-    """What holds where values only move: the bound is reached, and the way back is the identity."""
+    """Check a plan that only moves values: it reaches the lower bound, and the reverse plan restores the source."""
     src, dst, shape = route.src, route.dst, route.shape
     direct = [
         sum(t.count for t in receives(src, dst, shape, rank) if t.peer != rank) for rank in range(world.size)
@@ -167,13 +167,13 @@ def check_moves(world: LockStep, route: Plan, shards: list, after: list, counts:
     bound = lower_bound(src, dst, shape).ranks.tolist()
     note(counts, "the direct exchange is at the lower bound on every rank", direct == bound, route)
     note(counts, "the chosen plan is at the lower bound", route.max_nbytes == 8 * max(bound), route)
-    back = run(world, plan(dst, src, shape, np.int64), after)
-    same = all(np.array_equal(a, b) for a, b in zip(back, shards))
-    note(counts, "there and back is the identity", same, route)
+    restored = run(world, plan(dst, src, shape, np.int64), after)
+    is_identity = all(np.array_equal(a, b) for a, b in zip(restored, shards))
+    note(counts, "there and back is the identity", is_identity, route)
 
 
 def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
-    """Check every pending sum of one shape against its bound and all routes over one or two layouts in between."""
+    """Check every pending sum of one shape against its bound, and against all routes over one or two other layouts."""
     layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
     received = single_plans(layouts, size, shape)
     most = received.max(axis=2)
@@ -201,7 +201,10 @@ def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
 
 
 def check_senders(size: int, many: int, chance: random.Random, counts: Counter[str]) -> None:
-    """Check the busiest sender of random pairs whose source has copies against a maximum flow; orders of ranks, too."""
+    """Check the busiest sender of random pairs, whose source has copies, against a maximum flow.
+
+    A quarter of the targets have their ranks in another order.
+    """
     layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, 2)]
     sources = [one for one in layouts if one.canonical.replicated_axes]
     while many:
@@ -214,58 +217,64 @@ def check_senders(size: int, many: int, chance: random.Random, counts: Counter[s
         many -= 1
         sent = [sum(t.count for t in sends(src, dst, shape, rank) if t.peer != rank) for rank in range(size)]
         route = plan(src, dst, shape, np.int8)
-        for who, most in (("an exchange", max(sent)), ("the chosen plan", route.max_sent_nbytes)):
-            counts[f"the busiest sender of {who} sends the least"] += most == least
-            close = least <= most <= CLOSE * least
-            note(counts, f"the busiest sender of {who} sends at most {CLOSE} of the least", close, route)
+        for name, sent_count in (("an exchange", max(sent)), ("the chosen plan", route.max_sent_nbytes)):
+            counts[f"the busiest sender of {name} sends the least"] += sent_count == least
+            is_close = least <= sent_count <= CLOSE * least
+            note(counts, f"the busiest sender of {name} sends at most {CLOSE} of the least", is_close, route)
 
 
 def check_large(size: int, many: int, chance: random.Random, counts: Counter[str]) -> None:
-    """Check random pending sums of up to ``size`` ranks: values, their bound, and routes over random layouts in between.
+    """Check random pending sums of up to ``size`` ranks: values, bound, and routes over random layouts.
 
-    Two of three go to another mesh, whose ranks are others in part. A plan is near its bound if its busiest rank receives
-    more by no more elements than two elements have contributions.
+    Two of three go to another mesh, part of whose ranks differ. A plan is near its bound if its busiest rank receives
+    at most two more elements than the bound for each contribution of an element.
     """
     for number in range(many):
         shape = chance.choice(LARGE_SHAPES)
-        here = random_mesh(chance, size if number % 2 else chance.randint(2, size), 0)
-        there = random_mesh(chance, chance.randint(2, size), chance.choice((0, 0, here.size // 2, here.size)))
+        source_mesh = random_mesh(chance, size if number % 2 else chance.randint(2, size), 0)
+        target_mesh = random_mesh(
+            chance, chance.randint(2, size), chance.choice((0, 0, source_mesh.size // 2, source_mesh.size))
+        )
         if number % 3 == 0:
-            there = here
-        sources = [one for one in every_layout(here, len(shape), partial=True) if one.partial]
-        src, dst = chance.choice(sources), chance.choice(every_layout(there, len(shape)))
-        ranks = max(*here.rank_list, *there.rank_list) + 1
+            target_mesh = source_mesh
+        sources = [one for one in every_layout(source_mesh, len(shape), partial=True) if one.partial]
+        src, dst = chance.choice(sources), chance.choice(every_layout(target_mesh, len(shape)))
+        ranks = max(*source_mesh.rank_list, *target_mesh.rank_list) + 1
         route, bound = plan(src, dst, shape, np.int8), lower_bound(src, dst, shape)
-        where = "on one mesh" if here == there else "between two meshes"
-        counts[f"many ranks, {where}: pending sums"] += 1
-        counts[f"many ranks, {where}: plans that are at the lower bound"] += route.max_nbytes == bound.busiest
+        meshes_words = "on one mesh" if source_mesh == target_mesh else "between two meshes"
+        counts[f"many ranks, {meshes_words}: pending sums"] += 1
+        counts[f"many ranks, {meshes_words}: plans that are at the lower bound"] += (
+            route.max_nbytes == bound.busiest
+        )
         terms = src.mesh.axis_size(*src.partial_axes)
-        counts[f"many ranks, {where}: plans near the lower bound"] += (
+        counts[f"many ranks, {meshes_words}: plans near the lower bound"] += (
             route.max_nbytes <= bound.busiest + 2 * terms
         )
         note(counts, "no pending sum receives less than its bound", at_least(route, bound), route)
-        both = Mesh((ranks,), ("all",))
+        all_ranks = Mesh((ranks,), ("all",))
         between = [
-            chance.choice(every_layout(mesh, len(shape))) for mesh in (here, there, both) for _ in range(4)
+            chance.choice(every_layout(mesh, len(shape)))
+            for mesh in (source_mesh, target_mesh, all_ranks)
+            for _ in range(4)
         ]
-        between += every_layout(both, len(shape))
+        between += every_layout(all_ranks, len(shape))
         for middle in between:
             legs = plan(src, middle, shape, np.int8), plan(middle, dst, shape, np.int8)
             received = max(sum(leg.nbytes(rank) for leg in legs) for rank in range(ranks))
-            helped = {*middle.mesh.rank_list} - {*here.rank_list, *there.rank_list}
+            helped = {*middle.mesh.rank_list} - {*source_mesh.rank_list, *target_mesh.rank_list}
             if not helped:
                 counts["many ranks: routes of two plans"] += 1
                 note(counts, "no route receives less than the plan", received >= route.max_nbytes, route)
-        pieces, whole = contributions(src, shape, number)
-        held = [rank if rank in here else None for rank in range(ranks)]
+        pieces, total = contributions(src, shape, number)
+        owners = [rank if rank in source_mesh else None for rank in range(ranks)]
         shards = [
             np.zeros([0] * len(shape), np.int64)
             if rank is None
             else pieces[contribution(src, rank)][src.slices(shape, rank)]
-            for rank in held
+            for rank in owners
         ]
-        after = run(LockStep(ranks), plan(src, dst, shape, np.int64), shards)
-        note(counts, "the target holds the right elements", holds(after, whole, dst, shape), route)
+        result = run(LockStep(ranks), plan(src, dst, shape, np.int64), shards)
+        note(counts, "the target holds the right elements", holds(result, total, dst, shape), route)
 
 
 def random_mesh(chance: random.Random, size: int, first: int) -> Mesh:
@@ -277,7 +286,7 @@ def random_mesh(chance: random.Random, size: int, first: int) -> Mesh:
     return Mesh((rows, size // rows), ("x", "y"), ranks=ranks)
 
 
-#: What a plan receives that does not exist.
+#: Received elements of a plan that does not exist.
 FAR = 1 << 40
 
 
@@ -293,12 +302,15 @@ def single_plans(layouts: list[Layout], size: int, shape: Shape) -> np.ndarray:
 
 
 def at_least(route: Plan, bound: ReceptionBound) -> bool:
-    """Whether a plan receives what it must."""
+    """Return True if a plan receives at least as much as its bound."""
     return route.max_nbytes >= bound.busiest and route.total_nbytes >= bound.total
 
 
 def shorter(received: np.ndarray, most: np.ndarray, i: int, j: int) -> bool:
-    """Whether some route from layout ``i`` to ``j`` leaves its busiest rank less than the plan; ranks are added up."""
+    """Return True if the busiest rank of some route from layout ``i`` to ``j`` receives less than that of the plan.
+
+    A route has two or three plans, whose elements are added for each rank.
+    """
     first, last = np.flatnonzero(most[i] < most[i, j]), np.flatnonzero(most[:, j] < most[i, j])
     routes = received[i, first][:, None] + received[np.ix_(first, last)] + received[last, j][None]
     two = received[i, first] + received[first, j]
@@ -306,14 +318,14 @@ def shorter(received: np.ndarray, most: np.ndarray, i: int, j: int) -> bool:
 
 
 def contributions(src: Layout, shape: Shape, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Different integers for every pending contribution, and their sum."""
+    """Return random integers for each pending contribution, and their sum."""
     count = src.mesh.axis_size(*src.partial_axes)
     pieces = np.random.default_rng(seed).integers(-1000, 1000, (count, *shape))
     return pieces, pieces.sum(axis=0)
 
 
 def contribution(src: Layout, rank: int) -> int:
-    """Which contribution a rank holds."""
+    """Return the number of the contribution that a rank owns."""
     coords = dict(zip(src.mesh.axes, src.mesh.coords(rank)))
     number = 0
     for axis in src.partial_axes:
@@ -328,10 +340,10 @@ def run(world: LockStep, route: Plan, shards: list) -> list:
     return shards
 
 
-def holds(shards: list, whole: np.ndarray, layout: Layout, shape: Shape) -> bool:
-    """Whether every rank's shard is its slice of the whole."""
+def holds(shards: list, array: np.ndarray, layout: Layout, shape: Shape) -> bool:
+    """Return True if every rank's shard is its slice of the array."""
     return all(
-        np.array_equal(shards[rank], whole[layout.slices(shape, rank)]) for rank in layout.mesh.rank_list
+        np.array_equal(shards[rank], array[layout.slices(shape, rank)]) for rank in layout.mesh.rank_list
     )
 
 

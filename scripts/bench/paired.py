@@ -1,9 +1,10 @@
-"""What all benches share: ways of the same work timed side by side, and rows in which they say what came out.
+"""Time alternatives of one work side by side, and print rows of results; all benchmarks use it.
 
-Ways run interleaved in one job. A value is a median over the rounds with its 95 % interval, of the slowest rank; a case
-during which others used the machine is measured again. On a machine that is never quiet ``BENCH_STATISTIC=min`` compares
-the best times instead, and measures once. ``scripts/bench.sh`` sets the rest: ``BENCH_ROWS`` is the file that rows are added to,
-``BENCH_QUICK=1`` asks for a short run (``BENCH_PART=0`` beside it for the shortest that runs all), ``BENCH_BUSY`` says how many cores are kept busy on purpose.
+The alternatives run interleaved in one job. A value is a median over the rounds with its 95 % interval, of the slowest
+rank. A case is measured again if other programs used the machine meanwhile. On a machine that is never quiet,
+``BENCH_STATISTIC=min`` compares the best times instead, and measures once. ``scripts/bench.sh`` sets the other variables:
+``BENCH_ROWS`` is the file to which rows are added, ``BENCH_QUICK=1`` selects a short run (with ``BENCH_PART=0`` the shortest
+that runs everything), ``BENCH_BUSY`` is the number of cores that are kept busy on purpose.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: A short run: fewer cases, and a part of the time for each.
+#: True for a short run: fewer cases, and less time for each.
 QUICK = os.environ.get("BENCH_QUICK") == "1"
-#: The part of the time that benches ask for.
+#: Fraction of the time that benchmarks request.
 PART = float(os.environ.get("BENCH_PART", "0.2" if QUICK else "1"))
-#: Cores that others may use before a case counts as disturbed, and how often it is measured again then.
+#: Cores that other programs can use before a case counts as disturbed, and the number of repetitions of a disturbed case.
 OTHERS, AGAIN = 0.15, 0 if not PART or os.environ.get("BENCH_STATISTIC") == "min" else 1 if QUICK else 3
-#: Runs of a way before the one that counts, at most, and the seconds that they may take (two are always made).
+#: Largest number of warm-up runs before a timed run, and their largest time in seconds (at least two always run).
 WARM, WARMING = 6, 0.1
 
 
@@ -35,12 +36,12 @@ class Estimate(NamedTuple):
     high: float
 
     def times(self, factor: float) -> Estimate:
-        """In another unit."""
+        """Return the estimate multiplied by a factor, to change its unit."""
         return Estimate(*(one * factor for one in self))
 
 
 def estimate(samples: Iterable[float]) -> Estimate:
-    """The median of samples, and the order statistics between which the true one lies in 95 of 100 cases.
+    """Return the median of samples, and the order statistics that enclose the true one in 95 of 100 cases.
 
     >>> estimate([3.0, 1.0, 2.0])
     Estimate(value=2.0, low=1.0, high=3.0)
@@ -53,11 +54,11 @@ def estimate(samples: Iterable[float]) -> Estimate:
 
 
 class Times(dict[str, float]):
-    """Seconds of each way, and what they were in every round.
+    """The seconds of each alternative, by name.
 
     Attributes:
-        rounds: by name the seconds of every round, in which all ways ran in turn.
-        others: cores that others used meanwhile.
+        rounds: for each name the seconds of every round, in which all alternatives ran in turn.
+        others: cores that other programs used meanwhile.
     """
 
     def __init__(self, rounds: dict[str, list[float]], others: float) -> None:
@@ -66,38 +67,39 @@ class Times(dict[str, float]):
         self.rounds, self.others = rounds, others
 
     def best(self, names: Iterable[str]) -> str:
-        """The fastest of some ways."""
+        """Return the name of the fastest of some alternatives."""
         return min(names, key=self.__getitem__)
 
     def ratio(self, one: str, other: str) -> Estimate:
-        """One way's time over another's, round by round."""
+        """Return the time of one alternative divided by that of another, round by round."""
         quotient = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
         return quotient._replace(value=self[one] / self[other]) if _least() else quotient
 
     def above(self, one: str, other: str) -> Estimate:
-        """Seconds of one way beyond another's, round by round."""
+        """Return the seconds of one alternative minus those of another, round by round."""
         difference = estimate(a - b for a, b in zip(self.rounds[one], self.rounds[other]))
         return difference._replace(value=self[one] - self[other]) if _least() else difference
 
 
 def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.5) -> Times:
-    """Time ways of the same work over rounds in which all of them run in turn.
+    """Time alternatives of one work over rounds in which all of them run in turn.
 
-    Each way runs several times in its turn, and the last run counts: the caches then hold its own buffers, not those of
-    the way before it (some ways share theirs). A large last cache takes several runs to do so: 2048 x 2048 float32 seemed
-    to take up to 1.4 times as long in the third run as in the sixth.
+    Each alternative runs several times in its turn, and only the last run counts. The caches then have its own buffers, not those
+    of the alternative before. A large last-level cache needs several runs: 2048 x 2048 float32 took up to 1.4 times as long in the
+    third run as in the sixth.
 
     Args:
-        comm: an mpi4py communicator; each time is the slowest rank's.
-        ways: what to time, by name.
-        seconds: about how long to measure each way.
+        comm: an mpi4py communicator; each time is that of the slowest rank.
+        ways: the alternatives, by name.
+        seconds: approximate time to measure each alternative.
 
     Returns:
-        Median (or least) seconds by name, with the rounds. Of several attempts the one that others disturbed least.
+        Median (or smallest) seconds by name, with the rounds, of the attempt that other programs disturbed least.
     """
     seconds_of = _stopwatch(comm)
 
-    for way in ways.values():  # buffers, communicators, types; repeated calls choose their ways
+    # Create buffers, communicators and types, and let repeated calls choose implementations.
+    for way in ways.values():
         for _ in range(10 if PART else 1):
             if seconds_of(way) > 0.1 * seconds:
                 break
@@ -121,33 +123,33 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
 
 
 def once(comm: Any, ways: dict[str, Callable[[], object]]) -> Times:
-    """A single round of ways that take minutes."""
+    """Time alternatives that take minutes in a single round."""
     seconds, neighbours = _stopwatch(comm), Neighbours(comm)
     return Times({name: [seconds(way)] for name, way in ways.items()}, neighbours.cores())
 
 
 def _stopwatch(comm: Any) -> Callable[[Callable[[], object]], float]:
-    """What runs a way on all ranks and gives the slowest one's seconds."""
+    """Return the function that runs an alternative on all ranks and returns the seconds of the slowest."""
     import numpy as np
 
-    slowest, mine = np.empty(1), np.empty(1)
+    slowest, own = np.empty(1), np.empty(1)
 
     def seconds(way: Callable[[], object]) -> float:
         comm.Barrier()
         start = time.perf_counter()
         way()
-        mine[0] = time.perf_counter() - start
-        comm.Allreduce(mine, slowest, op=_operation("MAX"))
+        own[0] = time.perf_counter() - start
+        comm.Allreduce(own, slowest, op=_operation("MAX"))
         return float(slowest[0])
 
     return seconds
 
 
 class Neighbours:
-    """How many cores others use from now on, as Linux counts processor time; 0 elsewhere.
+    """A count of the cores that other programs use from its creation on, by Linux's processor time; 0 elsewhere.
 
     Args:
-        comm: the ranks whose own time does not count, all on this machine; None: this process.
+        comm: the ranks whose own time does not count, all on this machine; None for this process only.
     """
 
     def __init__(self, comm: Any = None) -> None:
@@ -155,7 +157,7 @@ class Neighbours:
         self._start = self._now()
 
     def cores(self) -> float:
-        """The cores since the beginning, the same on all ranks, without those kept busy on purpose."""
+        """Return the cores used since the creation, equal on all ranks, without those kept busy on purpose."""
         wall, busy, own = (b - a for a, b in zip(self._start, self._now()))
         busy_cores = (
             (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
@@ -163,6 +165,7 @@ class Neighbours:
         return max(0.0, busy_cores if self._comm is None else self._comm.bcast(busy_cores))
 
     def _now(self) -> tuple[float, float, float]:
+        """Return the time, the busy seconds of all cores, and the processor seconds of the own ranks."""
         own = time.process_time()
         if self._comm is not None:
             own = self._comm.allreduce(own)
@@ -176,15 +179,15 @@ class Neighbours:
 
 
 def work_ratio(work: Callable[[], object], bound: Callable[[], object], rounds: int = 5) -> Times:
-    """Processor time of two kinds of work in this process, in turns: ``work`` and ``bound``."""
+    """Return the processor times of ``work`` and ``bound`` in this process, which run in turns."""
     times: dict[str, list[float]] = {"work": [], "bound": []}
     neighbours = Neighbours()
     work()
     bound()
     for _ in range(rounds):
-        for name, one in (("work", work), ("bound", bound)):
+        for name, function in (("work", work), ("bound", bound)):
             start = time.thread_time()
-            one()
+            function()
             times[name].append(time.thread_time() - start)
     return Times(times, neighbours.cores())
 
@@ -200,17 +203,17 @@ def row(
     others: float = 0.0,
     note: str = "",
 ) -> None:
-    """Say what came out of a case: a line of text, and one of JSON for ``scripts/bench.sh``. Rank 0 speaks.
+    """Print a row of results as text on rank 0, and append it as JSON to the file of ``scripts/bench.sh``.
 
     Args:
-        group: what is compared with what; cases of a group have one line in docs/speed.md.
-        case: which of them.
+        group: the comparison; docs/speed.md has one line for each group.
+        case: the case in the group.
         measurement: the value, with its interval if it has one.
-        unit: of the value; ``x`` for a ratio.
+        unit: unit of the value; ``x`` for a ratio.
         most: the goal, if it is a largest value.
         least: the goal, if it is a smallest value.
-        others: cores that others used while it was measured.
-        note: anything else to be said.
+        others: cores that other programs used meanwhile.
+        note: a remark.
     """
     if not speaks():
         return
@@ -232,16 +235,18 @@ def row(
 def beside_hand(
     what: str, by: str, case: str, times: Times, ways: tuple[str, str], nbytes: int, note: str
 ) -> None:
-    """A row of a collective beside the same by hand: a ratio from 256 KiB on, and microseconds above it below that.
+    """Print a row that compares a collective with one written by hand.
+
+    From 256 KiB on the value is a ratio; below, it is the difference in microseconds.
 
     Args:
-        what: what is moved.
-        by: whose way it is compared with.
-        case: which case.
-        times: the seconds of all ways.
-        ways: the names of ours and of the other one.
-        nbytes: of the tensor.
-        note: anything else to be said.
+        what: the moved data.
+        by: the author of the other implementation.
+        case: the case.
+        times: the seconds of all alternatives.
+        ways: the names of this library's alternative and of the other one.
+        nbytes: bytes of the tensor.
+        note: a remark.
     """
     if nbytes >= 1 << 18:
         row(
@@ -258,7 +263,7 @@ def beside_hand(
 
 
 def passed(entry: dict[str, Any]) -> bool | None:
-    """Whether a row meets its goal; None where it has none."""
+    """Return True if a row meets its goal; None if it has no goal."""
     if entry["most"] is None and entry["least"] is None:
         return None
     above = entry["least"] is None or entry["value"] >= entry["least"]
@@ -266,23 +271,23 @@ def passed(entry: dict[str, Any]) -> bool | None:
 
 
 def goal_text(entry: dict[str, Any]) -> str:
-    """The goal of a row in words."""
+    """Return the goal of a row as text."""
     words = [f"<= {entry['most']:g}"] if entry["most"] is not None else []
     return " and ".join(words + ([f">= {entry['least']:g}"] if entry["least"] is not None else []))
 
 
 def row_text(entry: dict[str, Any]) -> str:
-    """A row as a line."""
+    """Return a row as a line of text."""
     verdict = {True: "pass", False: "FAIL", None: ""}[passed(entry)]
     interval = f"[{figure(entry['low'])}, {figure(entry['high'])}]" if entry["low"] < entry["high"] else ""
-    said = f"{entry['group']}: {entry['case']}"
-    text = f"{said:<76} {figure(entry['value']):>9} {entry['unit']:<10} {interval:<20} {goal_text(entry):<9} {verdict}"
+    label = f"{entry['group']}: {entry['case']}"
+    text = f"{label:<76} {figure(entry['value']):>9} {entry['unit']:<10} {interval:<20} {goal_text(entry):<9} {verdict}"
     disturbed = f"  disturbed: others used {entry['others']:.1f} cores" if entry["others"] > OTHERS else ""
     return (text.rstrip() + disturbed + (f"  ({entry['note']})" if entry["note"] else "")).rstrip()
 
 
 def figure(value: float) -> str:
-    """A number with three digits that count.
+    """Return a number with three significant digits.
 
     >>> figure(1.0449), figure(1234.5), figure(0.0)
     ('1.04', '1,234', '0.00')
@@ -291,18 +296,18 @@ def figure(value: float) -> str:
 
 
 def speaks() -> bool:
-    """Whether this process is the one that prints."""
+    """Return True if this process prints."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.Get_rank() == 0
 
 
 def oversubscribed() -> bool:
-    """Whether this job has more ranks than this machine has cores."""
+    """Return True if this job has more ranks than this machine has cores."""
     return _ranks() > (os.cpu_count() or 1)
 
 
 def size_text(nbytes: int) -> str:
-    """Bytes in the largest unit that divides them: ``64 MiB``."""
+    """Return bytes in the largest unit, such as ``64 MiB``."""
     for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= factor:
             return f"{nbytes / factor:g} {unit}"
@@ -310,13 +315,13 @@ def size_text(nbytes: int) -> str:
 
 
 def resident() -> float:
-    """MiB of this process in memory."""
+    """Return the memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def quantile(samples: Sequence[float], part: float) -> float:
-    """The sample below which a part of all lie."""
+    """Return the sample below which the fraction ``part`` of all samples lies."""
     return sorted(samples)[min(len(samples) - 1, int(len(samples) * part))]
 
 
@@ -330,6 +335,7 @@ def _ranks() -> int:
 
 
 def _least() -> bool:
+    """Return True if the smallest times count instead of medians."""
     return os.environ.get("BENCH_STATISTIC") == "min"
 
 

@@ -1,4 +1,4 @@
-"""README's table of speed, from the newest rows of bench_peers.py that the files in docs/speed/ have."""
+"""Build README's table of speeds beside other systems, from the newest rows of bench_peers.py in docs/speed/."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from paired import figure
 
-#: What the rows of bench_peers.py are called, but for the other system's name.
+#: Start of the group names of bench_peers.py, before the name of the other system.
 GROUP = "beside other systems, of the time of "
 
 
 def peers_table(machines: Iterable[dict[str, Any]]) -> str:
-    """Return the machine and the versions in a sentence, and a line per work with spmdsim's time over each system's.
+    """Return the machine and the versions in a sentence, and a line per work with the time over each system's.
 
     Args:
         machines: the records of docs/speed/.

@@ -1,4 +1,4 @@
-"""The table of speeds: a line for each bench, group and unit, over all cases and machines, with the worst case of each."""
+"""Build the table of speeds: a line for each benchmark, group and unit, over all cases and machines."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def speed_table(machines: list[dict[str, Any]]) -> str:
 
 
 def _cells(key: tuple[str, str, str], members: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the cells of one line, in the order of HEADS."""
     bench, group, unit = key
     ranks = sorted({one["run"]["ranks"] for one in members})
     ranges = [
@@ -54,24 +55,24 @@ def _cells(key: tuple[str, str, str], members: list[dict[str, Any]]) -> tuple[st
 
 
 def is_better_larger(entry: dict[str, Any]) -> bool:
-    """Return True if a larger value of a row is the better one: a speed, a rate, or what has a smallest goal."""
+    """Return True if a larger value of a row is better: a speed, a rate, or a value with a smallest goal."""
     return entry["least"] is not None or entry["unit"].endswith("/s") or "speed over" in entry["group"]
 
 
 def _worst(members: list[dict[str, Any]]) -> str:
-    """The case of the worst value, with where it was measured."""
+    """Return the worst value with its case, and where it was measured."""
     larger = any(is_better_larger(one) for one in members)
     worst = (min if larger else max)(members, key=lambda one: one["value"])
     run = worst["run"]
-    where = [worst["machine"]]
+    conditions = [worst["machine"]]
     if run["mpi"]:
-        where.append(f"{run['ranks']} ranks of {run['mpi']}")
-    where += [f"kernels {run['kernel']}"] if run["kernel"] != "native" else []
-    where += ["one core busy"] if run["busy"] else []
-    return f"{figure(worst['value'])}: {worst['case']} ({', '.join(where)})".replace("|", "/")
+        conditions.append(f"{run['ranks']} ranks of {run['mpi']}")
+    conditions += [f"kernels {run['kernel']}"] if run["kernel"] != "native" else []
+    conditions += ["one core busy"] if run["busy"] else []
+    return f"{figure(worst['value'])}: {worst['case']} ({', '.join(conditions)})".replace("|", "/")
 
 
 def _range(values: list[float]) -> str:
-    """The least and the largest value, or the one there is."""
+    """Return the smallest and the largest value as text, or the only one."""
     ends = dict.fromkeys((figure(min(values)), figure(max(values))))
     return " to ".join(ends)
