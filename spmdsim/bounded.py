@@ -1,4 +1,4 @@
-"""A cache by value that does not grow for ever: a dict that forgets its oldest entry."""
+"""A cache with a maximum size: a dict that removes its oldest entry."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-#: Entries of a cache whose keys name shapes or values of the user's: a program's calls are far fewer.
+#: Default size of caches with shapes or values in their keys; programs have far fewer calls.
 MOST = 4096
 
 
 class Bounded(dict[Key, Value]):
-    """A dict of at most so many entries; looking one up costs what it costs in a dict.
+    """A dict with a maximum number of entries; a look-up costs as much as in a dict.
 
     Args:
-        most: entries that are kept, the latest ones.
-        free: called with a value that is forgotten.
+        most: largest number of entries; the oldest one is removed first.
+        free: function that is called with each removed value.
 
     >>> squares = Bounded(2)
     >>> for n in range(4):

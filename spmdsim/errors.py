@@ -1,7 +1,7 @@
-"""The errors users see: one family, one line each, no internals.
+"""The errors that users see: one family, one line each, without internals.
 
-An error carries *what* conflicts (with the values) and, when it leaves a public function, *where*: the
-operator, its rule, the layouts and shapes. The context is added once, at the public boundary::
+An error has a message with the conflict and its values. When it leaves a public function it also has the context: the
+operator, its rule, the layouts and shapes. The public function adds the context once::
 
     with context(operator="matmul", x="f32[8,4] S(0)R"):
         ...
@@ -16,10 +16,10 @@ from typing import TypeVar
 
 
 class SpmdError(Exception):
-    """Base of all errors raised for a user's mistake.
+    """Base of all errors that a user's mistake raises.
 
     Args:
-        message: one sentence that says what conflicts, with the values, and what would be right.
+        message: one sentence with the conflict, the values, and the remedy.
         **facts: context shown in brackets after the message, such as ``operator`` or ``rank``.
 
     >>> str(SpmdError("axis 'tp' is not in the mesh", mesh="dp=2, sp=4"))
@@ -30,7 +30,7 @@ class SpmdError(Exception):
         super().__init__(message)
         self.message = message
         self.facts: dict[str, object] = dict(facts)
-        self.wrong_word = False  # a help lists the right ones
+        self.wrong_word = False  # True if the message has the nearest right word
 
     def __str__(self) -> str:
         if not self.facts:
@@ -42,58 +42,61 @@ Error = TypeVar("Error", bound=SpmdError)
 Value = TypeVar("Value")
 
 MOST_LISTED = 16
-"""Where there are more words than this, the nearest one is said alone."""
+"""Largest number of words that an error lists beside the nearest one."""
 
 
 class LayoutError(SpmdError, ValueError):
-    """A mesh, layout or placement that cannot exist, or does not fit its tensor."""
+    """The error for a mesh, layout or placement that cannot exist, or does not fit its tensor."""
 
 
 class RuleError(SpmdError, ValueError):
-    """An operator's rule, strategy or operands that do not fit one another."""
+    """The error for an operator's rule, strategy or operands that do not match."""
 
 
 class OutOfRange(RuleError, IndexError):
-    """A dim or an index that a tensor does not have, or a mask of another shape."""
+    """The error for a dim or an index that a tensor does not have, or a mask of another shape."""
 
 
 class PlanError(SpmdError, ValueError):
-    """A redistribution that has no meaning, such as one between different shapes."""
+    """The error for an impossible redistribution, such as one between different shapes."""
 
 
 class ScheduleError(SpmdError, ValueError):
-    """A collective algorithm that does not do what its collective promises."""
+    """The error for a collective algorithm that does not compute the result of its collective."""
 
 
 class WorldError(SpmdError, RuntimeError):
-    """The world cannot run this: wrong number of ranks, no MPI, a mismatched collective."""
+    """The error of a world: wrong number of ranks, no MPI, a mismatched collective."""
 
 
 class DisagreementError(WorldError):
-    """Ranks did not do the same, or do not come: the message says who, on every rank that notices."""
+    """The error for ranks that made different calls, or that do not arrive; it names them on every rank."""
 
 
 class InputError(SpmdError, ValueError):
-    """A file, a value or a command-line argument of the user's that is missing, damaged or out of range."""
+    """The error for a user's file, value or command-line argument that is missing, damaged or out of range."""
 
 
 class NoAnswer(InputError):
-    """Somebody's code, in a process of its own, that reached a limit or has ended and says nothing any more."""
+    """The error for user's code in another process that exceeded a limit or has ended."""
 
 
 class UsageTypeError(SpmdError, TypeError):
-    """An argument of the wrong type."""
+    """The error for an argument of the wrong type."""
 
 
 class NoTensorError(UsageTypeError):
-    """A call in which nothing is a tensor. A function made of operators names itself in the place of the inner one."""
+    """The error for a call without a tensor.
+
+    A function that consists of operators catches it and names itself instead of the inner operator.
+    """
 
 
 @contextmanager
 def context(**facts: object) -> Iterator[None]:
-    """Add facts to a :class:`SpmdError` that passes through, and hide where inside us it arose.
+    """Add facts to a :class:`SpmdError` that passes through, and remove the inner traceback.
 
-    A fact may be a function, which is called when there is an error.
+    A fact can be a function, which is called only if an error passes.
 
     >>> from spmdsim.errors import LayoutError
     >>> try:
@@ -112,14 +115,14 @@ def context(**facts: object) -> Iterator[None]:
 
 
 def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
-    """What is said of a parameter that is given under two names.
+    """Return the error for a parameter that is passed under two names.
 
     Args:
-        function: what was called.
-        name: one of the names.
-        first: what was given under it.
+        function: name of the called function.
+        name: the first name.
+        first: its value.
         other: the other name.
-        second: what was given under that.
+        second: its value.
 
     >>> print(two_names("sum", "dims", 0, "axis", 1))
     sum got dims=0 and axis=1, two names of one thing
@@ -128,13 +131,13 @@ def two_names(function: str, name: str, first: object, other: str, second: objec
 
 
 def many(count: float, noun: str, several: str = "", written: str = "") -> str:
-    """A number of things in words.
+    """Return a number with a noun, in the singular or plural.
 
     Args:
-        count: how many there are.
-        noun: what one is called, maybe with its verb.
-        several: what others than one are called, where that is not just an "s" more.
-        written: the number in other digits or units.
+        count: the number.
+        noun: the singular, which can include a verb.
+        several: the plural, if it is not the singular with an "s".
+        written: text that replaces the digits, such as a number with a unit.
 
     >>> many(1, "rank"), many(65536, "rank")
     ('1 rank', '65,536 ranks')
@@ -154,7 +157,8 @@ def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
     >>> one_per_rank("ab", 2)
     Traceback (most recent call last):
     ...
-    spmdsim.errors.UsageTypeError: gather_objects: values must be a list with one value per rank that this process owns...
+    spmdsim.errors.UsageTypeError: gather_objects: values must be a list with one value per rank that this process
+    owns...
     """
     if isinstance(values, (list, tuple)) and len(values) == count:
         return [*values]
@@ -166,7 +170,7 @@ def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
 
 
 def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
-    """Return the known word that is most like ``word``; None if no word is like it to a share of ``least``.
+    """Return the name that is most similar to ``word``, or None if no similarity is ``least`` (0 to 1) or more.
 
     >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("pt", ["dp", "tp"])
     ('linear', 'run', 'tp')
@@ -177,31 +181,30 @@ def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
 
     names = list(names)
     lower = {name.lower() for name in names}
-    swapped = [
-        name for name in lower if sorted(name) == sorted(word.lower())
-    ]  # short words are unlike otherwise
+    # ``get_close_matches`` does not find short words with swapped letters.
+    swapped = [name for name in lower if sorted(name) == sorted(word.lower())]
     close = get_close_matches(word.lower(), lower, 1, least) or swapped
     spelled = [name for name in names if close and name.lower() == close[0]]
     return max(spelled, key=lambda name: sum(a == b for a, b in zip(name, word)), default=None)
 
 
 def right_words(word: str, names: Iterable[str], listed: str = "there are") -> str:
-    """Which word may have been meant, and which there are.
+    """Return the end of an error about an unknown word: the nearest right word, and the list of all.
 
     Args:
-        word: the unknown one.
-        names: all that there are.
-        listed: what stands before the list of them.
+        word: the unknown word.
+        names: the right words. If one is similar and they are more than 16, they are not listed.
+        listed: text before the list.
 
     >>> right_words("linaer", ["matmul", "linear"])
     "did you mean 'linear'? there are matmul, linear"
     """
     names = list(names)
-    near = nearest(word, names)
-    if near is None:
+    suggestion = nearest(word, names)
+    if suggestion is None:
         return f"{listed} {', '.join(names)}"
-    rest = f" {listed} {', '.join(names)}" if len(names) <= MOST_LISTED else ""
-    return f"did you mean {near!r}?{rest}"
+    list_text = f" {listed} {', '.join(names)}" if len(names) <= MOST_LISTED else ""
+    return f"did you mean {suggestion!r}?{list_text}"
 
 
 def unknown(
@@ -211,37 +214,35 @@ def unknown(
     error: type[Error] = InputError,  # type: ignore[assignment]
     listed: str = "there are",
 ) -> Error:
-    """The error for a word that is none of those there are.
+    """Return the error for an unknown word.
 
     Args:
-        sentence: what is wrong, with the word.
-        word: what was written.
-        names: what could have been.
+        sentence: the problem, with the word.
+        word: the unknown word.
+        names: the right words.
         error: class of the error.
-        listed: begins the list of them.
+        listed: text before the list of the right words.
 
     >>> raise unknown("no planet is called 'Mras'", "Mras", ["Venus", "Mars"])
     Traceback (most recent call last):
     spmdsim.errors.InputError: no planet is called 'Mras'; did you mean 'Mars'? there are Venus, Mars
     """
-    # The word may be a number: users write mesh.axis_index(0).
+    # The word can be a number, as in mesh.axis_index(0).
     raised = error(f"{sentence}; {right_words(str(word), names, listed)}")
     raised.wrong_word = True
     return raised
 
 
 def working_folder() -> str:
-    """The path of the folder that this process works in.
+    """Return the path of the working folder of this process.
+
+    Raises:
+        InputError: If the folder was removed.
 
     >>> working_folder() == os.path.realpath(".")
     True
-
-    Raises:
-        InputError: somebody has removed it.
     """
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise InputError(
-            "the folder in which this was started is not there any more: go to another one"
-        ) from None
+        raise InputError("the working folder of this process was removed; change to another folder") from None

@@ -1,6 +1,6 @@
-"""What other systems decide, by name: the one door to ``imitations/``, which nothing else imports.
+"""Look up the decisions of other systems by name; the only module that imports ``imitations/``.
 
-An entry is loaded when it is first asked for, so that nobody pays for systems that are not looked at.
+An entry is imported on first use, so that unused systems cost no time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.registry import Registry
 
-#: What can be asked for, whose there is, and where it stands: a module of the wing, and a name in it.
+#: For each kind and system, the module of ``imitations/`` and the name in it; an empty name means the module.
 _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "plan": {
         "mindspore": ("mindspore.map_operators", "mindspore_plan"),
@@ -30,21 +30,22 @@ IMITATIONS = {kind: Registry(f"imitated {kind}", table) for kind, table in _TABL
 
 
 def imitation(kind: str, system: str, error: type[SpmdError] = InputError) -> Any:
-    """What is imitated of a system: a function, a class, or a module of functions.
+    """Return the imitation of a system: a function, a class, or a module of functions.
 
     Args:
-        kind: what of it, a key of :data:`IMITATIONS`.
-        system: its name.
-        error: the class of the error for a name that there is not.
+        kind: the kind of decision, a key of :data:`IMITATIONS`.
+        system: name of the system.
+        error: class of the error for an unknown system.
 
     Raises:
-        SpmdError: one of ``error``, with the nearest right name.
+        SpmdError: If the system is unknown; an instance of ``error`` with the nearest right name.
 
     >>> imitation("cost model", "alpa")().name
     'alpa'
     >>> imitation("plan", "mindspor")
     Traceback (most recent call last):
-    spmdsim.errors.InputError: no plan is made in the style of 'mindspor'; did you mean 'mindspore'? there are mindspore, dtensor
+    spmdsim.errors.InputError: no plan is made in the style of 'mindspor'; did you mean 'mindspore'? there are
+    mindspore, dtensor
     """
     systems = IMITATIONS[kind]
     if system not in systems:

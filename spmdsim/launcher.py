@@ -1,4 +1,4 @@
-"""Who an MPI launcher says this process is, read from its environment variables before MPI is started."""
+"""Read from the environment, before MPI starts, which rank an MPI launcher assigned to this process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TextIO
 
-#: The variable in which a process of a job gives facts to the processes that it starts, as JSON. Users do not set it.
+#: The variable in which a process of a job passes facts to the processes that it starts, as JSON. Users do not set it.
 JOB_VARIABLE = "SPMDSIM_JOB"
-#: The facts: the starter's folder of notes and its process number; the folder of the ranks' logs; the file that ranks print
-#: to in blocks; the process number of the MPI launcher, which a rank's supervisor gives to the rank.
+#: Names of the facts: the starter's folder and its process number; the folder of the ranks' logs; the file to which
+#: ranks print in blocks; the process number of the MPI launcher, which a rank's supervisor passes to the rank.
 FOLDER, STARTER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "logs", "blocks", "launcher"
 
 
 def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what the starter of this job and this rank's supervisor gave to it, by name; {} without a starter.
+    """Return the facts that the starter of this job and this rank's supervisor passed, by name; {} without one.
 
     >>> environment = {}
     >>> give_job_facts(environment, logs="/tmp/logs")
@@ -31,17 +31,17 @@ def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, st
 
     try:
         facts = json.loads(text)
-    except ValueError:  # another program's variable
+    except ValueError:  # the variable of another program
         return {}
     return {str(k): str(v) for k, v in facts.items()} if isinstance(facts, dict) else {}
 
 
 def give_job_facts(environment: MutableMapping[str, str], **facts: str | None) -> None:
-    """Add facts to those in an environment's variable; None removes a fact."""
+    """Add facts to the variable in an environment; None removes a fact."""
     import json
 
-    together: dict[str, str | None] = {**read_job_facts(environment), **facts}
-    job_facts = {name: fact for name, fact in together.items() if fact is not None}
+    all_facts: dict[str, str | None] = {**read_job_facts(environment), **facts}
+    job_facts = {name: fact for name, fact in all_facts.items() if fact is not None}
     if job_facts:
         environment[JOB_VARIABLE] = json.dumps(job_facts)
     else:
@@ -50,13 +50,13 @@ def give_job_facts(environment: MutableMapping[str, str], **facts: str | None) -
 
 @dataclass(frozen=True)
 class Launched:
-    """What the launcher says about this rank.
+    """The rank of this process in a job of an MPI launcher.
 
     Attributes:
-        launcher: "Open MPI", "MPICH" (or a relative that speaks PMI), "Slurm".
+        launcher: "Open MPI", "MPICH" (or another launcher with PMI), "MVAPICH" or "Slurm".
         rank: number of this rank.
         size: number of ranks of the job.
-        local_size: how many of them share this machine; 1 if the launcher does not say.
+        local_size: number of ranks on this machine; 1 if the launcher does not set it.
     """
 
     launcher: str
@@ -66,7 +66,7 @@ class Launched:
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """The first of the variables that is there and starts with digits."""
+    """Return the leading digits of the first variable that starts with a digit, or None."""
     for name in names:
         number = re.match(r"\d+", environ.get(name, ""))
         if number:
@@ -75,9 +75,9 @@ def _number(environ: Mapping[str, str], *names: str) -> int | None:
 
 
 def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
-    """Who the launcher says we are, or None outside any launcher.
+    """Return the rank that the launcher assigned to this process, or None outside of a launcher.
 
-    A Slurm batch script itself is no rank: only a step of more than one task (``srun``) counts.
+    A Slurm batch script is not a rank; a step with more than one task (``srun``) is.
 
     >>> detect({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"})
     Launched(launcher='Open MPI', rank=3, size=8, local_size=1)
@@ -102,36 +102,39 @@ def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
 
 
 def launched() -> bool:
-    """Is this process a rank of a job that an MPI launcher started?"""
+    """Return True if an MPI launcher started this process."""
     return detect() is not None
 
 
 def this_rank() -> int:
-    """The rank that this process is; 0 outside any launcher."""
+    """Return the rank of this process; 0 outside of a launcher."""
     job = detect()
     return 0 if job is None else job.rank
 
 
 def is_root() -> bool:
-    """True on rank 0, and outside MPI: the rank that prints."""
+    """Return True on rank 0 and outside of a launcher; this process prints."""
     return this_rank() == 0
 
 
 def beside_root() -> bool:
-    """Whether this process sees the files that rank 0 writes: all ranks share a machine, as far as the launcher tells."""
+    """Return True if this process sees the files that rank 0 writes.
+
+    It does on rank 0, outside of a launcher, and if the launcher reports that all ranks share a machine.
+    """
     job = detect()
     return job is None or job.rank == 0 or job.local_size == job.size
 
 
 def has_log() -> bool:
-    """Whether this rank writes to a log of its own."""
+    """Return True if this rank writes to its own log."""
     return LOGS in read_job_facts()
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """Width of the terminal that a stream ends in, None if it ends in a file or a pipe.
+    """Return the width of the terminal to which a stream goes, or None for a file or a pipe.
 
-    Open MPI gives its ranks a terminal of its own, whatever its output goes to; then its own output is looked at.
+    Open MPI gives its ranks a terminal even if its output goes to a file; on its ranks, the launcher's output counts.
     """
     if not stream.isatty():
         return None

@@ -28,6 +28,7 @@ def lazy_names(
             places[public] = module, own or public
 
     def look_up(name: str) -> Any:
+        """Return an attribute of the package; raise AttributeError with the nearest name if it is unknown."""
         current = (former or {}).get(name, name)
         if current not in places:
             if current != name:

@@ -1,6 +1,6 @@
-"""What notebooks ask a value for: its picture. It is drawn by the room ``draw``, which is loaded when somebody asks.
+"""Give a class its picture in notebooks; the package ``figures`` draws it and is imported on first use.
 
-Nothing is imported for it before, and nothing is missed where ``draw`` is not there: the value is then shown as text.
+Without ``figures`` the value is shown as text.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from importlib import import_module
 from typing import Any
 
 MOST_CHARACTERS = 200
-"""Of a ``repr``: one line of a notebook or of an error."""
+"""Largest length of a ``repr``, one line of a notebook or of an error."""
 
 
 class Pictured:
-    """Base of values that have a picture: ``show(value)``, or in notebooks the value by itself."""
+    """Base of values that have a picture: ``show(value)``, or the value as the last line of a notebook cell."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        return _drawn(self, "html")
+        return _render(self, "html")
 
     def _repr_svg_(self) -> str | None:
-        return _drawn(self, "svg")
+        return _render(self, "svg")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any] | None:
-        """The picture for notebooks that draw, the text for all others."""
-        html = _drawn(self, "html")
-        return None if html is None else {"text/html": html, "text/plain": _plain(self)}
+        """Return the picture for notebooks, and the text for other front ends."""
+        html = _render(self, "html")
+        return None if html is None else {"text/html": html, "text/plain": _text_of(self)}
 
 
 class ShortRepr(Pictured):
-    """A value with a picture whose ``repr`` names its first fields, in one line."""
+    """Base of values with a picture and a ``repr`` of one line, which has as many fields as fit."""
 
     __slots__ = ()
 
@@ -40,21 +40,21 @@ class ShortRepr(Pictured):
 
 
 def short_repr(value: Any) -> str:
-    """The fields of a dataclass, as many as a line holds."""
-    parts, left = [], MOST_CHARACTERS - len(type(value).__name__) - 8
+    """Return the ``repr`` of a dataclass with as many fields as fit in one line."""
+    parts, characters_left = [], MOST_CHARACTERS - len(type(value).__name__) - 8
     names = [f.name for f in fields(value) if f.repr] if is_dataclass(value) else []
     for name in names:
-        text = _short(getattr(value, name))
-        if len(name) + len(text) + 3 > left:
+        text = _field_text(getattr(value, name))
+        if len(name) + len(text) + 3 > characters_left:
             parts.append("...")
             break
         parts.append(f"{name}={text}")
-        left -= len(name) + len(text) + 3
+        characters_left -= len(name) + len(text) + 3
     return f"{type(value).__name__}({', '.join(parts)})"
 
 
-def _short(value: Any, most: int = 48) -> str:
-    """A field in few characters: of containers and long values how many there are."""
+def _field_text(value: Any, most: int = 48) -> str:
+    """Return a field as short text; containers and long values are abbreviated."""
     if isinstance(value, (str, int, float, bool, type(None))):
         text = repr(value)
         return (
@@ -71,12 +71,13 @@ def _short(value: Any, most: int = 48) -> str:
     return text if len(text) <= most else f"{type(value).__name__}(...)"
 
 
-def _plain(value: Any) -> str:
-    """What a notebook without pictures shows: the table that ``_repr_pretty_`` writes, if there is one, else the repr."""
+def _text_of(value: Any) -> str:
+    """Return the text for notebooks without pictures: the table of ``_repr_pretty_`` if it exists, else the repr."""
     return str(value) if hasattr(value, "_repr_pretty_") else repr(value)
 
 
-def _drawn(value: Any, how: str) -> str | None:
+def _render(value: Any, how: str) -> str | None:
+    """Return the figure as "html" or "svg"; None without ``figures``."""
     try:
         draw = import_module("spmdsim.figures.figures")
     except ImportError:

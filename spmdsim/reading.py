@@ -1,6 +1,6 @@
-"""Text that anybody may have written, from files and command lines: read by parsers with limits, never executed.
+"""Parse text from files and command lines with limits; never execute it.
 
-Whatever is damaged, too deep or too large becomes one line of :class:`~spmdsim.errors.InputError`.
+Text that is damaged, too deep or too large raises one line of :class:`~spmdsim.errors.InputError`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any
 from spmdsim.errors import InputError, SpmdError
 
 MOST_BYTES = 1 << 28
-"""Longest text file that is read: all of it is in memory at once."""
+"""Largest text file in bytes, because all of it is in memory at once."""
 MOST_DEPTH = 64
-"""Brackets inside brackets, in JSON, literals and expressions."""
+"""Largest depth of nested brackets in JSON, literals and expressions."""
 MOST_DIGITS = 400
-"""Longest number in JSON: the largest float has 309 digits."""
+"""Largest number of digits of a number in JSON; the largest float has 309."""
 MOST_CHARACTERS = 1 << 16
-"""Longest literal: a line somebody wrote."""
+"""Largest number of characters of a literal."""
 MOST_EXPRESSION = 1024
-"""Longest arithmetic expression, in characters."""
+"""Largest number of characters of an arithmetic expression."""
 MOST_BITS = 1024
-"""Longest number an arithmetic expression may come to on the way."""
+"""Largest number of bits of intermediate results of arithmetic expressions."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?|[\[({]|[\])}]', re.DOTALL)
 
 
 def one_line(text: object, most: int = 200) -> str:
-    r"""The first line of what an error says, cut if it is long.
+    r"""Return the first line of a text, cut after ``most`` characters.
 
     >>> one_line("no\nyes"), one_line("9" * 400, 5)
     ('no', '99999 ...')
@@ -46,15 +46,15 @@ def one_line(text: object, most: int = 200) -> str:
 
 @contextmanager
 def readable(path: object, kind: str, fails: str = "cannot be read as") -> Iterator[None]:
-    """Make one clear error of whatever a damaged file makes its reader say.
+    """Convert every exception inside a ``with`` block, such as a parser's, to one clear InputError.
 
     Args:
         path: the file, for the message.
-        kind: what it should have been, such as ``"a GOAL file"``.
-        fails: the words between them.
+        kind: the expected kind of file, such as ``"a GOAL file"``.
+        fails: the words between path and kind.
 
     Raises:
-        InputError: for any exception inside; those of this family that name no file get its name.
+        InputError: For any exception inside. Errors of this package that already name the file pass unchanged.
 
     >>> with readable("x.json", "strategies"):
     ...     {}["mesh"]
@@ -77,8 +77,8 @@ def readable(path: object, kind: str, fails: str = "cannot be read as") -> Itera
     except UnicodeDecodeError:
         raise _unreadable(path, fails, kind, "it is not text in UTF-8") from None
     except Exception as error:
-        said = one_line(error) or type(error).__name__
-        raise _unreadable(path, fails, kind, said) from None
+        message = one_line(error) or type(error).__name__
+        raise _unreadable(path, fails, kind, message) from None
 
 
 def _unreadable(path: object, fails: str, kind: str, why: str) -> InputError:
@@ -86,14 +86,14 @@ def _unreadable(path: object, fails: str, kind: str, why: str) -> InputError:
 
 
 def require_file(path: str | Path, kind: str = "file") -> None:
-    """Raise InputError if the path is missing, a folder, or no ordinary file, such as a device.
+    """Raise InputError if a path does not exist, is a folder, or is a device or pipe.
 
     >>> require_file("/", "script")
     Traceback (most recent call last):
     spmdsim.errors.InputError: '/' is a folder, not a script
     """
     file = Path(path)
-    # Not its repr: what the terminal cannot write becomes a question mark.
+    # Not repr(path), which would escape characters that the terminal can write.
     name = "'" + str(path).replace("\n", "\\n") + "'"
     if file.is_dir():
         raise InputError(f"{name} is a folder, not a {kind}")
@@ -104,10 +104,10 @@ def require_file(path: str | Path, kind: str = "file") -> None:
 
 
 def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> str:
-    """The text of a file, in UTF-8.
+    """Return the text of a UTF-8 file of at most 256 MiB.
 
     Raises:
-        InputError: no file, no ordinary one (a folder, a device, a pipe), too long, or no text.
+        InputError: If the file is missing, a folder, a device, a pipe, too long, or not text.
     """
     with readable(path, kind, fails):
         require_file(file := Path(path))
@@ -117,10 +117,10 @@ def read_text(path: str | Path, kind: str, fails: str = "cannot be read as") -> 
 
 
 def read_json(path: str | Path, kind: str, fails: str = "cannot be read as") -> Any:
-    """What a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises:
-        InputError: as :func:`read_text` and :func:`parse_json`; the file is named.
+        InputError: As for :func:`read_text` and :func:`parse_json`; the message names the file.
     """
     text = read_text(path, kind, fails)
     with readable(path, kind, fails):
@@ -128,10 +128,10 @@ def read_json(path: str | Path, kind: str, fails: str = "cannot be read as") -> 
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON text, with limits on depth and digits, and every key of an object stands once.
+    """Parse a JSON text with limits on depth and digits, and without duplicate keys.
 
     Raises:
-        InputError: anything else.
+        InputError: If the text is not JSON or exceeds a limit.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -143,7 +143,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         words = text if isinstance(text, str) else text.decode("utf-8")
         _check_depth(words)
-        return json.loads(words, parse_int=_whole, object_pairs_hook=_object)
+        return json.loads(words, parse_int=_parse_integer, object_pairs_hook=_unique_members)
     except json.JSONDecodeError as error:
         raise InputError(f"it is not JSON, line {error.lineno}: {error.msg}") from None
     except UnicodeDecodeError:
@@ -151,6 +151,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(text: str) -> None:
+    """Raise InputError if brackets are nested too deep; brackets in quotes do not count."""
     depth = 0
     for token in _TOKEN.finditer(text):
         mark = token[0]
@@ -159,60 +160,64 @@ def _check_depth(text: str) -> None:
             raise InputError(f"brackets are nested more than {MOST_DEPTH} deep")
 
 
-def _whole(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise InputError(f"a number has {len(digits)} digits")
     return int(digits)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object; raise InputError for a duplicate key."""
     members = dict(pairs)
     if len(members) < len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise InputError(f"the key {one_line(twice, 60)!r} stands twice")
+        duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise InputError(f"the key {one_line(duplicate, 60)!r} stands twice")
     return members
 
 
 def literal(text: str) -> Any:
-    """A Python literal: numbers, strings, tuples, lists, dicts.
+    """Parse a Python literal: numbers, strings, tuples, lists, dicts.
 
     Raises:
-        ValueError: anything else, or one too long or too deep.
+        ValueError: If the text is not a literal, or is too long or too deep.
 
     >>> literal("((2, 4), None)")
     ((2, 4), None)
     """
     try:
-        return ast.literal_eval(_tree(text, MOST_CHARACTERS))
+        return ast.literal_eval(_parse_expression(text, MOST_CHARACTERS))
     except (TypeError, MemoryError, RecursionError):
         raise ValueError("it is no literal") from None
 
 
 def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Something written like a call, with literals as arguments: the name, and what is in the brackets.
+    """Parse a text with the form of a call whose arguments are literals.
+
+    Returns:
+        The name, the positional arguments and the keyword arguments.
 
     Raises:
-        ValueError: anything else.
+        ValueError: If the text has another form.
 
     >>> literal_call("jax.P('x', None, unreduced={'y'})")
     ('jax.P', ['x', None], {'unreduced': {'y'}})
     """
-    call = _tree(text, MOST_CHARACTERS)
+    call = _parse_expression(text, MOST_CHARACTERS)
     if not isinstance(call, ast.Call):
         raise ValueError("it is no call")
     try:
-        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        return ast.unparse(call.func), [ast.literal_eval(one) for one in call.args], named
+        keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        return ast.unparse(call.func), [ast.literal_eval(argument) for argument in call.args], keywords
     except (TypeError, MemoryError, RecursionError):
         raise ValueError("it has arguments that are no literals") from None
 
 
-def _tree(text: str, most: int) -> ast.expr:
-    """The syntax of one expression, which nothing evaluates.
+def _parse_expression(text: str, most: int) -> ast.expr:
+    """Return the syntax tree of one expression of at most ``most`` characters, without evaluating it.
 
     Raises:
-        ValueError: it is none, or too long or too deep.
+        ValueError: If the text is not an expression, or is too long or too deep.
     """
     if len(text) > most:
         raise ValueError(f"it is longer than {most} characters")
@@ -232,6 +237,7 @@ _Function = Callable[[_Names], Fraction]
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    """Return a power; raise ValueError if its exponent is not an integer or the result is too large."""
     length = max(base.numerator.bit_length(), base.denominator.bit_length())
     if exponent.denominator != 1 or abs(exponent) * max(length, 1) > MOST_BITS:
         raise ValueError(
@@ -266,32 +272,34 @@ _CALLS: dict[str, Callable[..., Any]] = {"max": max, "min": min}
 
 
 def arithmetic(expression: str, names: _Names) -> Fraction:
-    """The exact value of a small expression: numbers, names, ``+ - * / // % **``, comparisons, ``max``, ``min``.
+    """Compute the exact value of a small expression: numbers, names, operators, comparisons, ``max``, ``min``.
 
-    Truth values are 1 and 0. Nothing else is understood, and nothing is executed.
+    It accepts ``+ - * / // % **``, ``and``, ``or``, ``not`` and ``x if c else y``. Truth values are 1 and 0.
 
     Args:
-        expression: such as ``"2*n if n > 1 else 0"``.
-        names: the values it may name.
+        expression: text such as ``"2*n if n > 1 else 0"``.
+        names: the values of names.
 
     Raises:
-        ValueError: what is no such expression, names something else, or comes to too large a number.
-        ZeroDivisionError: it divides by zero.
+        ValueError: If the text is not such an expression, has an unknown name, or a number becomes too large.
+        ZeroDivisionError: If it divides by zero.
 
     >>> arithmetic("max(1, 2*n - 1) / 2", {"n": Fraction(4)})
     Fraction(7, 2)
     """
-    return _parsed(expression)(names)
+    return _compile_arithmetic(expression)(names)
 
 
 @lru_cache(maxsize=1024)
-def _parsed(expression: str) -> _Function:
-    return _build(_tree(expression, MOST_EXPRESSION))
+def _compile_arithmetic(expression: str) -> _Function:
+    return _build(_parse_expression(expression, MOST_EXPRESSION))
 
 
-def _bounded(function: Callable[..., Any], *parts: _Function) -> _Function:
+def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
+    """Return a function of names that applies ``function`` to operands and refuses results that are too large."""
+
     def value(names: _Names) -> Fraction:
-        fraction = Fraction(function(*(part(names) for part in parts)))
+        fraction = Fraction(function(*(operand(names) for operand in operands)))
         if max(fraction.numerator.bit_length(), fraction.denominator.bit_length()) > MOST_BITS:
             raise ValueError(f"it comes to a number of more than {MOST_BITS} bits")
         return fraction
@@ -300,25 +308,26 @@ def _bounded(function: Callable[..., Any], *parts: _Function) -> _Function:
 
 
 def _build(node: ast.AST) -> _Function:
+    """Return the function of names that computes a syntax tree; raise ValueError for unsupported nodes."""
     if isinstance(node, ast.Constant) and not isinstance(node.value, bool | complex | str | bytes):
         constant = Fraction(str(node.value))
         return _bounded(lambda: constant)
     if isinstance(node, ast.Name):
-        return lambda names: _named(names, node.id)
+        return lambda names: _look_up(names, node.id)
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return _bounded(_BINARY[type(node.op)], _build(node.left), _build(node.right))
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _bounded(_UNARY[type(node.op)], _build(node.operand))
     if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
         tests = [_COMPARE[type(op)] for op in node.ops]
-        parts = [_build(part) for part in (node.left, *node.comparators)]
+        operands = [_build(operand) for operand in (node.left, *node.comparators)]
         return _bounded(
-            lambda *values: all(test(a, b) for test, a, b in zip(tests, values, values[1:])), *parts
+            lambda *values: all(test(a, b) for test, a, b in zip(tests, values, values[1:])), *operands
         )
     if isinstance(node, ast.BoolOp):
-        every = all if isinstance(node.op, ast.And) else any
-        parts = [_build(part) for part in node.values]
-        return lambda names: Fraction(every(part(names) for part in parts))
+        combine = all if isinstance(node.op, ast.And) else any
+        operands = [_build(operand) for operand in node.values]
+        return lambda names: Fraction(combine(operand(names) for operand in operands))
     if isinstance(node, ast.IfExp):
         test, then, other = _build(node.test), _build(node.body), _build(node.orelse)
         return lambda names: then(names) if test(names) else other(names)
@@ -334,7 +343,7 @@ def _build(node: ast.AST) -> _Function:
     raise ValueError(f"{one_line(ast.unparse(node), 60)!r} is no arithmetic")
 
 
-def _named(names: _Names, name: str) -> Fraction:
+def _look_up(names: _Names, name: str) -> Fraction:
     if name not in names:
         raise ValueError(f"there is no {name!r}")
     return names[name]

@@ -1,4 +1,4 @@
-"""Tables of things that are found by name: a name is given once."""
+"""Registries: tables of named values that refuse duplicate names."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from spmdsim.errors import InputError
 
 Value = TypeVar("Value")
 
-#: Modules that stand between a declaration and here.
+#: Modules whose frames lie between a declaration and this module.
 _BETWEEN = (__name__, "typing", "collections", "_collections_abc", "collections.abc")
 
 
 class Registry(UserDict[str, Value]):
-    """A dict that refuses a name it has, and says where both declarations stand.
+    """A dict that refuses a name that it already has, and reports the places of both declarations.
 
     Args:
-        kind: what one entry is, for errors: ``"topology"``.
-        *tables: first entries; a name in two of them is refused as well.
+        kind: noun for one entry in errors, such as ``"topology"``.
+        *tables: first entries; a name in two tables is refused as well.
 
     Raises:
-        InputError: a name that exists, with the places of both declarations.
+        InputError: If a name exists; the message has the places of both declarations.
 
     >>> networks = Registry("network", {"ring": len})
     >>> networks["star"] = max
@@ -44,7 +44,7 @@ class Registry(UserDict[str, Value]):
             self.update(table)
 
     def add(self, name: str, value: Value, origin: object = None) -> None:
-        """Declare ``value`` under a name; ``origin`` is the function that it was made from, if not itself."""
+        """Add an entry; ``origin`` is the function from which the value was made, if not the value itself."""
         place = place_of(value if origin is None else origin)
         if name in self:
             raise InputError(
@@ -54,7 +54,7 @@ class Registry(UserDict[str, Value]):
         self.places[name] = place
         super().__setitem__(name, value)
 
-    __setitem__ = add  # what ``update`` and ``setdefault`` call
+    __setitem__ = add  # ``update`` and ``setdefault`` call it
 
     def __ior__(self, entries: Any) -> Any:  # type: ignore[misc]
         self.update(entries)
@@ -62,18 +62,18 @@ class Registry(UserDict[str, Value]):
 
 
 def place_of(value: object) -> str:
-    """``file:line`` where a function stands, else of the statement that declares it."""
+    """Return ``file:line`` of a function, or of the statement that declares another value."""
     code = getattr(inspect.unwrap(value), "__code__", None) if callable(value) else None
     if code is not None:
-        return f"{_short(code.co_filename)}:{code.co_firstlineno}"
+        return f"{_relative_path(code.co_filename)}:{code.co_firstlineno}"
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
-    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return f"{_relative_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _short(file: str) -> str:
-    """A file as seen from the working folder, where that is shorter; it may lie on another drive."""
+def _relative_path(file: str) -> str:
+    """Return a file relative to the working folder if that is shorter; it can be on another drive."""
     try:
         return min(file, os.path.relpath(file), key=len)
     except (ValueError, OSError):

@@ -82,7 +82,7 @@ def _parse_check(text: str) -> bool | str:
     return modes[text]
 
 
-#: Ways in which steps are tried.
+#: Modes in which implementations of steps are tried.
 TUNE_MODES = ("off", "first", "full")
 
 

@@ -1,4 +1,4 @@
-"""Who says what: ranks in words, the ranks that say the same, and a number that stands for what was said."""
+"""Group ranks by the value that they report, describe groups in words, and hash texts to numbers."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
-Said = TypeVar("Said")
+Reported = TypeVar("Said")
 
-#: Numbers that stand for something are from 0 on and smaller than this.
+#: Upper limit of the numbers of `number_of`.
 NUMBERS = 1 << 61
 
 
 def number_of(text: str) -> int:
-    """A positive 61-bit number for a text, the same on every process.
+    """Return a 61-bit number for a text, which is equal on all processes.
 
     >>> number_of("barrier") == number_of("barrier") != number_of("all_reduce")
     True
     """
     data = text.encode()
-    # Read from both ends, a checksum is two independent ones. A cryptographic one takes longer to import than to use.
+    # Checksums from both ends are independent. Importing a cryptographic hash would take longer than computing these.
     return (crc32(data) << 32 | crc32(data[::-1])) >> 3
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words.
+    """Return ranks in words.
 
     >>> name_ranks([1]), name_ranks([0, 2]), name_ranks([])
     ('rank 1', 'ranks 0, 2', 'no rank')
@@ -34,31 +34,33 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def sides(said: Iterable[tuple[int, Said]]) -> list[tuple[list[int], Said]]:
-    """The ranks that say the same, most of them first.
+def sides(values: Iterable[tuple[int, Reported]]) -> list[tuple[list[int], Reported]]:
+    """Group ranks by value; the largest group comes first.
 
     Args:
-        said: a rank and what it says, each.
+        values: pairs of a rank and its value.
 
     >>> sides(enumerate(["SUM", "MAX", "SUM"]))
     [([0, 2], 'SUM'), ([1], 'MAX')]
     """
-    ranks_by_words: dict[Said, list[int]] = {}
-    for rank, what in said:
-        ranks_by_words.setdefault(what, []).append(rank)
-    return sorted(((ranks, what) for what, ranks in ranks_by_words.items()), key=lambda side: -len(side[0]))
+    ranks_by_words: dict[Reported, list[int]] = {}
+    for rank, value in values:
+        ranks_by_words.setdefault(value, []).append(rank)
+    return sorted(((ranks, value) for value, ranks in ranks_by_words.items()), key=lambda side: -len(side[0]))
 
 
-def in_words(said: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:
-    """Sides in words.
+def in_words(groups: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:
+    """Describe groups of ranks and their values in one sentence.
 
     Args:
-        said: ranks, and what they say, each.
-        verb: what they do with it, as many do.
-        job: what each rank is called.
+        groups: pairs of ranks and their value.
+        verb: verb between ranks and value, in the plural.
+        job: number of each rank in the job.
 
     >>> in_words([([0, 2], 1.0), ([1], 2.0)], "hold", job=[4, 5, 6])
     'ranks 4, 6 hold 1.0, rank 5 holds 2.0'
     """
-    named = [(sorted(job[rank] for rank in ranks), what) for ranks, what in said]
-    return ", ".join(f"{name_ranks(ranks)} {verb}{'s' * (len(ranks) == 1)} {what}" for ranks, what in named)
+    named_groups = [(sorted(job[rank] for rank in ranks), value) for ranks, value in groups]
+    return ", ".join(
+        f"{name_ranks(ranks)} {verb}{'s' * (len(ranks) == 1)} {value}" for ranks, value in named_groups
+    )

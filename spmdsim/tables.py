@@ -1,4 +1,4 @@
-"""Tables: heads, rows of text, and one way to write them as text and as HTML. ``draw.canvas`` draws them."""
+"""Tables with heads and rows of text, written as text of any width or as HTML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from itertools import zip_longest
 
 COMFORTABLE = 24
-"""Characters of a cell that are not broken into lines: another table is easier to read than cells of many lines."""
+"""Length up to which a cell is not broken in lines, because several tables are easier to read than long cells."""
 
 _WORD = re.compile(r"\[[^][]*\]|\([^()]{,20}\)|\S+")
 """Characters that stay in one line: a word, a slice, or at most 20 characters between two parentheses."""
@@ -40,7 +40,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def shorten(self, most: int) -> Table:
-        """Return the table with at most ``most`` rows: the first ones, the number of omitted rows, and the last one."""
+        """Return the table with at most ``most`` rows: the first ones, a row of dots, and the last one."""
         if len(self.rows) <= most:
             return self
         gap = (f"... {len(self.rows) - most} more", *("",) * (len(self.heads) - 1))
@@ -55,7 +55,8 @@ class Table:
         """Return the table with its title and notes as one string.
 
         A table that is wider than ``width`` characters becomes several ones below each other. Each of them repeats
-        the columns that distinguish the rows, or numbers the rows if these columns leave no room. Long cells are broken between words.
+        the columns that distinguish the rows, or numbers the rows if these columns leave no room. Long cells are
+        broken between words.
         """
         columns = [list(column) for column in zip(*self.cells)]
         groups = _groups(columns, width)

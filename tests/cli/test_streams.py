@@ -64,7 +64,7 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     for command in (f"simulate '{program}'", "labs copy x", f"launch -n 2 --world lockstep '{program}'"):
         line = f'mkdir gone; cd gone; rmdir ../gone; "{sys.executable}" -m spmdsim {command}'
         ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
-        said = f"the folder in which this was started is not there any more: go to another one{chr(10)}"
+        said = f"the working folder of this process was removed; change to another folder{chr(10)}"
         assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr.endswith(f": error: {said}"), command
         assert ran.stderr.count(chr(10)) == 1
 
