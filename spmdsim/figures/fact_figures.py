@@ -76,14 +76,14 @@ def bound_figure(bound: BoundRule) -> Figure:
 def strategy_figure(strategy: Strategy) -> Figure:
     """Draw a strategy: the factor that each mesh axis splits."""
     factor_of = {axis: factor for factor, axes in strategy.splits for axis in axes}
-    pending_op = {axis: op for axis, _, op in strategy.passed}
+    reduction_op = {axis: op for axis, _, op in strategy.passed}
     canvas = Canvas()
     x = 0.0
     for number, (axis, size) in enumerate(zip(strategy.mesh.axes, strategy.mesh.shape)):
-        otherwise = f"pending {pending_op[axis]}" if axis in pending_op else "repeats"
+        otherwise = f"pending {reduction_op[axis]}" if axis in reduction_op else "repeats"
         words = [f"{axis}={size}", f"splits {factor_of[axis]}" if axis in factor_of else otherwise]
         width = max(map(width_of, words)) + 20
-        canvas.cell(x, 0, width, 40, words, number if axis in factor_of or axis in pending_op else None)
+        canvas.cell(x, 0, width, 40, words, number if axis in factor_of or axis in reduction_op else None)
         x += width + 4
     return Figure(f"strategy {strategy} on {strategy.mesh}", (canvas,))
 

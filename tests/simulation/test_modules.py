@@ -360,7 +360,7 @@ except Exception as error:
     if "no MPI" in done.stderr:
         pytest.skip("no MPI to load before")
     assert done.returncode == 0, done.stderr
-    assert "'part', a communicator of the real MPI" in done.stdout
+    assert "'part', which the function uses, must not be a communicator of the real MPI" in done.stdout
 
 
 def test_another_ranks_communicator_is_named() -> None:
