@@ -28,7 +28,7 @@ from spmdsim.cost.machine import CostModel, Machine, Measurement
 from spmdsim.layout import common_mesh
 from spmdsim.redistribution import grid, plan, price
 from spmdsim.redistribution.bound import lower_bound
-from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_counts, flat
+from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_counts, flat, replica_shares
 from spmdsim.redistribution.plans import plan_candidates, planner
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
@@ -73,6 +73,7 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         lower_bound,
         plan_candidates,
         direct,
+        replica_shares,
         flat,
         grid,
         planner,

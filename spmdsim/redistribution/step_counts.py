@@ -13,7 +13,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.layout import largest_block, split_block
 from spmdsim.core.step import LOCAL_STEPS, REDUCING, Step, overlap, reduction_elements, volume
-from spmdsim.redistribution.exchange.direct import sent_counts, shares
+from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.exchange_counts import (
     BusiestCounts,
@@ -21,6 +21,7 @@ from spmdsim.redistribution.exchange.exchange_counts import (
     busiest_counts,
     exchange_counts,
 )
+from spmdsim.redistribution.exchange.replica_shares import shares
 from spmdsim.redistribution.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.steps.counted_step import CountedStep
 

@@ -22,9 +22,11 @@ from spmdsim.redistribution import plan
 from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.exchange import direct
 from spmdsim.redistribution.exchange import exchange_counts as counting
-from spmdsim.redistribution.exchange.direct import Transfers, receives, sends, shares
+from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction, totals
 from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, busiest_counts, exchange_counts
+from spmdsim.redistribution.exchange.replica_shares import shares
+from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.grid import Ends, ranks_of
 from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, candidates, endpoints
 from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange, price_step

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.core import Mesh
-from spmdsim.redistribution.exchange.direct import FEW_RANKS
+from spmdsim.redistribution.exchange.replica_shares import FEW_RANKS
 from spmdsim.redistribution.grid import (
     Ends,
     Entries,
