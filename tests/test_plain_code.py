@@ -48,6 +48,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     "ranks of one job send objects to one another": {
         "loads": "simulation/data/message_buffers.py worlds/mpi/counted.py",
     },
+    "shutdown notes when the import of mpi4py starts MPI, by a loader around the module's own": {
+        "exec_module": "shutdown/phase_watch.py",
+    },
     "shutdown finds out how Python ends, and where a file was opened": {
         "_getframe": "shutdown/hooks.py",
         "get_referents": "shutdown/hooks.py",
