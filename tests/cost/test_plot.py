@@ -57,7 +57,7 @@ def test_lines_of_the_grid_are_at_round_numbers_in_units(label, low, high, words
 
 
 def test_numbers_a_logarithm_cannot_show_are_refused() -> None:
-    with pytest.raises(InputError, match="greater than 0"):
+    with pytest.raises(InputError, match="must be above 0"):
         plot_canvas(Plot("t", "x", "y", (Line("a", ((0.0, 1.0),)),)))
     with pytest.raises(InputError, match="at least one point"):
         plot_canvas(Plot("t", "x", "y", (Line("a", ()),)))

@@ -194,4 +194,4 @@ def test_init_and_finalize_by_hand(tmp_path: Path) -> None:
 
 def test_a_simulation_inside_a_simulation_is_refused() -> None:
     report = simulate(lambda comm: simulate(lambda inner: None, 2), 2, check=False)
-    assert "inside a simulation" in report.problems[0].message
+    assert "inside a simulated program" in report.problems[0].message
