@@ -188,11 +188,12 @@ def _is_nested(ends: Ends) -> bool:
     have, src, want, dst, shape = ends
     if have != want or 0 in shape:
         return False
-    split = {axis for entry in src for axis in entry}
     for size, before, after in zip(shape, src, dst):
-        fewer, more = sorted((have.axis_size(*before), have.axis_size(*after)))
-        if more % fewer or size % more:
+        old, new = have.axis_size(*before), have.axis_size(*after)
+        if size % old or size % new or (old % new and new % old):
             return False
+    split = {axis for entry in src for axis in entry}
+    for before, after in zip(src, dst):
         count = common_axes(before, after)
         added = after[count:]
         if len(before) > count and added and added[0] not in split and not split.isdisjoint(added):
