@@ -169,7 +169,7 @@ def test_a_plan_that_cannot_be_drawn_is_not_printed(
     for words in (PLAN, SEARCH):
         assert main([*words, "--svg", str(tmp_path / "x.svg")]) == 2
         out, said = capfd.readouterr()
-        assert not out and said.count("\n") == 1 and "at most 10 are drawn" in said
+        assert not out and said.count("\n") == 1 and "must have at most 10 bytes" in said
     assert not list(tmp_path.iterdir())
 
 
