@@ -126,7 +126,7 @@ def test_what_is_not_the_packages_is_refused():
 
 def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
     monkeypatch.setattr("spmdsim.figures.figures.MOST_BYTES", 500)
-    with pytest.raises(InputError, match="at most 500 are drawn"):
+    with pytest.raises(InputError, match="must have at most 500 bytes"):
         figure(MESH).svg
 
 
