@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
-Reported = TypeVar("Said")
+Reported = TypeVar("Reported")
 
 #: Upper limit of the numbers of `number_of`.
 NUMBERS = 1 << 61

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core.layout import Layout
-from spmdsim.core.tensor import Meta, PlainTensor, T
-from spmdsim.core.world import AbstractWorld, Params
+from spmdsim.core.tensor import Meta, PlainTensor
+from spmdsim.core.world import AbstractWorld, Params, T
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 if TYPE_CHECKING:

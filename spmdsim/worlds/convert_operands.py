@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -45,9 +45,10 @@ def as_operand(value: Any, like: T) -> T:
     A Python number takes ``like``'s element type where it fits, as in numpy.
     """
     if isinstance(value, PlainTensor):
-        return value
+        return cast(T, value)
+    world: Any = like.world
+    make: Any = type(like)
     if isinstance(value, (int, float, complex)):
-        world = like.world
         # Zeros of both signs are equal.
         held, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
         if not world.has_data:
@@ -56,20 +57,20 @@ def as_operand(value: Any, like: T) -> T:
         if world.provenance is not None and number:
             origin = number
             world.provenance.note(origin, NUMBER, parameters=value)
-        constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
+        constant: T = make(world, meta, [held] * len(world.ranks), False, "", origin)
         if world.observers.programs:
             world.observers.programs[-1].created(constant, words=repr(value))
         return constant
     if hasattr(value, "as_operand"):  # a parameter
-        return value.as_operand(like)
+        return cast(T, value.as_operand(like))
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
     if isinstance(value, np.generic):  # a number like Python's, for who compares and records what is computed
         source = Described(lambda index: array, repr(value))
         layout = Layout.replicated(like.layout.mesh, 0)
-        return type(like).from_global(source, layout, like.world, shape=(), dtype=array.dtype)
-    return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
+        return cast(T, make.from_global(source, layout, world, shape=(), dtype=array.dtype))
+    return cast(T, make.from_global(array, Layout.replicated(like.layout.mesh, array.ndim), world))
 
 
 def constant(value: Any, like: T) -> T:
@@ -90,10 +91,7 @@ def constant(value: Any, like: T) -> T:
 
 @lru_cache(maxsize=1024, typed=True)
 def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """Return a Python number as a read-only array with its replicated Meta and its provenance number.
-
-    And its origin.
-    """
+    """Return a Python number as a read-only array, its replicated Meta and its provenance number."""
     dtype = _with_number(beside.dtype, value)
     try:
         number = np.array(value, dtype)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spmdsim.shutdown.stop import PACKAGE
 from spmdsim.sides import number_of
-from spmdsim.worlds.trace.source_lines import PACKAGE, in_words
+from spmdsim.worlds.trace.source_lines import in_words
 
 #: Functions held by functions that are looked at, one by the other.
 DEEPEST = 8

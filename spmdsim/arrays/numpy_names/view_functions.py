@@ -60,7 +60,7 @@ def _of_einsum(args: Sequence[Any], result: Any) -> Any:
     x, *more = [x for x in args if isinstance(x, Tensor)]
     if more or type(x) is not Tensor or len(args) > 3 - isinstance(args[0], str):
         return result
-    cube = np.empty((2,) * x.ndim)  # its strides name the dims
+    cube: Any = np.empty((2,) * x.ndim)  # its strides name the dims
     view = np.einsum(*[cube if arg is x else arg for arg in args])
     if view.base is None:
         return result

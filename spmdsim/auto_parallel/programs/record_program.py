@@ -20,8 +20,8 @@ from spmdsim.core.cuts import FrozenMapping
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.reading import one_line, require_file
-from spmdsim.worlds.trace import source_lines
-from spmdsim.worlds.trace.source_lines import in_words
+from spmdsim.shutdown.stop import PACKAGE
+from spmdsim.worlds.trace.source_lines import in_words, source_line
 from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
 
 Program = Callable[..., Any]
@@ -93,7 +93,7 @@ class _Notes(Unconfigured):
             self.build.unique(self._name(op, tensors)),
             op.name,
             _configured(sharding, bound, self.ranks),
-            source_lines.source_line() or "",
+            source_line() or "",
             results[0].dtype.itemsize,
             differentiable=results[0].requires_grad,
             out=None if sharding is None else sharding.out_strategy,
@@ -204,7 +204,7 @@ def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
 
 def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
     """The frames that are neither ours nor numpy's."""
-    ours = (source_lines.PACKAGE, _numpy_folder())
+    ours = (PACKAGE, _numpy_folder())
     return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
 
 
