@@ -105,7 +105,7 @@ def test_a_wrong_name_is_a_line_on_one_process(tmp_path, launcher) -> None:
         ["-c", CHILD, *find_launcher().make_command(2, True), sys.executable, "program.py"],
     ]
     for start in starts:
-        result = run_python(*start, cwd=tmp_path, SPMDSIM_CHEK="1", **find_launcher().environment())
+        result = run_python(*start, cwd=tmp_path, SPMDSIM_CHEK="1", **find_launcher().choose_variables())
         assert result.returncode == 0 and result.stdout.split(), result
         assert result.stderr.count("SPMDSIM_CHEK") == 1, (start, result.stderr)
 
