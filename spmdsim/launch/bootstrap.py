@@ -33,8 +33,8 @@ from spmdsim.shutdown.phase_watch import (
     CODE,
     WatchedProcess,
     describe_early_exit,
-    note_mpi_starts,
     run_beside,
+    unwatch_mpi_import,
 )
 from spmdsim.shutdown.processes import (
     SIGNAL_WITH_PARENT,
@@ -77,7 +77,6 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
         redirect_output(job.rank if job else 0)
         print_in_blocks()
         check_launcher(job)
-        note_mpi_starts()
         return program(job)
 
     return guard(run, name)
@@ -121,6 +120,7 @@ def _join_world(text: str, code: int) -> MPI.Comm | None:
     except SpmdError:
         return None
     try:
+        unwatch_mpi_import()  # the watch would print another cause than the error of this rank
         with run_beside(end_late_job):
             from mpi4py import MPI
     except (ImportError, RuntimeError):

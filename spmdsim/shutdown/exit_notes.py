@@ -103,8 +103,10 @@ def note_left(code: int) -> None:
 
 def has_started_mpi() -> bool:
     """Return True if this process has started MPI, even if MPI has ended since."""
-    module = sys.modules.get("mpi4py.MPI")
-    return module is not None and module.Is_initialized()
+    is_initialized = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
+    return (
+        is_initialized is not None and is_initialized()
+    )  # a module that is being imported has no such function yet
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spmdsim.errors import SpmdError, WorldError
 from spmdsim.shutdown import stop
 from spmdsim.shutdown.exit_notes import find_job_folder
-from spmdsim.shutdown.phase_watch import end_before_mpi, read_deadline, watch_shutdown
+from spmdsim.shutdown.phase_watch import end_before_mpi, read_deadline, watch_mpi_import, watch_shutdown
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -61,6 +61,7 @@ def set_hooks(name: str | None = None) -> None:
     hook_exit()
     hook_quick_exit()
     hook_shutdown()
+    watch_mpi_import()
     atexit.unregister(_end_before_mpi_at_exit)
     atexit.register(_end_before_mpi_at_exit)
 

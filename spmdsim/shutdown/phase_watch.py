@@ -84,24 +84,42 @@ def start_mpi() -> None:
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
         import mpi4py.MPI
     else:
-        deadline = max(DEADLINE, read_deadline())  # the child would repeat a warning
-        with run_beside(lambda watched: _watch_start(watched, job, deadline)):
+        unwatch_mpi_import()
+        with _watch_mpi_start(job, max(DEADLINE, read_deadline())):  # the child would repeat a warning
             import mpi4py.MPI  # noqa: F401
     if job is None:
         unlink_segments(OPEN_MPI_SEGMENTS)
 
 
-class _MpiImport(MetaPathFinder, Loader):
-    """Finds and loads ``mpi4py.MPI`` once, as Python does, and keeps a note while the import starts MPI.
+@contextmanager
+def _watch_mpi_start(job: Launched, deadline: float) -> Iterator[None]:
+    """Note that this rank starts MPI in the block, and end the job if another rank does not come.
 
-    A rank waits in this import for all other ranks, and no thread of Python runs. The note informs the supervisors of ranks
-    that have left. An import that starts no MPI (``mpi4py.rc.initialize``) is not noted.
+    Without a deadline only ranks that have left the program end the job. Their supervisors do so, if they have any.
+
+    Args:
+        job: the job, as the launcher describes it.
+        deadline: the seconds that this rank waits for ranks that have not left; infinity for no deadline.
+    """
+    with noting_mpi_start():
+        if math.isinf(deadline) and find_job_folder() is not None:
+            yield
+            return
+        with run_beside(lambda watched: _watch_start(watched, job, deadline)):
+            yield
+
+
+class _MpiImport(MetaPathFinder, Loader):
+    """Finds and loads ``mpi4py.MPI`` once, as Python does, and watches the import if it starts MPI.
+
+    A rank waits in this import for all other ranks, and no thread of Python runs. ``mpi4py.rc.initialize`` tells whether the
+    import starts MPI.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the specification of ``mpi4py.MPI`` with this loader, if the import starts MPI."""
+        """Return the specification of ``mpi4py.MPI``, with this loader if the import starts MPI."""
         if name != "mpi4py.MPI":
             return None
         sys.meta_path.remove(self)
@@ -111,21 +129,32 @@ class _MpiImport(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module by its own loader. Modules in the older format start MPI here."""
-        with noting_mpi_start():
-            return self._loader.create_module(spec)
+        """Create the module by its own loader."""
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module by its own loader, which the module names from now on."""
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
-        with noting_mpi_start():
+        job = detect()
+        if job is None:
             self._loader.exec_module(module)
+        else:
+            with _watch_mpi_start(job, math.inf):
+                self._loader.exec_module(module)
 
 
-def note_mpi_starts() -> None:
-    """Keep a note of this rank in the job's folder while an import of ``mpi4py.MPI`` starts MPI."""
-    sys.meta_path.insert(0, _MpiImport())
+def watch_mpi_import() -> None:
+    """Watch the program's first import of ``mpi4py.MPI``: end the job if a rank has left that this rank waits for."""
+    if "mpi4py.MPI" not in sys.modules and not any(
+        isinstance(finder, _MpiImport) for finder in sys.meta_path
+    ):
+        sys.meta_path.insert(0, _MpiImport())
+
+
+def unwatch_mpi_import() -> None:
+    """Do not watch an import of ``mpi4py.MPI``, because the caller watches it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MpiImport)]
 
 
 class WatchedProcess:
@@ -216,7 +245,8 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
     Args:
         watched: the rank, which starts MPI.
         job: the job, as the launcher describes it.
-        deadline: the seconds that the rank waits for ranks that have not left.
+        deadline: the seconds that the rank waits for ranks that have not left; infinity for no deadline, and no lines about
+            ranks that have not come yet.
     """
     begin, signs, gone_seconds, gone_ranks = time.monotonic(), 0, 0.0, list[int]()
     while not watched.wait_for_end(LOOK_SECONDS):
@@ -233,7 +263,7 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
             )
         elif waited > deadline + later:
             watched.end_job(f"{line} {names} did not come, the job ends", CODE)
-        elif waited > (signs + 1) * SIGNS and is_first:
+        elif waited > (signs + 1) * SIGNS and is_first and not math.isinf(deadline):
             signs += 1
             os.write(2, f"{line} {names} did not come yet\n".encode())
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from spmdsim.errors import DisagreementError, SpmdError
 from spmdsim.launcher import detect, has_log, is_root
-from spmdsim.shutdown.exit_notes import find_job_folder, has_left, note_end, note_failure, note_left
+from spmdsim.shutdown.exit_notes import (
+    find_job_folder,
+    has_left,
+    has_started_mpi,
+    note_end,
+    note_failure,
+    note_left,
+)
 from spmdsim.sides import name_ranks, sides
 
 if TYPE_CHECKING:
@@ -95,10 +102,9 @@ def describe_forked_child(rank: int) -> str:
 
 def find_active_world() -> MPI.Comm | None:
     """Return all ranks if MPI runs in this process, else None. Never start MPI."""
-    module = sys.modules.get("mpi4py.MPI")
-    if _forked or module is None or not module.Is_initialized() or module.Is_finalized():
+    if _forked or not has_started_mpi() or sys.modules["mpi4py.MPI"].Is_finalized():
         return None
-    world: MPI.Comm = module.COMM_WORLD
+    world: MPI.Comm = sys.modules["mpi4py.MPI"].COMM_WORLD
     return world
 
 

@@ -55,6 +55,17 @@ def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(start, tmp_path
     )
 
 
+def test_a_rank_that_leaves_before_an_import_starts_mpi_is_named_without_a_starter(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(PROGRAM.format(start="from mpi4py import MPI"))
+    arguments = ("-c", MPIRUN, 3, sys.executable, tmp_path / "program.py")
+    done = run_python(*arguments, TMPDIR=str(tmp_path), timeout=120)
+    assert done.returncode != 0 and "END" not in done.stdout, done
+    # Open MPI's launcher ends the job itself as soon as the rank leaves.
+    assert "rank 1 left the program before that, the job ends" in done.stderr or "prterun" in done.stderr, (
+        done
+    )
+
+
 #: Rank 1 leaves while rank 0 has loaded mpi4py, does not start MPI, and polls for events.
 LOADED = """\
 import asyncio, sys, time
