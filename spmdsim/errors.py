@@ -170,7 +170,12 @@ def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
 
 
 def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
-    """Return the name that is most similar to ``word``, or None if no similarity is ``least`` (0 to 1) or more.
+    """Return the name that is most similar to ``word``, or None if no name is similar enough.
+
+    Args:
+        word: the unknown word.
+        names: the right words.
+        least: least similarity, between 0 and 1.
 
     >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("pt", ["dp", "tp"])
     ('linear', 'run', 'tp')

@@ -242,7 +242,8 @@ def test_commands_for_a_shell_have_the_options_that_there_are() -> None:
                 words = line.partition("#")[0].split()
                 if words[:1] == ["spmdsim"]:
                     seen += 1
-                    assert {word for word in words if word.startswith("-")} <= options[words[1]], line
+                    page = options.get("-".join(words[1:3]), options[words[1]])
+                    assert {word for word in words if word.startswith("-")} <= page, line
     assert seen >= 3
 
 

@@ -192,7 +192,7 @@ class SymbolicTensor(ReadableTensor):
     squeeze, swapaxes = map(_NumpyMethod, ("squeeze", "swapaxes"))
     real, imag = map(_Part, ("real", "imag"))
     argsort, copy, cumprod, cumsum = map(_NumpyMethod, ("argsort", "copy", "cumprod", "cumsum"))
-    argpartition, choose = map(_NumpyMethod, ("argpartition", "choose"))
+    argpartition = _NumpyMethod("argpartition")
     compress = _Reversed("compress")
     sort, partition, fill = _Changing(sort), _Changing(partition), _Changing(fill)
     diagonal, put = map(_NumpyMethod, ("diagonal", "put"))

@@ -15,14 +15,13 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     """Show the figure of a value: a picture in notebooks, text elsewhere; under MPI on rank 0 only.
 
     * a :class:`~spmdsim.Mesh`: the grid of its ranks;
-    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by shard; with a global ``shape``, also the tensor with
-    its
+    * a :class:`~spmdsim.Layout`: the grid of ranks, coloured by shard; with a global ``shape``, also the tensor with its
       shards. If a sum is pending, the addends of a shard are numbered, and hatched in notebooks;
     * a :class:`~spmdsim.Tensor`: its layout and shape, as above;
     * a plan (:func:`spmdsim.plan`): its table, and for tensors of one or two dims the boxes that ranks send;
     * a trace (:func:`spmdsim.record`): operators and collectives with their bytes;
     * a schedule (:func:`spmdsim.collectives.make_schedule`): the chunks of each rank after each round, and the
-    messages;
+      messages;
     * results of :func:`spmdsim.search`, :func:`spmdsim.simulate` and :func:`spmdsim.check`, machines, topologies,
       predictions, rules, strategies, worlds, and all other values that the package returns, or a list of them.
 

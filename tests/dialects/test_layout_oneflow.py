@@ -129,7 +129,7 @@ def test_published_errors(case):
         (lambda: flow.placement("tpu", [0]), RuntimeError, "Expected one of cpu, cuda device type"),
         (lambda: flow.placement("cpu", [0, 1, 1]), RuntimeError, "1 is repeated"),
         (lambda: flow.placement("cpu", [0, -1]), RuntimeError, "must not be negative"),
-        (lambda: flow.placement("cpu", [0.0, 1.0]), TypeError, "array of integers, but got 0.0"),
+        (lambda: flow.placement("cpu", [0.0, 1.0]), TypeError, "array of integers, got 0.0"),
         (lambda: flow.placement("cpu", ["a"]), TypeError, "array of integers"),
         (lambda: flow.placement("cpu", 3), TypeError, "array of integers"),
         (lambda: flow.placement("cpu", []), RuntimeError, "at least one"),

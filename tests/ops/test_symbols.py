@@ -38,7 +38,6 @@ def tensor():
         lambda x: x.take([2, -1], axis=0),
         lambda x: (-x).argsort(axis=1),
         lambda x: x.conjugate().compress([True, False, True], axis=1),
-        lambda x: (x % 3).astype(np.int64).choose([x, 10 * x, 100 * x]),
         lambda x: np.take_along_axis(x, x.argpartition(2, axis=0), 0),
         lambda x: x.sum(axis=1, keepdims=True) / x.max(axis=0),
         lambda x: x.conj().mean(axis=(0, 1)),
