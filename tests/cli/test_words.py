@@ -83,7 +83,7 @@ def test_a_dialect_that_there_is_not():
     from spmdsim import dialects
 
     with pytest.raises(AttributeError, match="nearest: mindspore"):
-        dialects.mindspor  # noqa: B018
+        dialects.mindspor
 
 
 @pytest.mark.parametrize("columns", [60, 80])
