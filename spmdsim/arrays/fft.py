@@ -334,6 +334,7 @@ def irfft2(
 def _frequencies(
     values: np.ndarray, layout: Target, dtype: DTypeLike | None, world: World | None, device: Any
 ) -> Tensor:
+    """Return frequencies as a tensor with a layout; replicated over the world if there is no layout."""
     check_device(device)
     if layout is None:
         world = current() if world is None else world

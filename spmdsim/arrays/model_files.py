@@ -20,7 +20,7 @@ LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] |
 
 
 def is_model(place: Path) -> bool:
-    """Return True if a path names a model's file, or a folder that has files of a model and no checkpoint."""
+    """Return True for a ``.safetensors`` or ``.json`` path, or a folder of model files without ``manifest.json``."""
     if place.suffix in (".safetensors", ".json"):
         return True
     if not place.is_dir() or (place / "manifest.json").exists():

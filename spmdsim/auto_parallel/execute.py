@@ -277,7 +277,7 @@ def _remark(same: bool, agree: bool) -> str:
 
 
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays for a program's arguments: those given, else small random numbers, zeros for integers."""
+    """Return an array for each argument: the given array, 0.1 times normal numbers for floats, or zeros for integers."""
     rng = np.random.default_rng(seed)
     arrays = {}
     for name, entry in shapes.items():

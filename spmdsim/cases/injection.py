@@ -231,6 +231,7 @@ class Runner:
         return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
 
     def _at(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
+        """Record a place of a step where a fault can be injected; inject the fault if it is the chosen place."""
         if step.collective in LOCAL_STEPS:
             return shards
         number = sum(place.site == site for place in self.places)

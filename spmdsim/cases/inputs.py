@@ -98,7 +98,7 @@ def _transposed(source: Source, columns: int) -> Source:
 
 
 def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
-    """Return random numbers that do not depend on the layout; small integers for exact types."""
+    """Return a source of random numbers by seed and index: normal ones, or integers from 0 to 9 for exact types."""
 
     def read(index: Index) -> np.ndarray:
         if dtype.kind in "iu":

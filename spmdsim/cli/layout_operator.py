@@ -127,6 +127,7 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
 
 
 def _facts(sharded: Any) -> dict[str, Any]:
+    """Return the JSON fields of a sharded operator: device matrices, tensor maps, slices and groups."""
     facts: dict[str, Any] = {
         "operator": sharded.operator,
         "device_matrix": sharded.dev_matrix,

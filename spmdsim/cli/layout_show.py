@@ -166,7 +166,7 @@ def show_layout(
 
 
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
-    """Print the layouts of an operator; the lines of a remark stand above the tensors."""
+    """Print the layouts and derivations of an operator, or its JSON; write its pictures; return the exit code 0."""
     tensors = [*derived.inputs, *derived.outputs]
     first = tensors[0][1]
     ranks = _chosen(first, args)

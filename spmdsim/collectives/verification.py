@@ -77,7 +77,7 @@ class ScheduleVerdict(ShortRepr):
 
 @collector_paused()
 def verify(schedule: Schedule) -> ScheduleVerdict:
-    """Verify a schedule and return the verdict. A wrong schedule raises nothing.
+    """Simulate a schedule on symbols and return the verdict, with the findings of a wrong schedule.
 
     >>> from spmdsim.collectives import schedule_of
     >>> verdict = verify(schedule_of("all_reduce", "ring", 6))

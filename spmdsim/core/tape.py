@@ -216,7 +216,18 @@ def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bo
 def pull_back(
     result: PlainTensor, gradient: PlainTensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
-    """Yield the leaves on which ``result`` depends with their gradients, each as soon as all of its gradients arrived."""
+    """Yield each leaf on which ``result`` depends with the list of its gradients, as soon as all of them have arrived.
+
+    The caller sums the list.
+
+    Args:
+        result: the tensor that is differentiated.
+        gradient: the gradient of ``result``; ones by default.
+        retain_graph: keep the nodes for another pass.
+
+    Raises:
+        UsageTypeError: If ``result`` needs no gradient, or its nodes were used by an earlier pass.
+    """
     if not result.requires_grad:
         raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
     waiting: dict[tuple[Node, int], Gradients] = {}

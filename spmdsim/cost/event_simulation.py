@@ -108,7 +108,11 @@ class EventProgram(Pictured):
         cpu: int,
         card: int,
     ) -> int:
-        """Append an operation and return its number."""
+        """Append an operation and return its number.
+
+        It begins when the operations ``after`` have ended and the operations ``started`` have begun. ``size`` is the bytes of a
+        message or the duration of a calculation; ``cpu`` and ``card`` are the core and the network card that it uses.
+        """
         if not 0 <= rank < self.size or not 0 <= peer < self.size:
             raise ScheduleError(
                 f"{KIND_NAMES[kind]} of rank {rank} with rank {peer}: ranks are 0 ... {self.size - 1}"

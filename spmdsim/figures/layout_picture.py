@@ -137,6 +137,7 @@ def _sign(reduction: PartialReduction) -> str:
 
 
 def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
+    """Return the cell of a rank: its number, shard and addend, or its number alone if ``plain``; None is a gap."""
     if rank is None:
         return GridCell(GAP)
     if plain:
@@ -179,7 +180,12 @@ def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
 
 
 def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
-    """Yield one panel per index of the leading axes; None for a gap."""
+    """Yield a picture panel per index of the axes that are neither rows nor columns; None for a gap.
+
+    Args:
+        mesh: the mesh.
+        most: the largest number of columns of a panel.
+    """
     leading, row, column = grid_axes(mesh)
     sizes = [mesh.axis_size(axis) for axis in leading]
     rows = shown(mesh.axis_size(row) if row else 1, MOST_ROWS)

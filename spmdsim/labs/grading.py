@@ -60,7 +60,13 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
 
 
 def _read_cells(text: str, path: Path) -> dict[str, str]:
-    """Return the code cells of a notebook by name, without magic commands and without cells that grade."""
+    """Return the source of each code cell of a notebook, by `PATH[cell N]`, without cells that grade.
+
+    Magic commands become empty lines, so the numbers of lines stay.
+
+    Raises:
+        InputError: If the text is not a notebook.
+    """
     try:
         code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         checks = [CHECKING in cell.get("metadata", {}).get("tags", ()) for cell in code]

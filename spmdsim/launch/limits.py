@@ -187,9 +187,9 @@ def _open_like(stream: TextIO, number: int) -> TextIO:
 
 
 def _run_body(body: Callable[[], int]) -> str:
-    """Run the function and return how it ended: ``code N``, ``error TEXT`` or ``word TEXT`` for a wrong word.
+    """Run the function; return ``code N``, ``error TEXT``, or ``word TEXT`` for an unknown word with a suggestion.
 
-    Errors that are no mistake of the user are printed as those of any command.
+    Other exceptions are printed as by every command, and give the code of the command.
     """
     from spmdsim.launch.bootstrap import guard
 

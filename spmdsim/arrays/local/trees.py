@@ -110,7 +110,7 @@ def of_trees(function: F) -> F:
 
 
 def outcome_of(layouts: Layouts) -> Structure:
-    """Return the structure of results whose layouts have this structure."""
+    """Return the nesting (containers, lengths, keys) that the results of a function with these layouts must have."""
     if layouts is None or isinstance(layouts, Layout):
         return LEAF
     if isinstance(layouts, Mapping):

@@ -16,13 +16,15 @@ _READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}
 
 
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
-    """Let the result of one of NumPy's functions be a view, if NumPy says so; return it.
+    """Return the result of a NumPy function on tensors, as a view of its operand where NumPy returns a view.
+
+    Where NumPy returns a read-only view, the result refuses assignments.
 
     Args:
-        called: NumPy's function.
+        called: the NumPy function.
         args: its positional arguments.
-        options: its named ones.
-        result: what it gave. Parts of a tensor (``np.split``) are views already: they are indexed.
+        options: its keyword arguments.
+        result: the tensors that it returned. Parts of a tensor (``np.split``) are views already.
     """
     name = called.__name__
     if name == "einsum":

@@ -87,6 +87,7 @@ def _overlap(
 
 
 def _read(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
+    """Return this rank's addend of the window from ``start`` to ``stop``: zeros where other ranks own the elements."""
     shape = context.bound.shapes[0]
     held, seen = _overlap(context, start, stop)
     window = [b - a if c else n for a, b, c, n in zip(start, stop, _cut(shape, start, stop), x.shape)]

@@ -123,6 +123,7 @@ def _rows(table: Array, ids: Array, out: Array) -> Array:
 def _embedding_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, padding: int | None = None
 ) -> tuple[None, Array]:
+    """Return None for the ids, and the gradient of this rank's rows; ids of other ranks and of padding add nothing."""
     ids, table = operands
     start, stop = context.bounds("v")
     gradient = np.zeros_like(table)

@@ -173,6 +173,7 @@ def _standard(
     partial: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]],
     model: Any,
 ) -> EvenMove:
+    """Build the move of a normalised pair of layouts, from a cache."""
     order = sorted(axes)
     mesh = Mesh([size for _, size in order], [name for name, _ in order])
     src, dst = (Layout(mesh, [dim[1 + side] for dim in dims], partial[side]) for side in (0, 1))

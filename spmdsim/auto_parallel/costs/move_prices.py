@@ -362,9 +362,9 @@ class SharedMessages:
         return kept
 
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
-        """Return the sets of axes along which messages of a kind may be copied, the smallest first.
+        """Return the sets of axes along which a message can have replicas, the smallest set first.
 
-        A message is copied along the axes that all its gradients have in common. Only a real machine lets copies help.
+        These are axes along which all gradients of the message are replicas. Only on a machine can replicas share the work.
         """
         others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
         if not isinstance(self.moves.machine, Machine):

@@ -282,9 +282,10 @@ def checks(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]
 
 
 def operator_rates() -> tuple[Rate, ...]:
-    """What operators of each class take on one rank, forward and backward as programs run them.
+    """Measure each class of operators on one rank; return its seconds per flop or per byte.
 
-    Their results and temporaries are new arrays: that, not arithmetic, is what most of them cost.
+    Operators run forward and backward as programs run them. Their results and temporaries are new arrays, which cost more than
+    the arithmetic of most operators.
     """
     x, row = np.linspace(0.1, 1, 1 << 19, dtype=np.float32).reshape(512, 1024), np.ones(1024, np.float32)
     ids, table = np.arange(512), np.ones((2048, 1024), np.float32)

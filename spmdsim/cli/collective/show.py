@@ -185,6 +185,7 @@ def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]
 
 
 def _as_json(story: History, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the JSON fields of a schedule: its counts, and messages and states after each round if they are selected."""
     from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
     schedule, parts = story.schedule, args.only or PARTS

@@ -147,6 +147,7 @@ def rabenseifner(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def _rabenseifner(rank: int, size: int) -> Rounds:
+    """Yield the rounds of a rank in Rabenseifner's reduce to rank 0: fold, recursive halving, binomial gather."""
     from spmdsim.collectives.algorithms.all_reduce import fold_in, halve, halving_range
 
     fold = Fold.of(size, survivor=0)

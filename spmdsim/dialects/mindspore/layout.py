@@ -326,6 +326,7 @@ def _check_kind(what: str, kind: type, *values: Any) -> None:
 
 
 def _check_axes(matrix: Any, names: Any) -> None:
+    """Raise an error of MindSpore's unless a device matrix and alias names describe the axes of a mesh."""
     _check_kind("device_matrix", tuple, matrix)
     _check_kind("alias_name", tuple, names)
     sizes = f"device_matrix {matrix} has {many(len(matrix), 'axis', 'axes')}, but alias_name {names} names {len(names)}"

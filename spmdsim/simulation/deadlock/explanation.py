@@ -150,7 +150,7 @@ def _group_ranks_by_site(operations: list[Any]) -> dict[Any, set[int]]:
 
 
 def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:
-    """Complete operations although no rank has answered them; copy their data before."""
+    """Complete operations that no rank has answered, with a copy of their data; mark each with ``relief``."""
     for operation in operations:
         operation.relief = relief
         if isinstance(operation, Message):

@@ -214,7 +214,7 @@ def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
 
 
 def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
-    """Yield the facts of each Python file in a folder, a file or an archive; see ``_scan_source``."""
+    """Yield for each Python file of a folder, file or archive whether it names mpi4py, and the modules it imports."""
     if os.path.isdir(location):
         for folder, _, files in os.walk(location):
             if not folder.endswith("__pycache__"):  # its files repeat the sources

@@ -125,9 +125,9 @@ def _describe_last_call(log: GroupLog, place: int) -> str:
 
 
 def describe_different_lines(log: GroupLog) -> str:
-    """Describe since when equal calls come from different lines; empty if they do not.
+    """Return a clause that names the first logged call made from different source lines; empty if there is none.
 
-    At the first one a rank made one call more or one call less than the others.
+    The log has the last calls only. The cause is often near: a rank made one call more, or one call less, than the others.
     """
     board = log.board
     starts = [(rank, place, log.find_start(place)) for rank, place in zip(log.members, log.places)]

@@ -277,7 +277,7 @@ class SharedBoard:
         return numbers[start + KEY], number
 
     def read_call(self, place: int, start: int, number: int) -> LoggedCall:
-        """Return a call of a rank from the slot that begins at ``start``."""
+        """Return call ``number`` of the process at ``place`` in the board, from the group's slot that begins at ``start``."""
         first = locate(start, 0, number)
         agreed, call, line, begin, end = self.areas[place][first : first + COLUMNS]
         words, where = (self.text(self.me, n) or self.text(place, n) for n in (call, line))

@@ -121,7 +121,7 @@ class CollectiveEvent(ShortRepr):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What must be equal in all worlds, the bytes of the owned ranks aside."""
+        """Return the fields that are equal in all worlds: all but the bytes of the owned ranks."""
         return (
             "collective",
             self.operator,
@@ -209,7 +209,7 @@ def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def group_size(step: Step) -> int:
-    """Return the ranks per group of a step; for exchanges the ranks of both meshes together."""
+    """Return the number of ranks in a group of a step; for exchanges, in the union of both meshes."""
     if step.collective not in EXCHANGES:
         return step.src.mesh.axis_size(*step.axes)
     if step.src.mesh.ranks is None and step.dst.mesh.ranks is None:

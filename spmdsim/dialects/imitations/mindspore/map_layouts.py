@@ -320,6 +320,7 @@ class _Inference:
                 self._gather(dim)
 
     def _gather(self, dim: int) -> None:
+        """Append a Concat that removes the split of a dim; mark the dim as done if its target is not split."""
         self._add("Concat", dim, self.open[dim])
         if self.after[dim] == -1:
             del self.open[dim]

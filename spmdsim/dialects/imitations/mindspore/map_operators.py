@@ -264,9 +264,12 @@ class MindSporePlan:
         return MapLayout.of(self.ours.dst, self.ours.shape_after)
 
     def operators(self, rank: int | None = None) -> list[MapOperator]:
-        """The operators of one rank (the first one if left out), from the shard it has to the one it wants.
+        """Return the operators that take a rank from its source shard to its target shard, in order.
 
-        Several axes on one dim are dims of their own in between; the shards are reshaped to them and back.
+        A dim that several axes split is reshaped to one dim per axis, and back at the end.
+
+        Args:
+            rank: the rank; None for the first rank of the mesh.
         """
         ours, mesh = self.ours, self.ours.src.mesh
         rank = mesh.rank_at(0) if rank is None else rank
