@@ -157,8 +157,7 @@ def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
     >>> one_per_rank("ab", 2)
     Traceback (most recent call last):
     ...
-    spmdsim.errors.UsageTypeError: gather_objects: values must be a list with one value per rank that this process
-    owns...
+    spmdsim.errors.UsageTypeError: gather_objects: values must be a list with one value per rank that this process ...
     """
     if isinstance(values, (list, tuple)) and len(values) == count:
         return [*values]

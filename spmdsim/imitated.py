@@ -44,8 +44,7 @@ def imitation(kind: str, system: str, error: type[SpmdError] = InputError) -> An
     'alpa'
     >>> imitation("plan", "mindspor")
     Traceback (most recent call last):
-    spmdsim.errors.InputError: no plan is made in the style of 'mindspor'; did you mean 'mindspore'? there are
-    mindspore, dtensor
+    spmdsim.errors.InputError: no plan is made in the style of 'mindspor'; did you mean 'mindspore'? ...
     """
     systems = IMITATIONS[kind]
     if system not in systems:

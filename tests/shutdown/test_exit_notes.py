@@ -32,7 +32,7 @@ def test_a_note_that_cannot_be_written_whole_is_absent(folder):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (2, 2))
             code = 3 if exit_notes.note_failure(137, "was killed") else 0
-            exit_notes.note_left(17)
+            exit_notes.note_left(137)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
