@@ -111,10 +111,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def sample_variants(items):
-    """Return the tests that run on real ranks: of a function's n variants the cube root of n, the square root in MESSAGES.
+    """Return a fixed sample of each test function's variants, to run on real ranks.
 
-    All variants of a test that takes a world run in lock step. Tests that take neither a world nor a communicator stay.
-    Names alone choose, so that no parameter goes with the choice. Variants with one rank, which send nothing, come last.
+    Of n variants the cube root of n stays, in MESSAGES the square root. A hash of the names chooses. Variants with one rank send
+    nothing and are dropped first. Tests without ``world`` and ``mpi_comm`` all stay. Runs in lock step keep all variants.
     """
     variants = defaultdict(list)
     for item in items:

@@ -56,7 +56,10 @@ class LeastWork(NamedTuple):
 
 
 def least_work(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> LeastWork:
-    """Return the best solution on a mesh whose operators all have their least work. It is found quickly."""
+    """Price the best solution on a mesh in which every operator has its least work.
+
+    Return the price and the part of it that is not work. The price is infinite if the problem is too large for elimination.
+    """
     model = ChoiceModel(graph, mesh, settings, moves=moves, slack=0.0)
     solution = _eliminate(model)
     seconds = math.inf if solution is None else solution.seconds

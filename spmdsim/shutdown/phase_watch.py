@@ -93,9 +93,10 @@ def start_mpi() -> None:
 
 @contextmanager
 def _watch_mpi_start(job: Launched, deadline: float) -> Iterator[None]:
-    """Note that this rank starts MPI in the block, and end the job if another rank does not come.
+    """Note that this rank starts MPI in the block, and watch from a child process for missing ranks.
 
-    Without a deadline only ranks that have left the program end the job. Their supervisors do so, if they have any.
+    The child ends the job if a rank has left the program, or does not come until the deadline. Without a deadline under
+    ``spmdsim launch``, no child starts: the supervisors of the ranks watch.
 
     Args:
         job: the job, as the launcher describes it.

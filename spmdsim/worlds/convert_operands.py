@@ -35,7 +35,13 @@ class Described:
 
 
 def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
-    """Return the operands of an operator as tensors of one world. Numbers and arrays are replicated on the mesh of ``like``."""
+    """Convert the operands of the operator ``name`` to tensors of one world.
+
+    Numbers and arrays are replicated on the mesh of ``like``. Tensors of several worlds move to the largest of them.
+
+    Raises:
+        WorldError: If one of several worlds was made by the program, such as ``LockStep(4)``.
+    """
     return in_one_world(name, [as_operand(x, like) for x in values])
 
 

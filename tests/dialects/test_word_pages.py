@@ -49,7 +49,7 @@ def rows(page: str) -> dict[str, tuple[str, str]]:
 
 
 def looked_up(word: str, page: str) -> Any:
-    """What a program gets that asks for a word of the page."""
+    """Return what a program gets when it asks for a word of the page."""
     for beginning, module in beginnings(page).items():
         if word == beginning or word.startswith(f"{beginning}."):
             there: Any = import_module(module)

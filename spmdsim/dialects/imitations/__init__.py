@@ -1,5 +1,4 @@
-"""What other systems decide, re-enacted from what they publish: their planners, cost terms and searches.
+"""Reproduce decisions of other systems from their publications: planners, cost terms and searches.
 
-Nothing outside imports this wing; ``spmdsim.imitated`` looks its entries up by name. How other systems write things
-down is a matter of ``dialects/``.
+No package imports this one: ``spmdsim.imitated`` finds its entries by name. ``dialects/`` translates the notations of the systems.
 """

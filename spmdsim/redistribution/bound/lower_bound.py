@@ -1,62 +1,14 @@
-"""The least that ranks have to receive, whatever the algorithm, with its proof.
+"""Compute the fewest elements that ranks must receive in a redistribution, whatever the algorithm.
 
-**What is counted.** A *reception* is one element that arrives at a rank from another one: a contribution, or any
-combination of contributions that its sender knows. Only the ranks of the two meshes take part, ``P`` of them. Idle
-ranks of the world cannot lower the bound where values only move. They could take over a part of a reduction, so a bound
-of sums holds for the ranks of the two meshes only, and tables say for how many.
-A rank *knows* what it holds and what it received. Look at one element. Its ``n`` contributions lie in ``n`` classes of
-ranks (copies along other axes are in one class; with nothing to reduce ``n = 1``), ``H`` is all of them together, and
-``W`` are the ``N`` ranks that want the result.
+``docs/explanations/bounds.md`` proves the bounds. For one element with ``n`` addends and ``N`` owners in the target:
 
-**Values only move** (``n = 1``). A rank of ``W`` that is not in ``H`` receives the element, nobody else has to:
-``|target - source|`` on every rank, and the direct exchange receives no more.
+* ``n = 1``: each owner that lacks the element receives it once.
+* ``n > 1``: all ranks together receive it ``(n - 1) + (N - 1)`` times, and once more if no rank owns an addend and needs the result.
+* An incomplete sum of 16-bit floats travels as float32 and counts twice.
 
-**Values are reduced** (``n > 1``). *At least* ``(n - 1) + (N - 1)`` *receptions, and one more if no rank is in both*
-``H`` *and* ``W``. Proof. Call a rank complete when all ``n`` contributions have gone into what it knows, and let ``x``
-be a rank that becomes complete before any rank that it heard from, directly or through others. Take the classes, each
-as one node, and every rank outside of ``H`` as a node of its own, and join two nodes whenever one receives from the
-other. What ``x`` heard joined the ``n`` classes and ``x``: that takes ``n - 1`` receptions, ``n`` if ``x`` is not in
-``H``, and none of them made another rank complete. Every rank of ``W`` but ``x`` becomes complete by a reception of its
-own, so there are ``N - 1`` more, or ``N`` if ``x`` is not in ``W``. Both are least if ``x`` can be in ``H`` and ``W``; if
-no rank is, one of the two is one more. A chain through the classes that ends in ``W``, and from there to the others of
-``W``, reaches it. Copies along other axes are in ``N`` and in the classes: they are helpers, not problems of their own.
-
-**The busiest rank.** A rank of ``W`` knows less than all at first, so it receives each element of its target at least
-once; and some rank receives at least the average: ``max(largest target, ceil(total / P))``.
-
-**Weighted ranks.** Not all ranks can help equally well. Let ``e`` be what one element takes besides the ``N`` receptions of
-``W``: ``n - 2`` if some rank is in both ``H`` and ``W``, else ``n - 1``. Call a rank *inside* if it is in both; or in ``H``,
-unless it is the only class that has a rank in both; or, if no rank is in both, in ``W``. *If a rank that is not inside has
-any of these receptions, there are at least* ``e + 1``. For with ``e`` of them the proof above has no reception to spare:
-each either joins two of its nodes or completes a rank of ``W``. A rank outside of ``H`` that hears of the element before
-it is complete is one node more to be joined (if no rank is in both, ``x`` itself may be that node, in ``H`` or in ``W``);
-and one of the class of all ranks that are in both can pass what it heard only to a rank of its own class, or to one that
-is then complete without being in both, and neither joins or completes what it should. So for weights of the ranks that add
-up to 1, some rank receives at least ``sum of weight * target``, and for each element ``min(e * least weight inside, (e + 1)
-* least weight)``. :mod:`~spmdsim.redistribution.bound.adder_shares` has the weights that make the most of this, the dual of a linear
-programme; any weights make a bound, so it does not depend on how well they were found.
-
-**Sums that are rounded in the end.** Floats of 16 bits are added up in 32, and a reception of a sum that lacks something is
-of so many; a result may travel in its own 16. Of the receptions above those that join nodes lack something, so they count
-``parts`` results each, the others one: ``(n - 1) * parts + (N - 1)``, the one more is a result, and ``e`` counts ``parts``.
-
-**Axes that stay pending** with the same reduction: each of their coordinates is a problem of its own, with ``N``
-counted inside of it. All ranks may still help, so the average is over all.
-
-**Pending targets.** Along a newly pending axis the ranks of a line together hold the result, in parts of their choice.
-Take each line as one rank in all of the above: ``N`` counts lines, and a line shares what it has to receive among its
-ranks. From another mesh a line may hold several classes; there only what none of its ranks holds is counted.
-
-The bound is tight per element, in all, and, on up to :data:`MOST_RANKS` ranks per mesh, for the busiest rank in fractions
-of elements; of more ranks it is the average, without weights, which may be too low. Tables print the ratio where a plan
-does not reach it.
-
-**Who adds up.** Each element is given to one rank that adds it up, its *adder*: ranks send it their contributions. If a rank
-that wants the result holds a contribution, its own is left out and it adds that itself, at the end. Whoever then has the
-result sends it to all others that want it. What a rank wants it receives once in any case; what an element costs its adder
-besides follows from who holds and who wants it, so elements are alike in a few groups. How much of which group each rank adds
-up so that the busiest receives the least is a small linear programme. It is solved by the simplex method, for more than 32
-ranks together by dealing out whole elements, in operations element by element only: all ranks must come to the same answer.
+The busiest rank receives at least its target shard, and at least a weighted average over the ranks. The weights are the dual of a
+linear programme (:mod:`~spmdsim.redistribution.bound.adder_shares`); any weights give a valid bound. On more than
+:data:`MOST_RANKS` ranks per mesh, all weights are equal, and the bound may be too low.
 """
 
 from __future__ import annotations

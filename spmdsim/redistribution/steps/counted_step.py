@@ -1,4 +1,4 @@
-"""The base class of steps that core does not run. Each one counts what its ranks receive and send."""
+"""The base class of steps that count what their ranks receive and send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from spmdsim.core.step import Step
 
 
 class CountedStep(Step, ABC):
-    """A step with its own counts of elements and messages. ``received_elements`` counts what one rank receives."""
+    """A step that counts its elements and messages itself, because no formula of the collective does.
+
+    Subclasses define ``received_elements``, ``sent_elements`` and ``most_messages``.
+    """
 
     @abstractmethod
     def sent_elements(self, rank: int) -> int:
@@ -28,7 +31,10 @@ class CountedStep(Step, ABC):
 
     @property
     def most_moved(self) -> int:
-        """Elements that the busiest rank receives or sends: they determine the price."""
+        """Elements that the price counts: those that the busiest rank receives.
+
+        Steps in which a rank may send more than any rank receives override it.
+        """
         return self.most_received
 
     @property
