@@ -1,4 +1,4 @@
-"""Define what MindSpore's cells, OneFlow's modules and Paddle's layers share: their children, texts and modes."""
+"""Define DialectModule, the base of MindSpore's cells, OneFlow's modules and Paddle's layers."""
 
 from __future__ import annotations
 
@@ -13,32 +13,40 @@ from spmdsim.nn import Module, ModuleList
 
 
 class DialectModule(DialectObject, Module):
-    """A module with the frameworks' words."""
+    """Module with the methods that PyTorch, MindSpore, OneFlow and Paddle share: children, modes and text."""
 
     training = True
     #: Options that are not printed.
     _hidden: tuple[str, ...] = ()
 
     def extra_repr(self) -> str:
-        """What it prints in its brackets: its options; a loss none."""
+        """Return the options for the brackets of the module's text; a loss has none.
+
+        A class made from a row of a table prints the parameters of its signature, except names in ``_hidden``.
+        """
         written = getattr(type(self), "__signature__", None)
         names = [] if written is None or "reduction" in vars(self) else [*written.parameters]
         return ", ".join(f"{name}={getattr(self, name)}" for name in names if name not in self._hidden)
 
     def __repr__(self) -> str:
-        """Its class and options, and in further lines what is inside, each by its name."""
+        """Return the class and its options; each child follows on a line of its own, with its name."""
         return tree(type(self).__name__, self.extra_repr(), self.named_children())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules right inside, by name."""
-        return ((name, part) for name, part in self._parts() if isinstance(part, Module))
+        """Yield ``(name, module)`` for the direct children."""
+        return ((name, child) for name, child in self._parts() if isinstance(child, Module))
 
     def children(self) -> Iterator[Module]:
-        """The modules right inside."""
+        """Yield the direct children."""
         return (child for _, child in self.named_children())
 
     def inside(self, path: str = "", include_self: bool = True) -> Iterator[tuple[str, Module]]:
-        """Yield this module, unless it is left out, and all modules inside, with their paths below ``path``."""
+        """Yield ``(path, module)`` for this module and all modules inside, parents first.
+
+        Args:
+            path: path of this module; children append ``.name`` to it.
+            include_self: also yield this module.
+        """
         if include_self:
             yield path, self
         for name, child in self.named_children():
@@ -49,17 +57,20 @@ class DialectModule(DialectObject, Module):
                 yield below, child
 
     def train(self, mode: bool = True) -> DialectModule:
-        """Training or not, for this module and all inside: dropout asks."""
+        """Set ``training`` of this module and all modules inside; return this module.
+
+        Dropout acts only in training.
+        """
         for _, module in self.inside():
             vars(module)["training"] = mode
         return self
 
     def eval(self) -> DialectModule:
-        """Not training, nor anything inside."""
+        """Set ``training`` to False in this module and all modules inside; return this module."""
         return self.train(False)
 
     def apply(self, fn: Callable[[Any], Any]) -> DialectModule:
-        """Call a function with every module, those inside first."""
+        """Call ``fn`` with every module inside, children before parents; return this module."""
         for child in self.children():
             if isinstance(child, DialectModule):
                 child.apply(fn)
@@ -70,7 +81,10 @@ class DialectModule(DialectObject, Module):
 
 
 class Numbered(ModuleList):
-    """Modules whose parameters' paths begin with their numbers, or with the names that they were given."""
+    """Sequence of modules.
+
+    The path of a parameter begins with the number of its module, or with its name.
+    """
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
         names = vars(self).get("_names") or map(str, count())
@@ -78,12 +92,17 @@ class Numbered(ModuleList):
 
 
 def padded_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
-    """First values of a table, of which one row, if one is said, is zero."""
+    """Return an initial value function like ``others``, but with zeros in row ``row`` of the table.
+
+    Args:
+        others: function from a global index (one slice per dim) to the values of that block.
+        row: index of the row; None returns ``others`` unchanged.
+    """
     if row is None:
         return others
 
-    def block_at(index: tuple[slice, ...], *rest: Any) -> np.ndarray:
-        block = np.array(others(index, *rest))
+    def block_at(index: tuple[slice, ...], *options: Any) -> np.ndarray:
+        block = np.array(others(index, *options))
         if index[0].start <= row < index[0].stop:
             block[row - index[0].start] = 0
         return block
@@ -91,8 +110,13 @@ def padded_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[.
     return block_at
 
 
-def said(text: str, *optional: str) -> Callable[[Any], str]:
-    """The ``extra_repr`` of a module, from a format such as ``"p={0.p}"``; options that are not None follow."""
+def format_options(text: str, *optional: str) -> Callable[[Any], str]:
+    """Return an ``extra_repr`` method that fills a format such as ``"p={0.p}"``; field 0 is the module.
+
+    Args:
+        text: the format.
+        optional: attributes that follow as ``name=value`` if they are not None.
+    """
 
     def extra_repr(self: Any) -> str:
         more = [f", {name}={getattr(self, name)}" for name in optional if getattr(self, name) is not None]
@@ -102,7 +126,15 @@ def said(text: str, *optional: str) -> Callable[[Any], str]:
 
 
 def tree(kind: str, extra: str, children: Iterable[Any], opening: str = "(", closing: str = ")") -> str:
-    """A network as its frameworks show it: its class and options, and in further lines what is inside, by name."""
+    """Return the text of a network in the form of its framework: class, options and named children.
+
+    Args:
+        kind: name of the class.
+        extra: text of the options, which may be empty.
+        children: ``(name, module)`` pairs. Each is printed on its own lines, indented by 2.
+        opening: bracket behind the class.
+        closing: bracket at the end; without children, its spaces are removed.
+    """
     lines = [f"({name}): {child!r}" for name, child in children]
     if not lines:
         return f"{kind}{opening}{extra}{closing.strip()}"

@@ -1,8 +1,8 @@
-"""Functions with PyTorch's parameters, one row each: OneFlow and MindSpore's ``mint`` document theirs as PyTorch's.
+"""Declare functions with PyTorch's parameters, one row each, for OneFlow, MindSpore's ``mint`` and others.
 
-Systems that say ``axis`` for ``dim`` and ``x`` for ``input`` take the same rows through :func:`with_names`. Semantics:
-https://docs.pytorch.org/docs/stable/torch.html; where numpy differs (the median of an even number, the order of a mesh
-grid) it is PyTorch's.
+Systems that call ``dim`` ``axis`` and ``input`` ``x`` take these rows through :func:`with_names`. Semantics:
+https://docs.pytorch.org/docs/stable/torch.html. Where PyTorch differs from numpy, the rows follow PyTorch: the median
+of an even number of elements and the order of a mesh grid.
 """
 
 from __future__ import annotations
@@ -28,20 +28,26 @@ from spmdsim.layout.element_type import has_gradient, promoted
 
 
 class FunctionError(InputError, RuntimeError):
-    """What PyTorch's functions refuse; a RuntimeError there, and here as well."""
+    """Error of an argument that PyTorch's function refuses.
+
+    PyTorch raises RuntimeError, so this is one too.
+    """
 
 
 class ValuesAndIndices(NamedTuple):
-    """Elements along a dim, and where they stand."""
+    """Values along a dim, and their indices in that dim."""
 
     values: Any
     indices: Any
 
 
 def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
-    """Rows under other names of their parameters: ``with_names(TORCH, "roll tril", axis="dims", x="input")``.
+    """Return rows of ``table`` with other parameter names: ``with_names(TORCH, "roll", axis="dims")``.
 
-    A word ``theirs=ours`` is another name of the function, too.
+    Args:
+        table: rows by function name.
+        words: names of the rows, separated by spaces. ``theirs=ours`` takes row ``ours`` and calls it ``theirs``.
+        names: the new name of a parameter -> its name in the table.
     """
     back = {ours: theirs for theirs, ours in names.items()}
     renamed = {}
@@ -54,50 +60,67 @@ def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, 
 
 
 def numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """``f(2, 3)`` and ``f((2, 3))`` alike."""
+    """Return the numbers of ``f(2, 3)`` or ``f((2, 3))`` as one tuple.
+
+    ``args`` are the positional arguments.
+    """
     return tuple(args[0]) if len(args) == 1 and not isinstance(args[0], int | np.integer) else args
 
 
 def dims_of(dim: Any) -> Any:
-    """None for no dims: a reduction over an empty list of them goes over all, unlike numpy's."""
+    """Return ``dim``, or None for an empty list: PyTorch then reduces over all dims, unlike numpy."""
     return None if isinstance(dim, (list, tuple)) and not dim else dim
 
 
-def _reduction(function: Callable[..., Any]) -> Row:
+def _reduction_row(function: Callable[..., Any]) -> Row:
+    """Return the row of a reduction with parameters ``(input, dim=None, keepdim=False)``."""
     return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
 
 
 def extreme(name: str, *, tied: bool = False) -> Row:
-    """``max`` or ``min``: of all elements; along a dim, with the indices; of two tensors, element by element.
+    """Return the row of ``max`` or ``min``; its second argument selects one of three forms.
 
-    All elements that are ``tied`` along a dim share its gradient; else the one with the index has it.
+    - None: the extreme of all elements.
+    - an int: `ValuesAndIndices` along this dim.
+    - a tensor: the elementwise extreme of both.
+
+    Args:
+        name: ``"max"`` or ``"min"``.
+        tied: share the gradient among all elements equal to the extreme; by default, the indexed element gets all of
+            it.
     """
-    find, where, elements = (getattr(core, word) for word in (name, f"arg{name}", f"{name}imum"))
+    reduce_extreme, find_index, elements = (
+        getattr(core, word) for word in (name, f"arg{name}", f"{name}imum")
+    )
 
     def call(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        """Compute the extreme; see `extreme` for the three forms of ``dim``."""
         if dim is None:
-            return find(input)
+            return reduce_extreme(input)
         if not isinstance(dim, int):
             return elements(input, dim)
-        index = where(input, dim, True)
-        alone = input.requires_grad and not tied
-        values = find(input.detach() if alone else input, dim, keepdims=keepdim)
-        if alone:
+        index = find_index(input, dim, True)
+        indexed_only = input.requires_grad and not tied
+        values = reduce_extreme(input.detach() if indexed_only else input, dim, keepdims=keepdim)
+        if indexed_only:
             shape = [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
-            there = core.equal(index, np.arange(input.shape[dim]).reshape(shape))
-            values = attained(values, input, there, dim, keepdim)
+            is_indexed = core.equal(index, np.arange(input.shape[dim]).reshape(shape))
+            values = attained(values, input, is_indexed, dim, keepdim)
         return ValuesAndIndices(values, index if keepdim else core.squeeze(index, dim))
 
     return Row(call)
 
 
 def attained(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool) -> Any:
-    """An extreme whose gradient goes, whole, to each of the elements of a mask."""
+    """Return an extreme whose gradient goes to the elements of ``x`` that ``mask`` selects.
+
+    ``result`` is the extreme of ``x`` along ``dims``. Each selected element receives the whole gradient. ``keepdim`` states whether ``result`` keeps the reduced dims.
+    """
     return with_slope(result, x, core.cast(mask, x.dtype), normal_dims(dims, x.ndim), keepdim)
 
 
-def _spread(function: Callable[..., Any]) -> Row:
-    """The mean squared distance from the mean, or its root; of a sample, so that one less is divided by."""
+def _deviation_row(function: Callable[..., Any]) -> Row:
+    """Return the row of ``std`` or ``var``, which divide by n - 1 unless ``unbiased=False``."""
 
     def call(input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
         return function(input, dims_of(dim), keepdims=keepdim, correction=int(unbiased))
@@ -106,20 +129,26 @@ def _spread(function: Callable[..., Any]) -> Row:
 
 
 def _select(input: Any, dim: int, index: Any) -> Any:
+    """Return the elements of ``input`` at ``index`` (an int or a slice) of one dim."""
     return core.getitem(input, (slice(None),) * (dim % input.ndim) + (index,))
 
 
 def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The element in the middle, of two the smaller."""
+    """Compute the median; of an even number of elements, the smaller one of the two in the middle.
+
+    Without ``dim``, return the median of all elements, else `ValuesAndIndices`.
+    """
     if dim is None:
         return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
     middle = (input.shape[dim] - 1) // 2
     at = slice(middle, middle + 1) if keepdim else middle
-    return ValuesAndIndices(*[_select(one, dim, at) for one in core.sort_with_indices(input, dim)])
+    return ValuesAndIndices(
+        *[_select(sorted_part, dim, at) for sorted_part in core.sort_with_indices(input, dim)]
+    )
 
 
 def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function made of several operators, which has floats of 16 bits in 32 and rounds its result."""
+    """Wrap a function so that it computes 16-bit floats in float32 and rounds only the result."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -135,41 +164,62 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_rounded_once
 def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
+    """Compute the vector norm of order ``p`` over ``dim`` (None: all); p None or ``"fro"`` is order 2."""
     order = 2.0 if p in (None, "fro") else float(p)
     return linalg.vector_norm(input, axis=dim, keepdims=keepdim, ord=order)
 
 
 def _squeeze(input: Any, dim: Any = None) -> Any:
-    """Only dims of size 1 go; others that are named stay."""
+    """Remove dims of size 1: those that ``dim`` names, or all.
+
+    Named dims of another size stay.
+    """
     named = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
     return core.squeeze(input, tuple(d % input.ndim for d in named if input.shape[d] == 1))
 
 
 def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Merge the dims from ``start_dim`` to ``end_dim`` (inclusive) into one; a scalar becomes a vector."""
     ndim = max(1, input.ndim)
     start, end, shape = start_dim % ndim, end_dim % ndim, tuple(input.shape)
     return core.reshape(input, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
 
 
 def _expand(input: Any, *sizes: Any) -> Any:
+    """Broadcast to ``sizes``; -1 keeps the size of that dim."""
     wanted = numbers(sizes)
-    there = [1] * (len(wanted) - input.ndim) + list(input.shape)
-    return core.broadcast_to(input, tuple(k if n == -1 else n for n, k in zip(wanted, there)))
+    sizes_before = [1] * (len(wanted) - input.ndim) + list(input.shape)
+    return core.broadcast_to(input, tuple(k if n == -1 else n for n, k in zip(wanted, sizes_before)))
 
 
 def _t(input: Any) -> Any:
+    """Transpose a matrix; return vectors and scalars unchanged.
+
+    Raise FunctionError for more than 2 dims.
+    """
     if input.ndim > 2:
         raise FunctionError(f"t() expects a tensor with <= 2 dimensions, but input tensor is {input.ndim}D")
     return core.transpose(input)
 
 
 def _gelu(input: Any, approximate: str = "none") -> Any:
+    """Compute gelu; ``approximate`` is ``"none"`` or ``"tanh"``, else raise FunctionError."""
     if approximate not in ("none", "tanh"):
         raise FunctionError("the approximate argument should be 'none' or 'tanh'")
     return core.gelu(input, approximate)
 
 
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
+    """Split one dim into consecutive blocks.
+
+    Args:
+        tensor: the tensor to split.
+        split_size_or_sections: size of the blocks (the last one may be smaller), or the list of their sizes.
+        dim: the dim to split.
+
+    Raises:
+        FunctionError: If a size is less than 1, or the sizes do not add up to the size of the dim.
+    """
     cuts, size = split_size_or_sections, tensor.shape[dim]
     if isinstance(cuts, int) and cuts < 1:
         raise FunctionError(f"split expects parts of at least 1, but got {cuts}")
@@ -182,13 +232,17 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
 
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
-    """So many parts of equal length, the last of which may be shorter."""
+    """Split one dim into at most ``chunks`` blocks of equal size; the last one may be smaller."""
     if chunks < 1:
         raise FunctionError(f"chunk expects at least 1 chunk, but got {chunks}")
     return _split(input, max(1, -(-input.shape[dim] // chunks)), dim)
 
 
 def _concat(tensors: Any, dim: int = 0) -> Any:
+    """Concatenate a list or tuple of tensors along ``dim``.
+
+    Raise FunctionError for a single tensor.
+    """
     if not isinstance(tensors, (list, tuple)):
         raise FunctionError(
             f"tensors are put together from a list or tuple of them, not from one; nearest: [x, x], {dim}"
@@ -196,8 +250,12 @@ def _concat(tensors: Any, dim: int = 0) -> Any:
     return core.concat(tensors, dim)
 
 
-def _equal_parts(dim: int) -> Row:
-    """``hsplit`` and ``vsplit``: so many equal parts, or parts that end where is said."""
+def _equal_split_row(dim: int) -> Row:
+    """Return the row of ``hsplit`` or ``vsplit``, which split dim ``dim`` (of a vector, dim 0).
+
+    An int asks for equal blocks, and raises FunctionError if they are uneven. A list states the indices where blocks
+    end.
+    """
 
     def call(input: Any, indices_or_sections: Any) -> list[Any]:
         at, cuts = 0 if input.ndim == 1 else dim, indices_or_sections
@@ -210,7 +268,10 @@ def _equal_parts(dim: int) -> Row:
 
 
 def _diag(input: Any, diagonal: int = 0) -> Any:
-    """The diagonal of a matrix; of a vector, the matrix that has it there."""
+    """Return a diagonal of a matrix, or the square matrix that has the vector ``input`` on it.
+
+    ``diagonal`` counts from the main diagonal; positive numbers are above it.
+    """
     if input.ndim != 1:
         return linalg.diagonal(input, offset=diagonal)
     matrix = core.where(np.eye(input.size, dtype=bool), core.expand_dims(input, 1), np.zeros((), input.dtype))
@@ -221,6 +282,7 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
 def _unique(
     input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
+    """Return the sorted distinct elements, with inverse indices and counts in a tuple if asked for."""
     values = core.unique_values(input)
     more = [core.reshape(core.unique_inverse(input)[1], tuple(input.shape))] if return_inverse else []
     more += [core.unique_counts(input)[1]] if return_counts else []
@@ -233,6 +295,7 @@ _log = unary("log", _quiet_log, lambda x: np.where(x == 0, 0, 1 / np.where(x == 
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Compute log(sum(exp(input))) over ``dim``, shifted by the maximum so that exp does not overflow."""
     dim = dims_of(dim)
     most = core.max(input.detach(), dim, keepdims=True)
     most = core.where(core.isfinite(most), most, 0)
@@ -241,20 +304,26 @@ def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    """Compute softplus(beta x) / beta; elements with beta x > threshold are returned unchanged."""
     scaled = core.multiply(input, beta)
     return core.where(core.greater(scaled, threshold), input, core.divide(core.softplus(scaled), beta))
 
 
 def _elu(input: Any, alpha: float = 1.0) -> Any:
+    """Compute elu: x where x > 0, else alpha (exp(x) - 1)."""
     return core.where(core.greater(input, 0), input, core.multiply(core.expm1(core.minimum(input, 0)), alpha))
 
 
 def _hardsigmoid(input: Any) -> Any:
+    """Compute relu6(x + 3) / 6."""
     return core.divide(core.relu6(core.add(input, 3.0)), 6.0)
 
 
 def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
-    """Elements brought between limits; those at a limit have no gradient."""
+    """Clip to ``[min, max]``.
+
+    Elements at a limit or outside get no gradient; None is no limit.
+    """
     clipped = core.clip(input.detach(), min, max)
     if not input.requires_grad:
         return clipped
@@ -263,21 +332,30 @@ def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _glu(input: Any, dim: int = -1) -> Any:
-    kept, gate = _split(input, input.shape[dim] // 2, dim)
-    return core.multiply(kept, core.sigmoid(gate))
+    """Compute a * sigmoid(b), where a and b are the first and second half of ``dim``."""
+    values, gate = _split(input, input.shape[dim] // 2, dim)
+    return core.multiply(values, core.sigmoid(gate))
 
 
 def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-    """Dims from the last one on, two numbers each."""
+    """Pad with a constant.
+
+    ``pad`` has two numbers (before, after) per dim, from the last dim on.
+    """
     if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise FunctionError(f"pad takes two numbers per dim and mode='constant', but got {pad} and {mode!r}")
-    rest = [0] * (input.ndim - len(pad) // 2)
-    return core.pad(input, [*rest, *pad[-2::-2]], [*rest, *pad[::-2]], value)
+    untouched = [0] * (input.ndim - len(pad) // 2)
+    return core.pad(input, [*untouched, *pad[-2::-2]], [*untouched, *pad[::-2]], value)
 
 
 def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
+    """Normalise over the last dims, of shape ``normalized_shape``; weight defaults to 1, bias to 0.
+
+    Raises:
+        FunctionError: If the last dims of ``input`` do not have this shape.
+    """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if tuple(input.shape[-len(shape) :]) != shape:
         raise FunctionError(
@@ -315,16 +393,16 @@ TORCH: dict[str, Row] = {
     **same(linalg, "outer", "input vec2"),
     **same(core, "clamp=clip clip", "input"),
     **same(core, "softmax:Softmax log_softmax:LogSoftmax argsort", "input dim"),
-    **{f"a{name}": _reduction(getattr(core, name)) for name in ("max", "min")},
+    **{f"a{name}": _reduction_row(getattr(core, name)) for name in ("max", "min")},
     **rows(_chunk, _diag, _logsumexp, _median, _norm, _select, _split, _squeeze, _t, _unique),
     **{name: extreme(name) for name in ("max", "min")},
-    **{name: _spread(getattr(core, name)) for name in ("std", "var")},
+    **{name: _deviation_row(getattr(core, name)) for name in ("std", "var")},
     **dict.fromkeys(("argwhere", "nonzero"), Row(
         lambda input, as_tuple=False: core.nonzero(input) if as_tuple else core.stack(core.nonzero(input), 1))),
     **dict.fromkeys(("broadcast_to", "expand"), Row(_expand)),
     **dict.fromkeys(("cat", "concat"), Row(_concat)),
-    **{name: _equal_parts(dim) for dim, name in enumerate(("vsplit", "hsplit"))},
-    **{name: _reduction(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
+    **{name: _equal_split_row(dim) for dim, name in enumerate(("vsplit", "hsplit"))},
+    **{name: _reduction_row(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
     "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),

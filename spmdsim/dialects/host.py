@@ -1,4 +1,4 @@
-"""Arrays as dialects' programs hold them: whole, the same on every rank, before an operator takes its piece; and how they print."""
+"""Arrays that every rank of a dialect's program has in full, before an operator takes its shard; and their text."""
 
 from __future__ import annotations
 
@@ -21,23 +21,32 @@ if TYPE_CHECKING:
 
 
 class HostTensor(np.ndarray):
-    """A numpy array with the words of the frameworks: ``asnumpy()``, ``numpy()``."""
+    """Numpy array with the frameworks' methods ``asnumpy()`` and ``numpy()``."""
 
     def __format__(self, spec: str) -> str:
-        """A single number prints with its own digits, in ``f"{loss}"`` as in ``str(loss)``."""
+        """Format a single number like ``str`` does, so that ``f"{loss}"`` and ``str(loss)`` agree."""
         return str(self) if not spec and not self.ndim else super().__format__(spec)
 
     def asnumpy(self) -> np.ndarray:
-        """The array (MindSpore's word)."""
+        """Return the values as a numpy array (MindSpore's name)."""
         return np.asarray(self)
 
     def numpy(self) -> np.ndarray:
-        """The array (OneFlow's and Paddle's word)."""
+        """Return the values as a numpy array (OneFlow's and Paddle's name)."""
         return np.asarray(self)
 
 
 def host(data: Any, dtype: Any = None) -> HostTensor:
-    """Numbers, lists or arrays as a host tensor; Python floats become float32 as in the frameworks.
+    """Convert numbers, lists or arrays to a host tensor.
+
+    Python floats become float32 as in the frameworks.
+
+    Args:
+        data: a number, nested lists, an array, or a tensor, whose full value is gathered.
+        dtype: element type or its name; None derives it from ``data``.
+
+    Raises:
+        UsageTypeError: If nested lists differ in length, or elements are not numbers.
 
     >>> host([1.0, 2.0]).dtype, host([1, 2]).dtype, host(np.zeros(2)).dtype
     (dtype('float32'), dtype('int64'), dtype('float64'))
@@ -56,7 +65,10 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
 
 
 def sizes_of(shape: Any) -> tuple[int, ...]:
-    """A shape, or one size, as numbers. InputError: other numbers than whole ones from 0 on."""
+    """Return a shape, or one size, as a tuple of ints.
+
+    Raise InputError unless all are integers >= 0.
+    """
     listed = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     fit = all(isinstance(size, (int, np.integer, CoreTensor)) and size >= 0 for size in listed)
     refuse({f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}": not fit})
@@ -64,7 +76,7 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
 
 
 def element_type(dtype: Any) -> np.dtype:
-    """An element type by its name, or as numpy takes it. UsageTypeError: there is none."""
+    """Convert a type or its name to a numpy dtype. Raise UsageTypeError for an unknown name."""
     try:
         kind: np.dtype = np.dtype(dtype)
         return kind
@@ -74,9 +86,9 @@ def element_type(dtype: Any) -> np.dtype:
 
 
 def in_default_type(result: Any, operands: Iterable[Any]) -> Any:
-    """What a function gives, float32 where it made fractions of whole numbers, which are float64 in numpy.
+    """Return ``result``; convert float64 to float32, the frameworks' default for fractions of integers.
 
-    An operand of 64 bits, or one that says a type, leaves it as it is.
+    Numpy divides integers to float64. float64 stays if an operand is float64 or complex128, or if one names a type.
     """
     if not isinstance(result, CoreTensor) or result.dtype != np.float64:
         return result
@@ -86,6 +98,7 @@ def in_default_type(result: Any, operands: Iterable[Any]) -> Any:
 
 
 def _says_a_type(x: Any) -> bool:
+    """Return True if ``x`` is an element type or the name of one."""
     named = isinstance(x, (type, np.dtype)) or (isinstance(x, str) and x in TYPE_NAMES)
     return named or (hasattr(x, "itemsize") and not hasattr(x, "shape"))
 
@@ -99,8 +112,16 @@ SAMPLE = 2**18
 _counts: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 
 
-def whole(data: Any, world: World) -> np.ndarray:
-    """Data as an array of which every rank of the job has all: the first ones, and a sample of the rest, are compared."""
+def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
+    """Return ``data`` as an array after a check that all ranks of the job have equal arrays.
+
+    The check compares type, shape and a checksum of about ``SAMPLE`` elements. It runs for the first ``FIRST`` arrays
+    of a world, then for every ``EVERY``-th. Lock step and single numbers need no check.
+
+    Raises:
+        UsageTypeError: If ``data`` has no numbers.
+        InputError: If the ranks differ.
+    """
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
         raise UsageTypeError(f"an operand is a tensor, an array or a number, not {type(data).__name__}")
@@ -109,25 +130,26 @@ def whole(data: Any, world: World) -> np.ndarray:
     number = _counts[world] = _counts.get(world, -1) + 1
     if number >= FIRST and number % EVERY:
         return array
-    some = array.flat[:: max(1, array.size // SAMPLE)]
-    mine = f"{array.dtype.name} {array.shape} with checksum {zlib.crc32(some.tobytes()):08x}"
-    texts = world.gather_objects([mine] * len(world.ranks), "a comparison of arrays")
-    other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
-    if other is not None:
+    sample = array.flat[:: max(1, array.size // SAMPLE)]
+    description = f"{array.dtype.name} {array.shape} with checksum {zlib.crc32(sample.tobytes()):08x}"
+    texts = world.gather_objects([description] * len(world.ranks), "a comparison of arrays")
+    differing_rank = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+    if differing_rank is not None:
         raise InputError(
-            f"every rank is given the same whole array and keeps its piece, but rank 0 has {texts[0]} and rank {other} "
-            f"has {texts[other]}; seed random numbers alike on all ranks"
+            f"every rank is given the same whole array and keeps its piece, but rank 0 has {texts[0]} and rank {differing_rank} "
+            f"has {texts[differing_rank]}; seed random numbers alike on all ranks"
         )
     return array
 
 
 def known_values(x: Tensor) -> tuple[np.ndarray, str]:
-    """The values of a tensor that this process has, and which they are, if they are not all.
+    """Return ``(values, note)``: the values of a tensor that this process has, and which they are.
 
-    Nothing is communicated, so that one rank alone may print.
+    The note is empty if the values are the whole tensor. Else it states the rank, the index range of its shard and
+    the pending reduction. No communication, so that one rank alone may print.
     """
-    whole = not x.layout.partial and set(x.layout.cuts) <= {1} and x.world.ranks[0] in x.layout.mesh
-    if whole:
+    is_complete = not x.layout.partial and set(x.layout.cuts) <= {1} and x.world.ranks[0] in x.layout.mesh
+    if is_complete:
         return np.asarray(x.shards[0]), ""
     if len(x.world.ranks) == x.world.size:
         with unseen():
@@ -140,7 +162,16 @@ def known_values(x: Tensor) -> tuple[np.ndarray, str]:
 
 
 def ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarray, list[bool]]:
-    """Of a large array the elements at the ends of its dims, and which dims were cut."""
+    """Return ``(array, cut)``: the array without the middle of its long dims, and one bool per dim.
+
+    Args:
+        array: values to print.
+        edgeitems: number of elements that stay at each end of a cut dim.
+        threshold: arrays with at most this number of elements stay whole.
+
+    Returns:
+        The smaller array, and per dim True if its middle was removed.
+    """
     cut = [array.size > threshold and size > 2 * edgeitems for size in array.shape]
     for dim in [dim for dim, short in enumerate(cut) if short]:
         array = np.take(array, np.r_[:edgeitems, -edgeitems:0], axis=dim)
@@ -151,16 +182,26 @@ def nested(
     array: np.ndarray, cut: Sequence[bool], indent: int, written: Callable[[Any], str], per_line: Callable[[int], int],
     edgeitems: int, dots: str = "...",
 ) -> str:  # fmt: skip
-    """Numbers in brackets, those that :func:`ends` leaves: as many per line as fit behind so many characters."""
+    """Return numbers in nested brackets, over several lines.
+
+    Args:
+        array: values, as `ends` returns them.
+        cut: per dim True if its middle was removed; dots mark the gap.
+        indent: column of the opening bracket.
+        written: formats one number.
+        per_line: returns the count of numbers that fit on a line with this indent.
+        edgeitems: number of elements before the dots.
+        dots: mark of a gap in the last dim.
+    """
     if not array.ndim:
         return written(array[()])
     if array.ndim == 1:
         items, size, joined = [written(value) for value in array], max(1, per_line(indent)), ", "
     else:
-        items = [nested(part, cut[1:], indent + 1, written, per_line, edgeitems, dots) for part in array]
+        items = [nested(row, cut[1:], indent + 1, written, per_line, edgeitems, dots) for row in array]
         size, joined = 1, ""
     if cut[0]:
         items.insert(edgeitems, "..." if array.ndim > 1 else dots)
     lines = [joined.join(items[k : k + size]) for k in range(0, len(items), size)]
-    apart = "," + "\n" * max(1, array.ndim - 1) + " " * (indent + 1)
-    return f"[{apart.join(lines)}]"
+    separator = "," + "\n" * max(1, array.ndim - 1) + " " * (indent + 1)
+    return f"[{separator.join(lines)}]"

@@ -35,14 +35,17 @@ _NEAREST = {
 
 
 class PartitionSpec(DialectObject, tuple[Any, ...]):
-    """One entry per leading tensor dim; missing entries are None. ``unreduced`` names axes with pending sums."""
+    """Entries for the leading tensor dims; missing entries are None.
+
+    ``unreduced`` names axes with pending sums.
+    """
 
     ORIGINAL = "jax.sharding.PartitionSpec"
 
     unreduced: frozenset[str]
 
     def __new__(cls, *entries: Any, unreduced: Sequence[str] | frozenset[str] = ()) -> PartitionSpec:
-        """The spec of the given entries."""
+        """Create a spec; an entry is an axis name, a tuple of names or None."""
         spec = super().__new__(cls, (e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries))
         spec.unreduced = frozenset([unreduced] if isinstance(unreduced, str) else unreduced)
         return spec
@@ -68,7 +71,10 @@ P = PartitionSpec
 
 
 def parse(text: str) -> PartitionSpec:
-    """A spec from its text: ``P('data', None)``, ``PartitionSpec(('x', 'y'),)``, ``P()``, or a ValueError.
+    """Parse a spec such as ``P('data', None)``, ``PartitionSpec(('x', 'y'),)`` or ``P()``.
+
+    Raises:
+        LayoutError: If ``text`` is no such call.
 
     >>> parse("P(('x', 'y'), None)")
     PartitionSpec(('x', 'y'), None)
@@ -86,7 +92,14 @@ def parse(text: str) -> PartitionSpec:
 
 
 def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> Layout:
-    """The layout of a spec; dims it does not mention are not split. A ValueError for more entries than dims or a wrong axis."""
+    """Return the layout of a spec on ``mesh`` for a tensor with ``ndim`` dims.
+
+    Unmentioned dims are not split.
+
+    Raises:
+        UsageTypeError: If ``mesh`` is no Mesh, or ``spec`` neither a text nor a sequence.
+        LayoutError: If the spec has more entries than dims or names an axis that the mesh lacks.
+    """
     spec = parse(spec) if isinstance(spec, str) else spec
     if not isinstance(mesh, Mesh) or not isinstance(spec, (tuple, list)):
         raise UsageTypeError(f"layout takes a Mesh and P(...), not {mesh!r} and {spec!r}")
@@ -100,7 +113,11 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
 
 
 def spec_of(layout: Layout) -> PartitionSpec:
-    """The spec of a layout, one entry per dim; a ValueError where it waits for another reduction than a sum."""
+    """Return the spec of a layout, one entry per dim.
+
+    Raises:
+        LayoutError: If the layout has a pending reduction other than a sum.
+    """
     if (op := layout.reduce_op) not in (None, "sum"):
         raise LayoutError(f"a partition spec can wait for a sum only, but the layout waits for {op}")
     entries = [None if not entry else entry[0] if len(entry) == 1 else entry for entry in layout.dims]
@@ -108,7 +125,10 @@ def spec_of(layout: Layout) -> PartitionSpec:
 
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") -> None:
-    """Refuse a shape that the layout does not split evenly, as ``jax.device_put`` does: a ValueError names the dim."""
+    """Raise LayoutError if the layout does not split the shape evenly, like ``jax.device_put``.
+
+    ``what`` names the array in the message.
+    """
     if uneven := first_uneven(layout, shape):
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be placed: {uneven}")
 

@@ -1,4 +1,4 @@
-"""Find dims that are not split evenly, and bring gradients into given layouts, for several dialects."""
+"""Find dims that are not split evenly, and move gradients to fixed layouts, for several dialects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdsim.errors import many
 
 @dataclass(frozen=True)
 class Uneven:
-    """Dim ``dim`` has size ``size``, which ``parts`` parts (along ``axes``) cannot share evenly."""
+    """Dim ``dim`` of size ``size``, which cannot be split evenly into ``parts`` blocks along ``axes``."""
 
     dim: int
     size: int
@@ -30,7 +30,9 @@ class Uneven:
 
 
 def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
-    """The first dim that does not divide, or None: several systems refuse such sizes.
+    """Return the first dim that ``layout`` does not split evenly, or None.
+
+    Several systems refuse such sizes.
 
     >>> from spmdsim.core import Mesh
     >>> print(first_uneven(Mesh((2, 4), ("dp", "mp"))(None, "mp"), (3, 6)))
@@ -44,12 +46,18 @@ def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
 
 
 def plus_bias(y: Tensor, bias: Any) -> Tensor:
-    """A product, whose sum is complete before a bias is added, if there is one."""
+    """Return ``y + bias``, or ``y`` if ``bias`` is None.
+
+    Pending sums of ``y`` are reduced before the addition.
+    """
     return y if bias is None else add(y.to(y.layout.reduced), bias)
 
 
 class GradientMove(MoveNode):
-    """The identity whose gradient passes through a layout: OneFlow's ``grad_sbp``, the first level of MindSpore's ``hsdp``."""
+    """Identity whose gradient passes through a given layout.
+
+    OneFlow's ``grad_sbp`` and level 1 of MindSpore's ``hsdp`` need it.
+    """
 
     __slots__ = ("layout",)
 
@@ -58,5 +66,5 @@ class GradientMove(MoveNode):
         self.layout = layout
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Add the gradients up in the layout asked for."""
+        """Return the sum of the gradients in the layout, with all reductions complete."""
         return [[reduce_gradients(gradients[0], self.layout.reduced)]]

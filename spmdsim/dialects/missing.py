@@ -22,13 +22,19 @@ PREFIX = "spmdsim.dialects."
 
 
 class NotCovered(SpmdError, AttributeError):
-    """A name of the original that has no counterpart here."""
+    """Error for a name of the original system that has no counterpart here."""
 
 
 def not_covered(
-    module: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None = None
+    module: str, name: str, available: Collection[str], nearest: Mapping[str, str] | None = None
 ) -> AttributeError:
-    """Return the error for a name that a dialect's module does not have, with the nearest one.
+    """Return the error for a name that a dialect's module lacks; its text suggests the nearest name.
+
+    Args:
+        module: full name of the module.
+        name: the missing name. A name with an underscore gets a plain AttributeError.
+        available: names that the module has.
+        nearest: unsupported name -> suggestion, which comes before a similar name.
 
     >>> print(not_covered("spmdsim.dialects.mindspore.nn", "Dence", ["Dense", "ReLU"]))
     mindspore.nn.Dence is not covered by this dialect; nearest: Dense
@@ -36,14 +42,14 @@ def not_covered(
     where = module.removeprefix(PREFIX)
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    return NotCovered(describe_missing(where, name, there, nearest))
+    return NotCovered(describe_missing(where, name, available, nearest))
 
 
 def describe_missing(
-    where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None = None
+    where: str, name: str, available: Collection[str], nearest: Mapping[str, str] | None = None
 ) -> str:
-    """Return the text of the error for a name that a module or a class does not have, with the nearest one."""
-    hint = (nearest or {}).get(name) or resembling(name, there)
+    """Return the text of the error for a name that ``where`` lacks; see `not_covered` for the arguments."""
+    hint = (nearest or {}).get(name) or resembling(name, available)
     hint = f"nearest: {hint}" if hint else f"nothing is near it, dir({where}) lists what there is"
     return f"{where}.{name} is not covered by this dialect; {hint}"
 
@@ -54,7 +60,7 @@ def expand_words(words: Mapping[str, str]) -> dict[str, str]:
     >>> expand_words({"Conv1d Conv2d": "Dense", "Lamb": "Adam"})
     {'Conv1d': 'Dense', 'Conv2d': 'Dense', 'Lamb': 'Adam'}
     """
-    return {word: there for several, there in words.items() for word in several.split()}
+    return {word: value for words_of_entry, value in words.items() for word in words_of_entry.split()}
 
 
 def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> None:
@@ -88,12 +94,12 @@ class DialectObject:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        there, own = public_names(type(self)), resembling(name, getattr(self, "__dict__", ()))
-        users = not type(self).__module__.startswith(PREFIX) and not resembling(name, there)
-        if own or users:
-            near = f"; nearest: {own}" if own else ""
+        public, own_attribute = public_names(type(self)), resembling(name, getattr(self, "__dict__", ()))
+        users = not type(self).__module__.startswith(PREFIX) and not resembling(name, public)
+        if own_attribute or users:
+            near = f"; nearest: {own_attribute}" if own_attribute else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
-        raise NotCovered(describe_missing(self.ORIGINAL, name, there))
+        raise NotCovered(describe_missing(self.ORIGINAL, name, public))
 
 
 def public_names(kind: type) -> list[str]:
@@ -136,9 +142,13 @@ _MODULES: dict[str, ModuleWords] = {}
 
 
 def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callable[[str], Any]:
-    """Declare the modules of a dialect by their paths; return the ``__getattr__`` of the dialect, whose path is ``""``.
+    """Declare the modules of a dialect; return ``__getattr__`` of the dialect's own module.
 
-    Modules without a file of their own exist from now on, so that programs can import them.
+    Args:
+        dialect: full name of the dialect's package.
+        modules: path below the package -> its names; path ``""`` is the package itself.
+
+    Modules without a file exist from now on, so that programs can import them.
     """
     _MODULES.update({f"{dialect}.{path}".rstrip("."): words for path, words in modules.items()})
     folder = Path(str(sys.modules[dialect].__file__)).parent
@@ -156,7 +166,7 @@ def add_words(module: str) -> Callable[[str], Any]:
 
     A module with a file calls this at the end of the file.
     """
-    words, here = _MODULES[module], vars(sys.modules[module])
+    words, namespace = _MODULES[module], vars(sys.modules[module])
     dialect = ".".join(module.split(".")[:3])
     declared = [path for path in _MODULES if path.rpartition(".")[0] == module]
     inside = {*words.submodules, *(path.rpartition(".")[2] for path in declared)}
@@ -166,6 +176,7 @@ def add_words(module: str) -> Callable[[str], Any]:
         return sorted({*words.homes, *words.submodules, *shown, *words.makers(dialect)})
 
     def find(name: str) -> Any:
+        """Return the value of a name from a file, a submodule or a table, or raise `not_covered`."""
         if name in words.homes:
             path, ours = words.homes[name]
             home = import_module(f".{path}", dialect)
@@ -184,8 +195,8 @@ def add_words(module: str) -> Callable[[str], Any]:
 
     def __getattr__(name: str) -> Any:
         value = find(name)
-        here[name] = value
+        namespace[name] = value
         return value
 
-    here.update(__getattr__=__getattr__, __dir__=names)
+    namespace.update(__getattr__=__getattr__, __dir__=names)
     return __getattr__

@@ -1,7 +1,7 @@
-"""What a dialect's program runs in: its world, for which its spelling has no word, and whether gradients are asked for.
+"""Session of a dialect's program: the world that it runs in, its random seeds, and the switch for gradients.
 
-Under an MPI launcher it is the job. Elsewhere it is a LockStep of as many ranks as ``SPMDSIM_RANKS`` says (one if it
-says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world given to :func:`use_world`.
+Under an MPI launcher, the world is the job. Elsewhere it is a LockStep with ``SPMDSIM_RANKS`` ranks (1 if unset;
+``spmdsim launch --world lockstep -n 8`` sets it), or the world that :func:`use_world` set.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from spmdsim.worlds.current import entered, leave, world
 
 
 def current_world() -> World:
-    """The world in use."""
+    """Return the world in use."""
     return world()
 
 
 def get_rank() -> int:
-    """This process's (first) rank."""
+    """Return the first rank that this process owns; under MPI, its rank."""
     return world().ranks[0]
 
 
 def get_world_size() -> int:
-    """Number of ranks."""
+    """Return the number of ranks."""
     return world().size
 
 
 class use_world:
-    """From here on, or inside the ``with`` block, the dialects' programs run in this world.
+    """Make a world the current one, until the end of the ``with`` block or of the program.
 
     >>> from spmdsim import LockStep
     >>> with use_world(LockStep(8)) as world:
@@ -48,8 +48,11 @@ class use_world:
         leave(self.world)
 
 
-def alone() -> str:
-    """What to do about too few ranks when there is only one, for the end of an error's message; else nothing."""
+def hint_more_ranks() -> str:
+    """Return the end of an error message about too few ranks: how to start more.
+
+    Empty if there are several.
+    """
     if world().size > 1:
         return ""
     return (
@@ -62,22 +65,22 @@ _tracks = [True]
 
 
 class Seeds:
-    """Where random numbers begin, and a seed at every call, the same on every rank."""
+    """Seeds of random numbers: the first one, and a new one at every call, equal on all ranks."""
 
     def __init__(self) -> None:
         self.begin(0)
 
     def begin(self, seed: int) -> None:
-        """Begin here from now on."""
+        """Set the first seed; ``next`` counts on from it."""
         self.first, self._later = seed, count(seed + 1)
 
     def next(self) -> int:
-        """Another one."""
+        """Return the next seed."""
         return next(self._later)
 
 
 class no_grad(ContextDecorator):
-    """In the ``with`` block, or in the function that it decorates, nothing is remembered for ``backward()``."""
+    """Context manager and decorator: operators inside are not recorded for ``backward()``."""
 
     mode = False
 
@@ -93,22 +96,22 @@ class no_grad(ContextDecorator):
 
 
 class enable_grad(no_grad):
-    """The opposite of :class:`no_grad`, inside of one."""
+    """Context manager and decorator that records operators again inside `no_grad`."""
 
     mode = True
 
 
 class set_grad_enabled(no_grad):
-    """From here on, or in the ``with`` block, results remember how they were computed, or do not."""
+    """Switch recording for ``backward()`` on or off, for the ``with`` block or from now on."""
 
     def __init__(self, mode: bool) -> None:
         self.mode, self._before = bool(mode), [_tracks[0]]
         _tracks[0] = self.mode
 
     def __enter__(self) -> None:
-        """It holds already."""
+        """Do nothing: the constructor has set the mode."""
 
 
 def tracking() -> bool:
-    """Whether results remember how they were computed."""
+    """Return True if operators are recorded for ``backward()``."""
     return _tracks[0]

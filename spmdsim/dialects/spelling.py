@@ -1,7 +1,7 @@
-"""Layouts as they are written on a command line, in every spelling.
+"""Parse layouts in the notation of every system, as they are written on a command line.
 
 ====================  =======================================  ==========================================
-origin                where                                    which part
+system                mesh                                     dims
 ====================  =======================================  ==========================================
 this package          ``dp=2,tp=4``                            ``dp,(tp,sp),None`` (or ``-``)
 MindSpore             device matrix ``2,2,2``, alias names     ``mp,(sp,dp)`` or numbers ``0,(1,2)``, -1
@@ -10,7 +10,7 @@ DTensor               a mesh as above                          ``S(0)R``, ``[Sha
 JAX                   a mesh as above                          ``P('dp', None)``
 ====================  =======================================  ==========================================
 
-The first is read by :mod:`spmdsim.layout.written`, which asks :func:`other_notation` for all others.
+:mod:`spmdsim.layout.written` parses the first notation and calls :func:`other_notation` for all others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ def parse_mindspore(
     device_matrix: str, alias: str | None, tensor_map: str, *, ranks_order: str | None = None, tuple_order: str = "tuple",
     ndim: int | None = None,
 ) -> Layout:  # fmt: skip
-    """MindSpore's device matrix, alias names and tensor map (names, or numbers from the right).
+    """Parse MindSpore's device matrix, alias names and tensor map.
+
+    Args:
+        device_matrix: sizes of the mesh axes.
+        alias: names of the axes; None if the tensor map has numbers.
+        tensor_map: per dim an alias name, a tuple of names, or a number that counts the axes from the right.
+        ranks_order: order of the ranks in the mesh; None is row-major.
+        tuple_order: meaning of a tuple of names; see MindSpore's `Layout`.
+        ndim: number of dims of the tensor, if known.
 
     >>> parse_mindspore("2,2,2", "dp,sp,mp", "mp,(sp,dp)").bounds((32, 784), 2)
     ((0, 16), (392, 588))
@@ -45,12 +53,14 @@ def parse_mindspore(
         return from_tensor_map(matrix, entries, order, None if alias is None else written.parse_names(alias))
     if alias is None:
         raise InputError(f"tensor map {tensor_map!r} uses names, so the aliases must be given, such as dp,mp")
-    whole = MindSpore(matrix, written.parse_names(alias), order, tuple_order=tuple_order)
-    return whole(*map(written.dim_entry, entries))
+    named_layout = MindSpore(matrix, written.parse_names(alias), order, tuple_order=tuple_order)
+    return named_layout(*map(written.dim_entry, entries))
 
 
 def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = False) -> Layout:
-    """OneFlow's ranks and sbp.
+    """Parse OneFlow's placement (nested lists of ranks) and sbp, for a tensor with ``ndim`` dims.
+
+    ``sort_ranks`` sorts the ranks of the placement; by default they keep their order.
 
     >>> parse_oneflow("[[0,1],[2,3]]", "(B,S(0))", 2).local_shape((4, 8), 1)
     (2, 8)
@@ -60,17 +70,25 @@ def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = Fal
 
 
 def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -> Layout:
-    """A layout in any spelling, as :func:`spmdsim.layout.written.parse_layout`; an SpmdError if none fits.
+    """Parse a layout in any notation; see :func:`spmdsim.layout.written.parse_layout` for the arguments.
+
+    Raises:
+        SpmdError: If the text fits no notation.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
-    >>> {parse_layout(t, mesh, ndim=2) for t in ("dp,None", "1,-1", "S(0)R", "(S(0),B)", "P('dp')")} == {mesh("dp", None)}
+    >>> texts = ("dp,None", "1,-1", "S(0)R", "(S(0),B)", "P('dp')")
+    >>> {parse_layout(text, mesh, ndim=2) for text in texts} == {mesh("dp", None)}
     True
     """
     return written.parse_layout(text, mesh, ndim, other_notation)
 
 
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
-    """A layout's dims in another system's notation: a partition spec, a tensor map, placements or an sbp."""
+    """Parse a partition spec, a tensor map, DTensor placements or an sbp on ``mesh``.
+
+    ``ndim`` may be None for notations with one entry per tensor dim. Raises LayoutError if no notation fits, and
+    InputError if the notation has one entry per mesh axis and ``ndim`` is None.
+    """
     if re.match(r"(?:\w+\.)*(?:P|PartitionSpec)\(\s*(?:['\"(\[]|None|unreduced|\)$)", body):
         spec = jax.parse(body)
         return jax.layout(mesh, spec, len(spec) if ndim is None else ndim)
@@ -84,7 +102,7 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
             placements, strided = tuple(e.placement for e in sbp_module.parse(body)), ""
     except SpmdError:
         raise LayoutError(
-            f"{body!r} names no axes of the mesh {mesh} ({_meant(body, mesh)}), and is neither a tensor map, "
+            f"{body!r} names no axes of the mesh {mesh} ({_suggest_name(body, mesh)}), and is neither a tensor map, "
             f"an sbp, DTensor placements nor a partition spec"
         ) from None
     if ndim is None:
@@ -92,8 +110,8 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
     return torch.layout(mesh, strided or placements, ndim)
 
 
-def _meant(body: str, mesh: Mesh) -> str:
-    """Return the reduction or the axis that a word may have been meant for, else an axis as an example."""
+def _suggest_name(body: str, mesh: Mesh) -> str:
+    """Return a suggestion for a misspelled reduction or axis of ``body``, else an axis as an example."""
     for op in re.findall(r"\bP(?:artial)?\((\w+)\)", body):
         near = None if op in REDUCE_OPS else nearest(op, REDUCE_OPS)
         if near is not None:

@@ -1,12 +1,12 @@
-"""How a dialect is a table: from rows of functions, modules and optimisers of ours, those of another system are made.
+"""Create the functions, layers and optimisers of another system from a table of rows.
 
 A row names the function that takes the original's parameters: operands have no default, options have one.
 Functions, methods and layers all come from it, so a new operator is one line:
 
 >>> import spmdsim.ops as core
 >>> table = {"amax": Row(lambda x, dim=None, keepdim=False: core.max(x, dim, keepdim), layer="Max")}
->>> made = layers(table, Module, lambda function: function)["Max"](dim=1)
->>> made.dim, made.keepdim, type(made).__name__
+>>> layer = layers(table, Module, lambda function: function)["Max"](dim=1)
+>>> layer.dim, layer.keepdim, type(layer).__name__
 (1, False, 'Max')
 """
 
@@ -30,15 +30,16 @@ Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Row:
-    """An operator of another system.
+    """Operator of another system.
 
     Attributes:
-        call: the function, with the original's parameters.
-        layer: the module that applies it, if there is one; the options are its constructor's arguments.
-        options: the module's own defaults of options.
-        keeps: of a module with parameters, from its constructor's arguments what it keeps, by name; what the function calls so
-            is given it, and its first parameter what the module is called with. The docstring is the module's.
-        says: what the module prints in its brackets; its options if left out.
+        call: function with the original's parameters.
+        layer: name of the module that applies it, or empty. Its constructor takes the options of ``call``.
+        options: defaults of the constructor that differ from those of ``call``.
+        keeps: for a module with parameters, a function that takes the constructor's arguments and returns the
+            module's attributes. Attributes with the name of a parameter of ``call`` are passed to ``call``, after its
+            first parameter, which is the input. The docstring of ``keeps`` becomes the module's.
+        says: method that returns the options in the module's text; by default all options.
 
     >>> def scaled(size: int) -> dict[str, Any]:
     ...     "``x`` times a weight."
@@ -56,9 +57,12 @@ class Row:
 
 
 def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
-    """Rows of operators that have our parameters: ``"exp"``, ``"mul=multiply"``, with a layer ``"relu:ReLU"``.
+    """Return rows of functions that have the original's parameters, perhaps under other names.
 
-    The first parameters go by these names there, such as ``"input other"``, which may be said.
+    Args:
+        module: module with the functions.
+        words: names, separated by spaces. ``mul=multiply`` renames a function, ``relu:ReLU`` adds a layer.
+        operands: original names of the first parameters, such as ``"input other"``.
     """
     rows = Registry[Row]("operator")
     for word in words.split():
@@ -71,12 +75,16 @@ def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
 
 
 def rows(*functions: Callable[..., Any]) -> dict[str, Row]:
-    """Rows of functions by their own names, without the underscore before them."""
+    """Return a row per function under the function's own name without underscores."""
     return {function.__name__.strip("_"): Row(function) for function in functions}
 
 
 def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
-    """The function with other names of its parameters: another system's name -> ours."""
+    """Return ``function`` with renamed parameters.
+
+    ``names`` maps the original system's names to ours. Positional-only parameters of ``function`` may be passed by
+    name.
+    """
     written = inspect.signature(function)
     back = {ours: theirs for theirs, ours in names.items()}
     order = [p.name for p in written.parameters.values() if p.kind is p.POSITIONAL_ONLY]
@@ -96,7 +104,13 @@ def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> C
 
 
 def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
-    """The modules of the rows that have one."""
+    """Return the module classes of all rows that name a layer, by name.
+
+    Args:
+        table: the rows.
+        base: base class of the modules.
+        lift: converts a function of our tensors to one of the other system's tensors.
+    """
     classes = Registry[Any]("layer")
     for row in table.values():
         if row.layer:
@@ -105,13 +119,17 @@ def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
 
 
 def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
+    """Create the module class of a row: the constructor stores options, ``forward`` applies them.
+
+    ``base`` is the parent class, ``function`` the lifted ``row.call``.
+    """
     # numpy's ``axis=`` beside ``dim`` is a second name of ours, not the original's.
     written = inspect.signature(row.call).parameters.values()
     parameters = [p for p in written if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)]
     operands = parameters[:1] if row.keeps else [p for p in parameters if p.default is p.empty]
     options = [p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p not in operands]
-    kept = inspect.signature(row.keeps).parameters.values() if row.keeps else options
-    arguments, inputs = inspect.Signature([*kept]), inspect.Signature(operands)
+    constructor_parameters = inspect.signature(row.keeps).parameters.values() if row.keeps else options
+    arguments, inputs = inspect.Signature([*constructor_parameters]), inspect.Signature(operands)
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
     def __init__(self: Module, *args: Any, **named: Any) -> None:
@@ -122,11 +140,13 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
         vars(self).update(row.keeps(*chosen.args, **chosen.kwargs) if row.keeps else chosen.arguments)
 
     def forward(self: Module, *args: Any, **named: Any) -> Any:
-        there = vars(self)
-        own = {p.name: getattr(self, p.name) for p in options if p.name in there or hasattr(kind, p.name)}
-        return function(*inputs.bind(*args, **named).args, **own)
+        attributes = vars(self)
+        options_of_call = {
+            p.name: getattr(self, p.name) for p in options if p.name in attributes or hasattr(kind, p.name)
+        }
+        return function(*inputs.bind(*args, **named).args, **options_of_call)
 
-    __init__.__signature__ = inspect.Signature([itself, *kept])  # type: ignore[attr-defined]
+    __init__.__signature__ = inspect.Signature([itself, *constructor_parameters])  # type: ignore[attr-defined]
     forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]
     about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
     members = {
@@ -142,12 +162,14 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
 
 
 def flat(values: Iterable[Any]) -> list[Any]:
-    """What was given, and what lists and tuples among it hold."""
+    """Return a list in which lists and tuples of ``values`` are replaced by their elements."""
     return [x for y in values for x in (y if isinstance(y, (list, tuple)) else [y])]
 
 
 def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
-    """Something changed, or every part of a list, a dict, or a tuple, which keeps its fields.
+    """Apply ``change`` to ``x``, or to every element of nested lists, tuples and dicts.
+
+    Containers keep their type, named tuples their fields.
 
     >>> by_part([1, {"k": 2}], str), by_part((1, 2), str), by_part(1, str)
     (['1', {'k': '2'}], ('1', '2'), '1')
@@ -155,8 +177,8 @@ def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(x, (list, tuple, dict)):
         return change(x)
     if isinstance(x, dict):
-        return {name: by_part(part, change) for name, part in x.items()}
-    parts = [by_part(part, change) for part in x]
+        return {name: by_part(item, change) for name, item in x.items()}
+    parts = [by_part(item, change) for item in x]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
@@ -168,7 +190,10 @@ ARITHMETIC = (
 
 
 def as_its_tensor(kind: type[Any], tensor: str) -> None:
-    """Symbols beside a parameter ask its tensor, an attribute of that name; parameters are equal if they are the same."""
+    """Add operators such as ``+`` to a class of parameters, whose tensor is attribute ``tensor``.
+
+    Operators are the words of ``ARITHMETIC``. Equality stays identity, and numpy arrays defer to the parameter.
+    """
 
     def symbol(name: str) -> Any:
         def call(*operands: Any) -> Any:
@@ -183,16 +208,27 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
 
 
 def in_place(kind: type[Any]) -> None:
-    """``x += y`` and the like: the tensor becomes what ``x + y`` gives, for all who have it."""
+    """Add ``+=``, ``-=`` and the like to a tensor class.
+
+    The tensor object takes the value and the recorded history of ``x + y``, for all variables that refer to it.
+    """
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         plain = partial(methodcaller, f"__{name}__")
-        setattr(kind, f"__i{name}__", lambda self, other, plain=plain: self.become(plain(other)(self)))
+        setattr(kind, f"__i{name}__", lambda self, operand, plain=plain: self.become(plain(operand)(self)))
 
 
 def renamed(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
-    """A class of ours, after other bases, with another system's name, its arguments turned into ours, and its further words."""
+    """Create a subclass of one of our classes with another system's name and arguments.
+
+    Args:
+        name: name of the class.
+        ours: the class that does the work.
+        arguments: function with the original's parameters that returns keyword arguments for ``ours``.
+        bases: further base classes, before ``ours``.
+        members: further attributes of the class.
+    """
     rewritten = explained(arguments, name)
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:

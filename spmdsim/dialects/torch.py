@@ -1,8 +1,8 @@
-"""PyTorch DTensor's notation: placements per mesh dim, as text, and ``_StridedShard``.
+"""PyTorch DTensor's notation: one placement per mesh dim, as text, and ``_StridedShard``.
 
-Semantics: ``torch/distributed/tensor/placement_types.py`` and ``_utils.py``. DTensor cuts uneven sizes in
-ceiling-sized chunks (``torch.chunk``); this package in balanced blocks. :func:`chunk_bounds` says where
-DTensor's pieces would be, for comparison.
+Semantics: ``torch/distributed/tensor/placement_types.py`` and ``_utils.py``. DTensor cuts uneven sizes in chunks of
+the rounded-up size (``torch.chunk``); this package cuts balanced blocks. :func:`chunk_bounds` returns DTensor's
+shards, for comparison.
 """
 
 from __future__ import annotations
@@ -32,26 +32,30 @@ _NEAREST = {
 
 
 def _theirs(reduction: str) -> str:
+    """Return DTensor's name of a reduction: ``"product"`` for ``"prod"``."""
     return "product" if reduction == "prod" else reduction
 
 
 class _Words(DialectObject):
-    """What placements are asked for; they equal ours, and are used as ours."""
+    """DTensor's methods of placements.
+
+    The classes below equal our placements and replace them.
+    """
 
     ORIGINAL = "torch.distributed.tensor.Placement"
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Whether it is a shard, of that dim if one is given."""
+        """Return True for a shard, of dim ``dim`` unless that is None."""
         return isinstance(self, core.Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Whether all ranks hold the same."""
+        """Return True if all ranks along the axis own equal values."""
         return isinstance(self, core.Replicate)
 
     is_replicated = is_replicate  # Paddle's word
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Whether a reduction is pending, that one if one is given."""
+        """Return True if a reduction is pending: ``reduce_op`` unless that is None."""
         return isinstance(self, core.Partial) and reduce_op in (None, self.op, _theirs(self.op))
 
     def __eq__(self, other: object) -> bool:
@@ -63,24 +67,24 @@ class _Words(DialectObject):
 
 
 class Shard(_Words, core.Shard):
-    """The axis splits tensor dim ``dim``."""
+    """Placement of a mesh axis that splits tensor dim ``dim``."""
 
     def __init__(self, dim: int) -> None:
         core.Shard.__init__(self, dim)
 
     def get_dim(self) -> int:
-        """The dim (Paddle's word)."""
+        """Return the split dim (Paddle's name)."""
         return self.dim
 
 
 class Replicate(_Words, core.Replicate):
-    """All ranks along the axis hold the same values."""
+    """Placement of a mesh axis along which all ranks own equal values."""
 
     def __init__(self) -> None: ...
 
 
 class Partial(_Words, core.Partial):
-    """The true value is a reduction of what the ranks along the axis hold: a sum unless said."""
+    """Placement of a mesh axis with a pending reduction of the ranks' operands, by default a sum."""
 
     def __init__(self, reduce_op: str = "sum") -> None:
         core.Partial.__init__(self, "prod" if reduce_op == "product" else reduce_op)
@@ -90,7 +94,7 @@ class Partial(_Words, core.Partial):
 
 
 def with_words(placement: Placement) -> Any:
-    """A placement of ours with DTensor's words."""
+    """Return our placement as a class of this module, which has DTensor's methods."""
     if isinstance(placement, core.Shard):
         return Shard(placement.dim)
     return Partial(placement.op) if isinstance(placement, core.Partial) else Replicate()
@@ -109,7 +113,13 @@ _ENTRY = re.compile(
 
 
 def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
-    """Placements from any of DTensor's texts, or a ValueError, and the split factor of strided shards by position.
+    """Parse placements in any of DTensor's notations.
+
+    Returns:
+        The placements, one per mesh axis, and the split factors of strided shards by mesh axis position.
+
+    Raises:
+        LayoutError: If an entry is no placement, or the text has none.
 
     >>> parse_placements("S(0)R")[0] == parse_placements("[Shard(dim=0), Replicate()]")[0]
     True
@@ -130,8 +140,8 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
         if match["strided"]:
             factors[len(placements)] = int(match["factor"])
         dim = match["dim"] or match["short"] or match["sdim"]
-        whole = Replicate() if match["replicate"] else Partial(match["op"] or "sum")
-        placements.append(Shard(int(dim)) if dim else whole)
+        unsplit = Replicate() if match["replicate"] else Partial(match["op"] or "sum")
+        placements.append(Shard(int(dim)) if dim else unsplit)
         at = match.end()
     if not placements:
         raise LayoutError(f"no placement in {text!r}; write one per mesh axis, such as S(0)R")
@@ -139,11 +149,14 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
 
 
 def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layout:
-    """The layout of DTensor placements; strided shards put their axis inside later ones on the same dim.
+    """Return the layout of DTensor placements on ``mesh`` for a tensor with ``ndim`` dims.
 
-    A strided shard on a mesh axis has a split factor: the product of the later axes that split the same dim
-    *before* it. Negative dims count from the end. A ValueError for a wrong number of placements, a dim out of range, or a split
-    factor that no order explains.
+    A strided shard puts its axis inside later axes on the same dim. Its split factor is the product of the sizes of
+    these later axes. Negative dims count from the end.
+
+    Raises:
+        UsageTypeError: If ``mesh`` is no Mesh.
+        LayoutError: If the number of placements or a dim is wrong, or no order of the axes has the split factor.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> layout(mesh, "(_StridedShard(0, sf=4), S(0))", 1).dims
@@ -156,11 +169,13 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     if not factors:
         return nested
     wanted = {mesh.axes[i]: factor for i, factor in factors.items()}
-    return Layout(mesh, [_ordered(mesh, entry, wanted) for entry in nested.dims], dict(nested.partial))
+    return Layout(mesh, [_order_axes(mesh, entry, wanted) for entry in nested.dims], dict(nested.partial))
 
 
 def text(layout: Layout) -> str:
-    """DTensor's text of a layout; axes nested in another order than the mesh's become ``_StridedShard``.
+    """Return DTensor's text of a layout.
+
+    An axis inside later axes of the mesh becomes ``_StridedShard``.
 
     >>> text(Mesh((2, 4), ("dp", "tp"))(("tp", "dp"), None))
     '(_StridedShard(dim=0, sf=4), Shard(dim=0))'
@@ -181,9 +196,10 @@ def text(layout: Layout) -> str:
 def chunk_bounds(
     mesh: Mesh, placements: str | Sequence[Placement], shape: Sequence[int], rank: int
 ) -> tuple[tuple[int, int], ...]:
-    """``(offset, size)`` per dim of DTensor's own piece: ceiling-sized chunks, mesh axes one after another.
+    """Return ``(offset, size)`` per dim of the shard that DTensor gives to ``rank``.
 
-    An empty piece has the dim's size as its offset, as DTensor reports it.
+    DTensor cuts chunks of the rounded-up size, one mesh axis after another. An empty shard has the size of the dim as
+    its offset.
 
     >>> mesh = Mesh((4,), ("x",))
     >>> [chunk_bounds(mesh, "S(0)", (5,), r) for r in range(4)]
@@ -203,8 +219,14 @@ def chunk_bounds(
     return tuple(bounds)
 
 
-def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
-    """Insert the axes from the last to the first, each behind as many others as its split factor says."""
+def _order_axes(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
+    """Return the axes of one tensor dim in the order that the split factors demand, major axis first.
+
+    Insert the axes from the last to the first, each behind axes whose sizes multiply to its factor (1 if absent).
+
+    Raises:
+        LayoutError: If no position has the split factor.
+    """
     order: list[str] = []
     for axis in reversed(entry):
         wanted = factors.get(axis, 1)

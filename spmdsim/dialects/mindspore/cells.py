@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, tree
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
@@ -31,7 +31,7 @@ class Cell(DialectModule):
 
     training = False
     #: What a cell prints in its brackets: its options.
-    extend_repr = said("")
+    extend_repr = format_options("")
 
     def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
         """Both arguments are accepted and ignored."""
@@ -171,7 +171,7 @@ class Dense(Cell):
     Values left out are uniform within ``1 / sqrt(in)``, as in MindSpore since 2.0.
     """
 
-    extend_repr = said(
+    extend_repr = format_options(
         "input_channels={0.in_channels}, output_channels={0.out_channels}{0._biased}", "activation"
     )
 
@@ -210,7 +210,7 @@ def _named(activation: str) -> Callable[[Any], Any]:
 class Embedding(Cell):
     """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
 
-    extend_repr = said(
+    extend_repr = format_options(
         "vocab_size={0.embedding_table.shape[0]}, embedding_size={0.embedding_table.shape[1]}, use_one_hot=False, "
         "embedding_table={0.embedding_table}, dtype={0.dtype}, padding_idx=None"
     )
@@ -232,7 +232,7 @@ class Embedding(Cell):
 class LayerNorm(Cell):
     """Normalised over the last dims, scaled and shifted."""
 
-    extend_repr = said(  # as MindSpore writes them
+    extend_repr = format_options(  # as MindSpore writes them
         "normalized_shape={0.gamma.shape}, begin_norm_axis={0.begin_norm_axis}, "
         "begin_params_axis={0.begin_params_axis}, gamma{0.gamma}, beta={0.beta}"
     )
@@ -254,7 +254,7 @@ class LayerNorm(Cell):
 class Dropout(Cell):
     """Drops a share ``p`` of the elements while training (``set_train()``), the same ones in every layout."""
 
-    extend_repr = said("p={0.p}")
+    extend_repr = format_options("p={0.p}")
 
     def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
         self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob

@@ -13,7 +13,7 @@ from spmdsim.arrays.ops.windowed import in_blocks
 from spmdsim.arrays.watch import watchers
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.cuts import ShardedOp
-from spmdsim.dialects.host import whole
+from spmdsim.dialects.host import equal_on_all_ranks
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
 from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
@@ -38,7 +38,7 @@ def place(operand: Any, layout: Layout) -> Tensor:
     if isinstance(operand, Parameter):
         return operand.place(layout)
     world = current_world()
-    return GlobalTensor.from_global(whole(operand, world), layout, world)
+    return GlobalTensor.from_global(equal_on_all_ranks(operand, world), layout, world)
 
 
 def to_tensor(operand: Any) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.arrays import Tensor, checkpoint, ops
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.host import whole
+from spmdsim.dialects.host import equal_on_all_ranks
 from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
@@ -113,7 +113,7 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
 def _leaf(operand: Any) -> Tensor:
     """An input that gathers a gradient, if its numbers have one."""
     if not isinstance(operand, Tensor):
-        array = whole(operand, current_world())
+        array = equal_on_all_ranks(operand, current_world())
         operand = Tensor.from_global(array, over_ranks(array.ndim), current_world())
     tracked = has_gradient(operand.dtype)
     return Tensor(operand.world, operand.meta, operand.held, tracked, operand.name, operand.origin)

@@ -12,7 +12,7 @@ import spmdsim.nn as ours
 from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, padded_row
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow.creation import seeds
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
@@ -245,12 +245,12 @@ def _dropped(x: Any, p: float, training: bool) -> Any:
 def _of(name: str, operand: str, layer: str, keeps: Any, says: str, *optional: str) -> Row:
     """The row of a layer with parameters, from that of the function, whose operand it calls so."""
     call = with_parameters(NETWORK_TABLE[name].call, {operand: "input"})
-    return Row(call, layer, keeps=keeps, says=said(says, *optional))
+    return Row(call, layer, keeps=keeps, says=format_options(says, *optional))
 
 
 #: Layers that are no function with options alone.
 _ROWS = {
-    "dropout": Row(_dropped, "Dropout", keeps=_dropout, says=said("p={0.p}, inplace=False")),
+    "dropout": Row(_dropped, "Dropout", keeps=_dropout, says=format_options("p={0.p}, inplace=False")),
     "embedding": _of("embedding", "ids", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx"),
     "layer_norm": _of("layer_norm", "x", "LayerNorm", _layer_norm, "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}"),
     "linear": _of("linear", "x", "Linear", _linear, "in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}"),

@@ -16,7 +16,7 @@ import numpy as np
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.session import alone
+from spmdsim.dialects.session import hint_more_ranks
 from spmdsim.errors import PlanError, WorldError, many
 
 #: What is compared, and what is said when it differs.
@@ -54,7 +54,7 @@ def check_placement(placement: Placement, world: Any) -> None:
     if highest >= world.size:
         raise OneFlowError(
             f"Placement is invalid because rank must be less than world size! {placement} has rank {highest}, but "
-            f"{many(world.size, 'rank is', 'ranks are')} running{alone()}"
+            f"{many(world.size, 'rank is', 'ranks are')} running{hint_more_ranks()}"
         )
 
 

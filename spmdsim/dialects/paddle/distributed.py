@@ -23,7 +23,7 @@ from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.splitting import SplitError, check_call, split_layout
 from spmdsim.dialects.paddle.static import Variable, in_dynamic_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, dressed
-from spmdsim.dialects.session import alone, current_world, get_rank, get_world_size
+from spmdsim.dialects.session import current_world, get_rank, get_world_size, hint_more_ranks
 from spmdsim.dialects.torch import Replicate
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 
@@ -199,7 +199,7 @@ def split(
         raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
     if num_partitions > world.size:
         raise LayoutError(
-            f"num_partitions is {num_partitions}, but {many(world.size, 'rank is', 'ranks are')} running{alone()}"
+            f"num_partitions is {num_partitions}, but {many(world.size, 'rank is', 'ranks are')} running{hint_more_ranks()}"
         )
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)

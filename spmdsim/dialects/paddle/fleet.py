@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spmdsim.dialects.missing import refuse
-from spmdsim.dialects.session import alone, current_world
+from spmdsim.dialects.session import current_world, hint_more_ranks
 from spmdsim.errors import many
 
 _joined = [False]
@@ -35,7 +35,7 @@ def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = No
     fits = data * model == size
     refuse(
         {
-            f"dp_degree * mp_degree is {data} * {model}, but {many(size, 'rank is', 'ranks are')} running{alone()}": not fits
+            f"dp_degree * mp_degree is {data} * {model}, but {many(size, 'rank is', 'ranks are')} running{hint_more_ranks()}": not fits
         }
     )
     _joined[0] = True

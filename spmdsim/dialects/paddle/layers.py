@@ -9,7 +9,7 @@ from typing import Any
 import spmdsim.nn as ours
 from spmdsim.arrays import ops
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, tree
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
@@ -143,11 +143,15 @@ def _dropout(
 
 def _of(operator: str, layer: str, keeps: Callable[..., Any], says: str, *optional: str) -> dict[str, Row]:
     """The row of a layer that keeps what its operator is given beside the input, and of what it prints."""
-    return {operator: replace(NETWORK_TABLE[operator], layer=layer, keeps=keeps, says=said(says, *optional))}
+    return {
+        operator: replace(
+            NETWORK_TABLE[operator], layer=layer, keeps=keeps, says=format_options(says, *optional)
+        )
+    }
 
 
 _ROWS = {
-    "identity": Row(lambda x: x, "Identity", keeps=_identity, says=said("")),
+    "identity": Row(lambda x: x, "Identity", keeps=_identity, says=format_options("")),
     **_of("dropout", "Dropout", _dropout, "p={0.p}, axis={0.axis}, mode={0.mode}", "name"),
     **_of("embedding", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name"),
     **_of("layer_norm", "LayerNorm", _layer_norm, "normalized_shape={0.normalized_shape}, epsilon={0.epsilon}"),
@@ -174,7 +178,7 @@ class Split(Layer):
         at = where.bias if bias else None
         self.bias: Any = at and create(where.size[1:], at, bias_attr, ours.zeros, names, "b", keep=keep)
 
-    extra_repr = said("")
+    extra_repr = format_options("")
     #: A row-parallel layer sums the products of ranks' shards, as Paddle does.
     takes_rank_shards = True
 

@@ -11,7 +11,7 @@ from spmdsim import arrays as ours
 from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.host import TYPE_NAMES, ends, host, known_values, nested, whole
+from spmdsim.dialects.host import TYPE_NAMES, ends, equal_on_all_ranks, host, known_values, nested
 from spmdsim.dialects.missing import NotCovered, expand_words, not_covered, refuse
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.session import current_world
@@ -222,7 +222,9 @@ def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False)
     x = x.value if hasattr(x, "as_operand") else x
     world = current_world()
     if not isinstance(x, ours.Tensor):
-        array = whole(host(x) if isinstance(x, (list, tuple, bool, int, float, complex)) else x, world)
+        array = equal_on_all_ranks(
+            host(x) if isinstance(x, (list, tuple, bool, int, float, complex)) else x, world
+        )
         layout = Layout.replicated(mesh or Mesh((world.size,), ("rank",)), array.ndim)
         tracked = requires_grad and has_gradient(array.dtype)
         return Tensor.from_global(array, layout, world, requires_grad=tracked)

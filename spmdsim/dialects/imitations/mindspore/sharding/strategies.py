@@ -48,7 +48,7 @@ from spmdsim.dialects.mindspore.layout import (
 )
 from spmdsim.dialects.mindspore.operators import find
 from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, arguments
-from spmdsim.dialects.session import alone
+from spmdsim.dialects.session import hint_more_ranks
 from spmdsim.errors import RuleError, UsageTypeError, many, unknown
 
 
@@ -289,7 +289,7 @@ def strategy_of(
             raise ShardError(
                 f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but "
                 f"{many(ranks, 'rank is', 'ranks are')} "
-                f"running{alone()}"
+                f"running{hint_more_ranks()}"
             )
     try:
         if not isinstance(in_strategy[0], Layout):
@@ -299,7 +299,9 @@ def strategy_of(
     try:
         return sharding.strategy(bound, ranks)
     except RuleError as error:
-        raise ShardError(f"{op}.shard({in_strategy}): {error.message}{alone()}", **error.facts) from None
+        raise ShardError(
+            f"{op}.shard({in_strategy}): {error.message}{hint_more_ranks()}", **error.facts
+        ) from None
 
 
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
