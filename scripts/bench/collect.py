@@ -230,9 +230,8 @@ def _processor() -> str:
     fields = {key: m[1].strip() for key in ("model name", "model", "cpu family")
              if (m := re.search(rf"^{key}\s*: (.*)$", info, re.MULTILINE))}  # fmt: skip
     name = fields.get("model name") or platform.processor() or platform.machine()
-    return re.sub(r"\((R|TM)\)| CPU|Processor", "", name).strip() + (
-        f" model {fields['model']}" if "model" in fields else ""
-    )
+    name = " ".join(re.sub(r"\((R|TM)\)| CPU|Processor|@.*", "", name).split())
+    return name + (f" model {fields['model']}" if "model" in fields else "")
 
 
 def _memory() -> int:
