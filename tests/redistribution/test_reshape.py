@@ -11,6 +11,7 @@ from every_layout import every_layout
 
 from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
+from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
 from spmdsim.redistribution.plans.reshape_plans import factor
@@ -124,3 +125,15 @@ def test_sends_mirror_receives_by_numbers() -> None:
     for rank in range(4):
         sent = sum(len(places) for peer, to, places in incoming if peer == rank != to)
         assert sent_nbytes(step, rank, 8) == 8 * sent
+
+
+@pytest.mark.parametrize("target", [Mesh((8,), ("x",))(None, None), Mesh((8,), ("x",))("x", None)])
+def test_an_exchange_to_another_shape_takes_as_long_as_its_busiest_sender(target: Layout) -> None:
+    source = Mesh((2,), ("a",))("a", None)
+    exchange = plan(source, target, (9, 5), to_shape=(5, 9), machine=Machine("one second per byte", 0.0, 1.0))
+    sent = [
+        sum(len(places) for peer, places in flat_sends(source, target, (9, 5), (5, 9), rank) if peer != rank)
+        for rank in range(2)
+    ]
+    assert [type(step) for step in exchange.steps] == [FlatExchange]
+    assert exchange.seconds == 4 * max(sent)

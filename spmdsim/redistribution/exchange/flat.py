@@ -7,9 +7,11 @@ not in its source set, so the bytes are minimal. Numbers are grouped into granul
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,12 +36,21 @@ class FlatExchange(CountedStep):
     @property
     def received_by_position(self) -> np.ndarray:
         """Elements that each position of the target mesh receives."""
-        return flat_received(self.src, self.dst, self.shape, self.shape_after)[0]
+        return self._counts.received
+
+    @property
+    def most_moved(self) -> int:
+        """Elements that the busiest rank receives or sends."""
+        return max(self.most_received, self._counts.most_sent)
 
     @property
     def most_messages(self) -> int:
         """Messages that the busiest rank receives."""
-        return int(flat_received(self.src, self.dst, self.shape, self.shape_after)[1].max(initial=0))
+        return int(self._counts.messages.max(initial=0))
+
+    @property
+    def _counts(self) -> FlatCounts:
+        return flat_counts(self.src, self.dst, self.shape, self.shape_after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +89,32 @@ def flat_sends(
     return tuple(transfers)
 
 
+class FlatCounts(NamedTuple):
+    """Elements and messages of an exchange to another shape.
+
+    Attributes:
+        received: elements that the rank at each position of the target mesh receives from other ranks.
+        messages: number of ranks that it receives them from.
+        most_sent: elements that the busiest sender sends to other ranks.
+    """
+
+    received: np.ndarray
+    messages: np.ndarray
+    most_sent: int
+
+
 @lru_cache(maxsize=256)
-def flat_received(
-    src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the elements that each target position receives from other ranks, and the number of these ranks."""
+def flat_counts(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int, ...]) -> FlatCounts:
+    """Count the elements and messages of an exchange from ``shape`` in ``src`` to ``to_shape`` in ``dst``."""
     received, messages = np.zeros(dst.mesh.size, np.int64), np.zeros(dst.mesh.size, np.int64)
+    sent: Counter[int] = Counter()
     for position, rank in enumerate(dst.mesh.rank_list):
-        others = [t for t in flat_receives(src, dst, shape, to_shape, rank) if t.peer != rank]
-        received[position], messages[position] = sum(t.count for t in others), len(others)
-    return received, messages
+        for transfer in flat_receives(src, dst, shape, to_shape, rank):
+            if transfer.peer != rank:
+                received[position] += transfer.count
+                messages[position] += 1
+                sent[transfer.peer] += transfer.count
+    return FlatCounts(received, messages, max(sent.values(), default=0))
 
 
 @lru_cache(maxsize=2048)

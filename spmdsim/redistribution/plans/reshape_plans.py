@@ -23,7 +23,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution.bound.lower_bound import ReceptionBound, contributions, lower_bound
-from spmdsim.redistribution.exchange.flat import FlatExchange, flat_received
+from spmdsim.redistribution.exchange.flat import FlatExchange, flat_counts
 from spmdsim.redistribution.grid import grid
 from spmdsim.redistribution.path_search import build_steps, search
 from spmdsim.redistribution.plans.plan_candidates import (
@@ -239,7 +239,7 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
     if finer_form is not None:
         return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape), parts)
     if not src.partial:
-        return ReceptionBound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
+        return ReceptionBound.of_each(flat_counts(src, dst.reduced, shape, to_shape).received)
     if dst.partial:
         return ReceptionBound.of_each(np.zeros(dst.mesh.size, np.int64))
     terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
