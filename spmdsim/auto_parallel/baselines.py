@@ -1,4 +1,4 @@
-"""What people configure by hand: data parallel, Megatron-style and fully sharded layouts of any program."""
+"""Hand-written strategies to compare a search with: data parallel, Megatron-style and fully sharded."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
 from spmdsim.redistribution.step_counts import largest_shard
 
-#: Largest tensor-parallel group that is tried: more is never configured by hand.
+#: Largest tensor-parallel group that is tried. Larger groups are not configured by hand.
 MOST_TENSOR_PARALLEL = 64
 
 
 class NotPossibleError(InputError):
-    """A layout by hand that some ranks do not allow."""
+    """A hand-written strategy that the number of ranks does not allow."""
 
 
 def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
-    """Return strategies in which every operator splits the batch, the dims that come from dim 0 of the inputs.
+    """Return strategies in which every operator splits the batch over all axes of the mesh.
 
-    All axes of the mesh split it, in pieces that differ by one where they do not divide it.
+    The batch dims are the dims that come from dim 0 of the inputs. Blocks differ by one row if the number of ranks
+    does not divide the batch.
 
     Raises:
         NotPossibleError: If some operator's batch has fewer rows than ranks, or no operator has a batch.
@@ -57,16 +58,19 @@ def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
 
 
 def _allowed(operator: Operator, mesh: Mesh, splits: Mapping[str, str | tuple[str, ...]]) -> Strategy:
-    """Return a strategy, or the one that splits nothing if the operator's rule does not allow it."""
+    """Return the strategy with these splits, or the unsplit strategy if the operator's rule rejects it.
+
+    ``splits`` maps factors to mesh axes.
+    """
     strategy = Strategy.of(mesh, splits)
     return strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {})
 
 
 def _batch_factor(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
-    """Return the factor of the batch that is cut into some parts; None if the operator has none that may be split.
+    """Return the first batch factor that can be split into ``parts`` blocks; None if none may be split.
 
     Raises:
-        NotPossibleError: If there are such factors, but none of them has so many parts.
+        NotPossibleError: If factors may be split, but none of them into ``parts`` blocks.
     """
     factors = [factor for factor in factors if factor not in operator.bound.rule.whole]
     usable = [factor for factor in factors if _fits(operator, factor, parts)]
@@ -76,21 +80,27 @@ def _batch_factor(operator: Operator, factors: Sequence[str], parts: int) -> str
 
 
 def _too_few(operator: Operator, factor: str, parts: int, what: str) -> NotPossibleError:
+    """Build the error for a factor of an operator that cannot be split into ``parts`` blocks.
+
+    ``what`` names the elements of the factor in the message, such as "rows in the batch".
+    """
     size = operator.bound.sizes[factor]
     why = f"fewer than {parts:,}" if size < parts else f"which {parts:,} does not divide"
     return NotPossibleError(f"{operator.name} has {size:,} {what}, {why}")
 
 
 def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
-    """Return strategies with the batch by the first axis and the layers by the last: columns of one product, rows of the next.
+    """Return Megatron-style strategies: the first axis splits the batch, the last one splits the layers.
 
-    A product with a parameter splits a dim of the result that only the parameter has; operators after it keep that
-    split (attention by heads) until it is summed away.
+    The first product of a layer splits its weight by columns and the next one by rows. In detail, a product with a
+    parameter splits a dim of the result that only the parameter has. Later operators keep that split (attention by
+    heads) until a sum removes the dim.
 
     Raises:
-        NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them.
+        NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them, or
+            no product has a parameter whose columns can be split.
     """
-    #: Per tensor the dim that the layers' axis splits.
+    # The dim of each tensor that the layers' axis splits.
     split: dict[int, int | None] = {}
     strategies = []
     chosen: dict[tuple[object, ...], tuple[Strategy, list[int | None]]] = {}
@@ -116,12 +126,12 @@ def _megatron_strategy(
     kinds: Sequence[str],
     batch: Sequence[str],
 ) -> tuple[Strategy, list[int | None]]:
-    """Return an operator's strategy, and per result the dim that the layers' axis splits.
+    """Return an operator's strategy, and for each result the dim that the layers' axis splits or None.
 
     Args:
         operator: the operator.
-        mesh: the data axis first, the layers' axis last.
-        split: per operand the dim that the layers' axis splits.
+        mesh: the data axis first, the layers' axis last; a mesh with one axis has no data axis.
+        split: for each operand, the dim that the layers' axis splits, or None.
         kinds: the kind of each operand.
         batch: the factors of the batch.
     """
@@ -129,7 +139,7 @@ def _megatron_strategy(
     factor = _model_factor(operator, split, kinds, mesh.axis_size(model))
     splits: dict[str, str] = {}
     if len(mesh.axes) > 1:
-        rows = _batch_factor(operator, [one for one in batch if one != factor], mesh.axis_size(data))
+        rows = _batch_factor(operator, [name for name in batch if name != factor], mesh.axis_size(data))
         splits |= {rows: data} if rows is not None else {}
     if factor is not None:
         splits[factor] = model
@@ -137,17 +147,29 @@ def _megatron_strategy(
     if not operator.bound.allows(strategy):
         strategy = _allowed(operator, mesh, {f: a for f, a in splits.items() if a != model})
         factor = None
-    dims = [[d for d, factors in enumerate(term) if factor in factors] for term in operator.bound.outputs]
-    return strategy, [some[0] if some else None for some in dims]
+    result_dims = []
+    for term in operator.bound.outputs:
+        split_dims = [d for d, factors in enumerate(term) if factor in factors]
+        result_dims.append(split_dims[0] if split_dims else None)
+    return strategy, result_dims
 
 
 def _model_factor(
     operator: Operator, split: Sequence[int | None], kinds: Sequence[str], size: int
 ) -> str | None:
-    """Return the factor that the layers' axis splits in an operator; None if it splits none.
+    """Return the factor of an operator that the layers' axis splits; None if it splits none.
+
+    If an operand is split already, the operator keeps that split. Otherwise a product with a parameter, or a lookup,
+    splits the lookup's index factor or a factor that only its first parameter has.
+
+    Args:
+        operator: the operator.
+        split: for each operand, the dim that the layers' axis splits, or None.
+        kinds: the kind of each operand.
+        size: the size of the layers' axis.
 
     Raises:
-        NotPossibleError: If it should split one, but none has so many parts.
+        NotPossibleError: If the operator has factors to split, but none can be split into ``size`` blocks.
     """
     bound = operator.bound
     for dim, term in zip(split, bound.inputs):
@@ -156,16 +178,22 @@ def _model_factor(
     weights = [k for k, kind in enumerate(kinds) if kind == "parameter"]
     if not weights or not (operator.bound.contraction or bound.rule.indexed):
         return None
-    own = {f for dim in bound.inputs[weights[0]] for f in dim}
-    others = {f for k, term in enumerate(bound.inputs) if k not in weights for dim in term for f in dim}
+    weight_factors = {f for dim in bound.inputs[weights[0]] for f in dim}
+    other_factors = {
+        f for k, term in enumerate(bound.inputs) if k not in weights for dim in term for f in dim
+    }
     results = {f for dim in bound.outputs[0] for f in dim}
-    columns = [f for f in bound.sizes if f in own - others and f in results]
+    columns = [f for f in bound.sizes if f in weight_factors - other_factors and f in results]
     factors = [f for f in (*bound.rule.indexed, *columns) if f not in bound.rule.whole]
     return _fitting(operator, factors, size)
 
 
 def _fitting(operator: Operator, factors: Sequence[str], parts: int) -> str | None:
-    """Return the first factor that can be cut into some parts; None without factors."""
+    """Return the first factor that can be split into ``parts`` blocks; None if ``factors`` is empty.
+
+    Raises:
+        NotPossibleError: If no factor can be split into ``parts`` blocks.
+    """
     fitting = [factor for factor in factors if _fits(operator, factor, parts)]
     if factors and not fitting:
         raise _too_few(operator, factors[0], parts, f"elements along '{factors[0]}'")
@@ -173,9 +201,9 @@ def _fitting(operator: Operator, factors: Sequence[str], parts: int) -> str | No
 
 
 def _fits(operator: Operator, factor: str, parts: int) -> bool:
-    """Return True if a factor can be cut into some parts, none of them empty.
+    """Return True if a factor can be split into ``parts`` blocks, none of them empty.
 
-    Pieces may differ by one where no dim is made of the factor and another one.
+    Blocks may differ by one element unless a dim combines the factor with another one.
     """
     bound = operator.bound
     if factor in bound.rule.whole:
@@ -192,15 +220,16 @@ def complete(
     stored: Callable[[int], Layout | None] | None = None,
     moves: MovePrices | None = None,
 ) -> StrategyChoice:
-    """Return strategies as a whole choice: the tensors between them get the layouts that cost least.
+    """Return a full choice for fixed strategies: the tensors between operators get the cheapest layouts.
 
     Args:
         graph: the program.
-        mesh: where it runs.
+        mesh: the mesh that it runs on.
         strategies: one per operator.
-        settings: what the cost of a plan is made of.
-        stored: the layout in which a parameter, given by its index, is stored; None leaves it to the costs.
-        moves: prices known already.
+        settings: the assumptions of the cost model.
+        stored: returns the layout in which a parameter, identified by its index, is stored. If None, the cost
+            model chooses the layout.
+        moves: prices that earlier calls computed.
     """
     fixed = graph
     if stored is not None:
@@ -219,20 +248,30 @@ def complete(
 def fully_sharded(
     graph: Graph, meshes: Sequence[Mesh], settings: Settings, moves: MovePrices | None = None
 ) -> StrategyChoice:
-    """Return the choice with the batch split over all ranks, and every parameter stored in pieces.
+    """Return the choice in which all ranks split the batch and every parameter is stored in shards.
 
-    Parameters are gathered for use, and their gradients scattered. The first mesh is taken on which a rank stores least. Parameters smaller than the mesh are cut as far as they can be.
+    Parameters are gathered for use and their gradients are scattered. Of ``meshes``, the first one with the smallest
+    stored shards is used. Parameters smaller than the mesh are split over as many ranks as possible.
+
+    Args:
+        graph: the program.
+        meshes: the meshes to choose from.
+        settings: the assumptions of the cost model.
+        moves: prices that earlier calls computed.
 
     Raises:
-        NotPossibleError: If the batch or the largest parameter cannot be cut into so many pieces.
+        NotPossibleError: If the batch or the largest parameter cannot be split over all ranks of any mesh.
     """
     largest_shape = max((value.shape for value in graph.parameters), key=math.prod, default=())
     shapes = Counter(value.shape for value in graph.parameters)
     best: tuple[int, Mesh] | None = None
     for mesh in meshes:
         if math.prod(_stored(mesh, largest_shape).cuts) == mesh.size:
-            held = sum(count * largest_shard(_stored(mesh, shape), shape) for shape, count in shapes.items())
-            best = min(best or (held, mesh), (held, mesh), key=lambda one: one[0])
+            elements = sum(
+                count * largest_shard(_stored(mesh, shape), shape) for shape, count in shapes.items()
+            )
+            if best is None or elements < best[0]:
+                best = elements, mesh
     if best is None:
         shape = " x ".join(map(str, largest_shape)) or "()"
         raise NotPossibleError(f"the largest parameter, of shape {shape}, cannot be cut into so many pieces")
@@ -243,7 +282,10 @@ def fully_sharded(
 
 
 def _stored(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
-    """Return the layout with the smallest pieces, none of them empty: each axis splits one dim or none, even cuts first."""
+    """Return the layout with the smallest shards in which each mesh axis splits at most one dim.
+
+    No shard is empty. Of layouts with equally small shards, the one with the fewest uneven dims wins.
+    """
     best: tuple[tuple[int, int], Layout] | None = None
     for dims in product(range(len(shape) + 1), repeat=len(mesh.axes)):
         entries = [tuple(axis for axis, d in zip(mesh.axes, dims) if d == k) for k in range(len(shape))]
@@ -258,25 +300,30 @@ def _stored(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
 
 
 def _unconfigured(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
-    """The operator without its configuration; the layout of its result stays where the strategy is its own."""
+    """Return the operator without the user's strategy.
+
+    The user's layout of the result is kept only if ``strategy`` is the user's strategy.
+    """
     if operator.configured is None:
         return operator
-    own = operator.out is not None and configured_strategy(operator, mesh) == strategy
-    return replace(operator, configured=None, out=operator.out if own else None)
+    keeps_out = operator.out is not None and configured_strategy(operator, mesh) == strategy
+    return replace(operator, configured=None, out=operator.out if keeps_out else None)
 
 
 def baselines(
     graph: Graph, ranks: int, settings: Settings, moves: MovePrices | None = None
 ) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
-    """Return the three layouts by name, and the reason for each that so many ranks do not allow.
+    """Return the hand-written choices by name, and by name the reasons why others are not possible.
 
-    There is a Megatron-style layout for each grid, data by layers, that allows one.
+    The names are "data parallel", "fully sharded", and "Megatron DxM" for each possible grid of D data-parallel times
+    M tensor-parallel ranks, with M at most :data:`MOST_TENSOR_PARALLEL`. If no grid is possible, the reason for the
+    smallest M is returned under "Megatron".
 
     Args:
         graph: the program.
-        ranks: how many ranks there are.
-        settings: what the cost of a plan is made of.
-        moves: prices known already.
+        ranks: the number of ranks.
+        settings: the assumptions of the cost model.
+        moves: prices that earlier calls computed.
     """
     choices: dict[str, StrategyChoice] = {}
     reasons: dict[str, str] = {}
@@ -288,15 +335,14 @@ def baselines(
             reasons[kind] = str(error)
 
     flat = Mesh((ranks,), ("dp",))
-    add(
-        *("data parallel",) * 2,
-        lambda: complete(graph, flat, data_parallel(graph, flat), settings, moves=moves),
-    )
-    add(*("fully sharded",) * 2, lambda: fully_sharded(graph, device_matrices(ranks, 2), settings, moves))
-    grids = [mesh for mesh in device_matrices(ranks, 2) if mesh.shape[-1] <= MOST_TENSOR_PARALLEL]
-    for mesh in sorted(
-        grids, key=lambda mesh: -mesh.shape[-1]
-    ):  # the last reason is that of the smallest group
+    matrices = device_matrices(ranks, 2)
+    name = "data parallel"
+    add(name, name, lambda: complete(graph, flat, data_parallel(graph, flat), settings, moves=moves))
+    name = "fully sharded"
+    add(name, name, lambda: fully_sharded(graph, matrices, settings, moves))
+    grids = [mesh for mesh in matrices if mesh.shape[-1] <= MOST_TENSOR_PARALLEL]
+    # Go from large to small groups, because each reason replaces the one before.
+    for mesh in sorted(grids, key=lambda mesh: -mesh.shape[-1]):
         name = f"Megatron {'x'.join(map(str, mesh.shape))}"
         add(name, "Megatron", partial(_megatron, graph, mesh, settings, moves))
     if any(name.startswith("Megatron") for name in choices):
@@ -307,4 +353,5 @@ def baselines(
 
 
 def _megatron(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None) -> StrategyChoice:
+    """Return the Megatron-style choice on a mesh, with the cheapest layouts between its operators."""
     return complete(graph, mesh, megatron(graph, mesh), settings, moves=moves)

@@ -1,4 +1,4 @@
-"""Running a program with the strategies that were found: the same numbers as on one rank, and the bytes that were predicted."""
+"""Run a program with the strategies of a search, and compare its numbers and bytes with the prediction."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 #: One global array, or anything a tensor is made from, per input and parameter.
 Arrays = Mapping[str, Any]
-#: How traces call a redistribution outside of any operator, such as that of a parameter's gradient.
+#: Name in traces of a redistribution outside of any operator, such as that of a parameter's gradient.
 OUTSIDE = "to"
-#: How they call a message that gradients of several parameters share.
+#: Name in traces of a message that gradients of several parameters share.
 TOGETHER = "gradients"
 
 
 class Applied(Watcher):
-    """Gives every operator of a program, in order, the strategy that was found for it, and its name."""
+    """A watcher that runs each operator of a program, in order, with its strategy and name from a search."""
 
     def __init__(self, answer: SearchResult) -> None:
         self.answer = answer
@@ -51,7 +51,11 @@ class Applied(Watcher):
     def before(
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
-        """The operator under its own name, with its strategy."""
+        """Return the operator under its name in the graph, with its strategy from the search.
+
+        Raises:
+            InputError: If the program's next operator is not the next operator of the searched graph.
+        """
         graph = self.answer.graph
         if self.position >= len(graph.operators):
             raise InputError(
@@ -66,18 +70,26 @@ class Applied(Watcher):
             )
         key = (self.position, op)
         if key not in self._ops:
-            named = replace(op, name=operator.name)
+            named_op = replace(op, name=operator.name)
             strategy = self.answer.choice.strategies[self.position]
-            self._ops[key] = (named, ShardedOp(named, strategy, handed_on(self.answer, operator.index)))
+            self._ops[key] = (
+                named_op,
+                ShardedOp(named_op, strategy, layout_for_reader(self.answer, operator.index)),
+            )
         self.position += 1
         return self._ops[key]
 
 
-def handed_on(answer: SearchResult, operator: int) -> Layout | None:
-    """The layout an operator hands its result on in: for a single reader, as that reader wants it.
+def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
+    """Return the layout in which an operator returns its result; None if it has several results.
 
-    So the redistribution is part of the operator, and functions made of several operators meet the layouts they
-    were recorded with. The bytes are those of the reader's own redistribution.
+    A result with a single reader is returned as that reader needs it. So the redistribution is part of the operator,
+    and functions made of several operators meet the layouts they were recorded with. The bytes are those of the
+    reader's own redistribution.
+
+    Args:
+        answer: the result of the search.
+        operator: the index of the operator in the graph.
     """
     graph, choice = answer.graph, answer.choice
     outputs = graph.operators[operator].outputs
@@ -90,14 +102,18 @@ def handed_on(answer: SearchResult, operator: int) -> Layout | None:
     return graph.operators[reader].bound.input_layouts(choice.strategies[reader])[operand]
 
 
-def place(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
-    """Inputs and parameters as tensors, laid out as the search wants them."""
+def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
+    """Convert the arrays of inputs and parameters to tensors, by name, in the layouts of the search.
+
+    Raises:
+        InputError: If the program has no argument of an array's name.
+    """
     tensors = {}
-    named = {value.name: value for value in answer.graph.sources}
+    sources = {value.name: value for value in answer.graph.sources}
     for name, array in arrays.items():
-        if name not in named:
-            raise unknown(f"the program has no argument {name!r}", name, named, listed="it takes")
-        value = named[name]
+        if name not in sources:
+            raise unknown(f"the program has no argument {name!r}", name, sources, listed="it takes")
+        value = sources[name]
         tensors[name] = Tensor.from_global(
             array,
             answer.choice.layouts[value.index],
@@ -111,10 +127,21 @@ def place(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tenso
 def run(
     program: Program, answer: SearchResult, world: World, arrays: Arrays, *, backward: bool = True
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Run a program once with the strategies found for it, on one global array per input and parameter.
+    """Run a program once with the strategies of a search, on one global array per input and parameter.
+
+    Args:
+        program: the function of global tensors that was searched.
+        answer: the result of the search.
+        world: the ranks to run on; their number must be the number of ranks of the search.
+        arrays: a global array for each input and parameter.
+        backward: also compute gradients, if the graph was searched for training and the result requires them.
 
     Returns:
-        What it returns, and its inputs and parameters, with their gradients if the result has one element.
+        The program's result, and the tensors of its inputs and parameters by name. Their ``grad`` is set after a
+        backward pass.
+
+    Raises:
+        InputError: If the search assumed recomputation, or another number of ranks.
     """
     if answer.settings.recompute:
         raise InputError(
@@ -124,9 +151,9 @@ def run(
         raise InputError(
             f"the strategies are for {many(answer.mesh.size, 'rank')}, but {world} has {world.size}"
         )
-    before, world.machine = world.machine, answer.settings.machine
+    machine_before, world.machine = world.machine, answer.settings.machine
     try:
-        tensors = place(answer, world, arrays)
+        tensors = place_arguments(answer, world, arrays)
         with watching(Applied(answer)):
             result = program(**tensors)
         if backward and answer.graph.training:
@@ -135,13 +162,14 @@ def run(
                 backward_pass(loss, merge=answer.settings.merges)
         return result, tensors
     finally:
-        world.machine = before
+        world.machine = machine_before
 
 
 class Parallelised:
-    """A function of global tensors that finds its own strategies.
+    """A function of global tensors that searches its own strategies.
 
-    The first call with new shapes runs as it is, is recorded and searched; later calls run with what was found.
+    The first call with new argument shapes runs unchanged, is recorded and searched. Later calls with these shapes
+    run with the strategies of that search.
     """
 
     def __init__(self, function: Program, method: str = "auto", settings: Settings | None = None) -> None:
@@ -149,11 +177,11 @@ class Parallelised:
         self._results: dict[tuple[Any, ...], SearchResult] = {}
 
     def result_for(self, *arguments: Any) -> SearchResult | None:
-        """What a search gave for arguments of these shapes, if they were seen."""
+        """Return the search result for arguments of these shapes; None if no call had them."""
         return self._results.get(_key(arguments))
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function."""
+        """Call the function, with the strategies of an earlier search if these shapes were searched before."""
         earlier = self._results.get(_key(arguments))
         if earlier is not None:
             with watching(Applied(earlier)):
@@ -164,6 +192,7 @@ class Parallelised:
 
 
 def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the cache key of a call: shape and element type of array arguments, the text of all others."""
     arrays = (hasattr(a, "shape") and hasattr(a, "dtype") for a in arguments)
     return tuple((tuple(a.shape), str(a.dtype)) if array else repr(a) for a, array in zip(arguments, arrays))
 
@@ -175,7 +204,9 @@ class ByteCount:
     Attributes:
         operator: its name; ``name.backward`` for its backward pass, ``gradients`` for parameters' gradients that
             share messages, ``to`` for those that do not.
-        other_way: bytes by which steps that went another way than planned differ by that way.
+        predicted: received bytes that the search predicted.
+        counted: received bytes in the trace.
+        other_way: bytes by which the trace may differ, because steps ran with another algorithm than planned.
     """
 
     operator: str
@@ -185,15 +216,15 @@ class ByteCount:
 
     @property
     def agree(self) -> bool:
-        """Whether what was predicted was moved, whichever way the steps took."""
+        """True if the counted bytes are the predicted bytes, corrected for steps with another algorithm."""
         return self.predicted + self.other_way == self.counted
 
 
 def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
-    """Bytes that a rank receives, by operator."""
+    """Return the bytes that a rank receives, by the names that operators have in traces."""
     total: Counter[str] = Counter()
     for move in answer.evaluation.alone:
-        total[_owner(answer, move)] += move.times * answer.moves.plan(*move.priced).nbytes(rank)
+        total[_owner_name(answer, move)] += move.times * answer.moves.plan(*move.priced).nbytes(rank)
     for message in answer.evaluation.messages:
         total[TOGETHER] += message.nbytes(rank)
     for inner in answer.evaluation.inner:
@@ -201,46 +232,63 @@ def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
     return total
 
 
-def _owner(answer: SearchResult, move: Move) -> str:
+def _owner_name(answer: SearchResult, move: Move) -> str:
+    """Return the name in traces of the operator that pays for a redistribution.
+
+    A result with a single reader is redistributed by its producer (see :func:`layout_for_reader`); all other operands
+    are redistributed by the reader.
+    """
     if move.phase == "gradient":
         return OUTSIDE
     graph = answer.graph
     if move.phase == "backward":
         return f"{graph.operators[move.operator or 0].name}.backward"
     value = move.value
-    alone = value.producer is not None and len(graph.consumers[value.index]) == 1
+    single_reader = value.producer is not None and len(graph.consumers[value.index]) == 1
     producer = graph.operators[value.producer or 0]
-    single = alone and len(producer.outputs) == 1 and producer.out is None
-    return graph.operators[(value.producer if single else move.operator) or 0].name
+    redistributed_by_producer = single_reader and len(producer.outputs) == 1 and producer.out is None
+    return graph.operators[(value.producer if redistributed_by_producer else move.operator) or 0].name
 
 
 def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
-    """Predicted and counted bytes of every operator that moves any, in program order."""
+    """Return the predicted and counted bytes of every operator that moves any, in program order.
+
+    Args:
+        answer: the result of the search.
+        trace: the trace of a run of the program.
+        rank: the rank whose received bytes are compared; it must be one of this process.
+    """
     predicted, counted, other_way = predicted_bytes(answer, rank), Counter[str](), Counter[str]()
     for event in trace.collectives:
         if rank in event.ranks:
-            place = event.ranks.index(rank)
-            counted[event.operator] += event.nbytes[place]
-            if isinstance(event.step, PartsStep):  # where data decide, nothing but an expectation is planned
+            position = event.ranks.index(rank)
+            counted[event.operator] += event.nbytes[position]
+            if isinstance(
+                event.step, PartsStep
+            ):  # The data decide its bytes, so only their expectation was planned.
                 expected = event.step.nbytes(rank, element_type(event.dtype).itemsize)
-                other_way[event.operator] += event.planned[place] - expected
-            other_way[event.operator] += event.due[place] - event.planned[place]
+                other_way[event.operator] += event.planned[position] - expected
+            other_way[event.operator] += event.due[position] - event.planned[position]
     names = [o.name for o in answer.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
-    rest = [name for name in counted if name not in set(order)]
-    rows = [ByteCount(name, predicted[name], counted[name], other_way[name]) for name in (*order, *rest)]
+    unpredicted = [name for name in counted if name not in set(order)]
+    rows = [
+        ByteCount(name, predicted[name], counted[name], other_way[name]) for name in (*order, *unpredicted)
+    ]
     return [row for row in rows if row.predicted or row.counted]
 
 
 @dataclass(frozen=True, repr=False)
 class Proof(ShortRepr):
-    """What a run showed.
+    """Comparison of a run with the prediction of a search and with the program on one rank.
 
     Attributes:
-        rows: predicted and counted bytes of every operator, on the rank whose counts differ, or the first one.
-        error: largest difference of a result or gradient from the same program on one rank in a wider type.
-        tolerance: what rounding explains there, measured on one rank.
-        verdict: which one it is, and how it is judged.
+        world: the world of the run, as text.
+        rows: predicted and counted bytes of every operator on ``rank``.
+        rank: the lowest rank whose counts differ from the prediction, or else the first rank.
+        error: largest difference of a result or gradient from the program on one rank in a wider type.
+        tolerance: the difference that rounding explains, measured on one rank.
+        verdict: name of the tensor with the largest difference, and its verdict.
     """
 
     world: str
@@ -252,7 +300,7 @@ class Proof(ShortRepr):
 
     @property
     def holds(self) -> bool:
-        """Whether numbers and bytes are as they should be."""
+        """True if all numbers are within the tolerance and all bytes are as predicted."""
         return self.error <= self.tolerance and all(row.agree for row in self.rows)
 
     def __str__(self) -> str:
@@ -273,11 +321,15 @@ class Proof(ShortRepr):
 
 
 def _remark(same: bool, agree: bool) -> str:
+    """Return the remark for a row of bytes; empty if predicted and counted bytes are identical."""
     return "" if same else "another way" if agree else "differ"
 
 
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return an array for each argument: the given array, 0.1 times normal numbers for floats, or zeros for integers."""
+    """Return an array for each argument by name, with numbers from ``seed``.
+
+    A given array is returned unchanged. A shape gives 0.1 times normal numbers for floats and zeros for integers.
+    """
     rng = np.random.default_rng(seed)
     arrays = {}
     for name, entry in shapes.items():
@@ -291,10 +343,10 @@ def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Proof:
-    """Run a program with its found strategies, and on one rank, and compare. All ranks call it."""
+    """Run a program with its strategies and on one rank, and compare numbers and bytes. All ranks call it."""
     with record() as trace:
-        result, tensors = run(program, answer, world, arrays, backward=_scalar(answer))
-    references = _alone(program, answer, world, arrays)
+        result, tensors = run(program, answer, world, arrays, backward=_returns_loss(answer))
+    references = _run_references(program, answer, world, arrays)
     coarsest = max((array.dtype for array in arrays.values()), key=unit_roundoff)
     verdicts = {
         name: check(tensor, Measured.of(*reference, tensor.dtype, coarsest))
@@ -309,32 +361,41 @@ def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) 
     return Proof(str(world), rows, rank, worst.max_error, worst.tolerance, f"{name}: {worst}")
 
 
-def _scalar(answer: SearchResult) -> bool:
+def _returns_loss(answer: SearchResult) -> bool:
+    """Return True if the graph is for training and its only result has no dims, so gradients can be computed."""
     results = answer.graph.results
     return answer.graph.training and len(results) == 1 and answer.graph.values[results[0]].shape == ()
 
 
-def _alone(
+def _run_references(
     program: Program, answer: SearchResult, world: World, arrays: Arrays
 ) -> list[tuple[Any, list[Any]]]:
-    """Per result and gradient what one rank has in a wider type (None if that cannot be had), and its own runs."""
+    """Return `(truth, runs)` for each result and gradient of the program on one rank.
+
+    ``truth`` is the array computed in a wider type, or None if the program does not run in that type. ``runs`` has the
+    arrays of the repeated runs in the tensors' own type, from which rounding is measured.
+    """
     from spmdsim.worlds import LockStep
 
     def attempt(number: int) -> list[np.ndarray] | None:
-        moved = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
+        operands = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
         try:
-            tensors = _tensors(*_once(program, answer, LockStep(1), moved))
+            tensors = _tensors(*_run_reference(program, answer, LockStep(1), operands))
             return [tensor.full() for tensor in tensors.values()]
         except (TypeError, SpmdError):
             if number:
                 raise
             return None
 
-    truth, *own = shared(world, attempt)
-    return [(truth and truth[k], [values[k] for values in own]) for k in range(len(own[0]))]  # type: ignore[index,arg-type]
+    truth, *runs = shared(world, attempt)
+    return [(truth and truth[k], [values[k] for values in runs]) for k in range(len(runs[0]))]  # type: ignore[index,arg-type]
 
 
-def _once(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Any:
+def _run_reference(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Any:
+    """Run the program without strategies on one rank; return its result and its tensors by name.
+
+    Gradients are computed if the program returns a loss.
+    """
     trained = {value.name for value in answer.graph.parameters if value.needs_gradient}
     tensors = {}
     for name, array in arrays.items():
@@ -342,13 +403,13 @@ def _once(program: Program, answer: SearchResult, world: World, arrays: Arrays) 
         tensors[name] = Tensor.from_global(array, layout, world, requires_grad=name in trained, name=name)
     with watching(Unconfigured()):
         result = program(**tensors)
-    if _scalar(answer) and result.requires_grad:
+    if _returns_loss(answer) and result.requires_grad:
         result.backward()
     return result, tensors
 
 
 def _tensors(result: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Results and gradients by name."""
+    """Return results and gradients by name, such as "result" and "gradient of w"."""
     results = result if isinstance(result, tuple | list) else [result]
     named = {"result" if len(results) == 1 else f"result {k}": tensor for k, tensor in enumerate(results)}
     return named | {f"gradient of {n}": t.grad for n, t in tensors.items() if t.grad is not None}

@@ -1,4 +1,4 @@
-"""Time against memory over meshes: the strategies that no others beat in both."""
+"""Time against memory over several meshes: the strategies that no other strategies beat in both."""
 
 from __future__ import annotations
 
@@ -24,34 +24,47 @@ Either = TypeVar("Either", "TradeOff", Solution)
 
 
 def pareto_filter(costs: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (first, second) pairs that no other pair beats in both: sorted by the first, the second falling.
+    """Return the (first, second) pairs that no other pair beats in both numbers.
 
-    MindSpore keeps an operator's candidates this way, by computation and communication.
+    The pairs are sorted by the first number; their second numbers fall. MindSpore keeps an operator's candidates this
+    way, by computation and communication.
 
     >>> pareto_filter([(100, 20), (200, 10), (300, 50)])
     [(100, 20), (200, 10)]
     """
-    kept: list[tuple[float, float]] = []
+    frontier_pairs: list[tuple[float, float]] = []
     for pair in sorted(costs):
-        if not kept or pair[1] < kept[-1][1]:
-            kept.append(pair)
-    return kept
+        if not frontier_pairs or pair[1] < frontier_pairs[-1][1]:
+            frontier_pairs.append(pair)
+    return frontier_pairs
 
 
 def unbeaten(points: Sequence[Either]) -> list[Either]:
-    """The trade-offs, or solutions, that no other beats in both, fastest first; the first of equal ones."""
+    """Return the points that no other point beats in both seconds and memory, fastest first.
+
+    Of points with equal seconds and memory, the first one is returned.
+    """
     first = {(point.seconds, point.memory): point for point in reversed(points)}
     return [first[pair] for pair in pareto_filter(first)]
 
 
 def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9) -> list[Solution]:
-    """The frontier of a problem, fastest first: the limit on memory is lowered until nothing fits."""
+    """Return the Pareto frontier of a problem, fastest first.
+
+    The limit on memory is lowered until no assignment fits.
+
+    Args:
+        problem: the assignment problem.
+        most: the largest number of solutions.
+        step: the share by which each limit is below the memory of the solution before.
+        gap: relative gap at which the integer solver stops.
+    """
     frontier: list[Solution] = []
     limit: float | None = None
-    tiny = _tie_break(problem)
+    seconds_per_byte = _tie_break(problem)
     while len(frontier) < most:
         try:
-            answer = solve_integer(problem.weighted(tiny), limit, gap=gap)
+            answer = solve_integer(problem.weighted(seconds_per_byte), limit, gap=gap)
         except DoesNotFitError:
             break
         answer = Solution.of(problem, answer.states, answer.method, answer.optimal)
@@ -63,7 +76,7 @@ def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: fl
 
 
 def _tie_break(problem: ChoiceProblem) -> float:
-    """Seconds per byte, small enough that bytes only decide between equal times."""
+    """Return seconds per byte, small enough that bytes only decide between assignments of equal time."""
     seconds = sum(float(row[row < 1e29].max(initial=0.0)) for row in problem.seconds)
     memory = sum(float(row.max(initial=0.0)) for row in problem.memory) or 1.0
     return 1e-6 * seconds / memory if seconds else 1e-12
@@ -71,7 +84,7 @@ def _tie_break(problem: ChoiceProblem) -> float:
 
 @dataclass(frozen=True, repr=False)
 class TradeOff(ShortRepr):
-    """Modelled time of a step against the bytes that a rank holds at its peak."""
+    """A choice with its modelled seconds per step and its peak bytes of a rank."""
 
     mesh: Mesh
     seconds: float
@@ -82,19 +95,26 @@ class TradeOff(ShortRepr):
 def frontier(
     graph: Graph, where: int | Mesh | Sequence[Mesh], settings: Settings, most: int = 10
 ) -> list[TradeOff]:
-    """All trade-offs of time and memory over the given or searched meshes, fastest first.
+    """Return all trade-offs of time and memory over the given or searched meshes, fastest first.
 
-    Parameters may be stored in pieces (fully sharded) where that saves memory.
+    Parameters may be stored in shards (fully sharded) where that saves memory. Each limit on memory is 4 % below the
+    solution before it.
+
+    Args:
+        graph: the program.
+        where: a mesh, several meshes, or a number of ranks, for which meshes with up to two axes are searched.
+        settings: the assumptions of the cost model.
+        most: the largest number of solutions per mesh.
     """
     points: list[TradeOff] = []
     tie = any(operator.layer is not None for operator in graph.operators)
     open_settings = replace(settings, sharded_parameters=True, tie=tie)
     for mesh in candidate_meshes(graph, where, 2):
         model = ChoiceModel(graph, mesh, open_settings)
-        for one in solutions(model.problem, most, step=0.04, gap=1e-3):
-            choice = model.choice(one.states)
+        for solution in solutions(model.problem, most, step=0.04, gap=1e-3):
+            choice = model.choice(solution.states)
             peak = peak_memory(choice, open_settings, model.moves).peak
-            points.append(TradeOff(mesh, one.seconds, peak, choice))
+            points.append(TradeOff(mesh, solution.seconds, peak, choice))
     return unbeaten(points)
 
 

@@ -1,11 +1,11 @@
 """The heuristic searches: sharding propagation and the double recursion, and the local search that improves them.
 
 Propagation goes breadth first from each configured operator, to the readers of its results and then to the producers of
-its operands. A neighbour takes the candidate that is least in (communication on the shared tensors, local copying on
-them, the operator's own communication but for its parameters, order of the candidates). An operator with several
-operands waits until all of them are decided. A reshape takes a candidate without communication where there is one,
-which the order above says already. Two configured operators that disagree are left as they are: the tensor between them
-is redistributed, and a remark says so. Whatever is not connected to a configured operator takes its first candidate.
+its operands. A neighbour takes the candidate with the smallest tuple (communication of the shared tensors, local
+copying of them, the operator's own communication without that of its parameters, order of the candidates). An operator
+with several operands waits until all of them are decided. If two configured operators disagree, both keep their
+strategies. The tensor between them is redistributed, and a remark reports it. An operator that is not connected to a
+configured operator takes its first candidate.
 
 Source: ``StrategyPropagate`` and ``BFS`` of MindSpore's ``graph_costmodel.cc``.
 """
@@ -41,7 +41,13 @@ from spmdsim.imitated import imitation
 
 @dataclass(frozen=True)
 class Propagation:
-    """What the propagation found: strategies, remarks, and operators as they were reached (others are missing)."""
+    """Result of the propagation.
+
+    Attributes:
+        strategies: one per operator.
+        remarks: one sentence per pair of configured operators that disagree.
+        order: indices of the operators that the propagation reached, in this order.
+    """
 
     strategies: tuple[Strategy, ...]
     remarks: tuple[str, ...]
@@ -49,11 +55,20 @@ class Propagation:
 
 
 def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Propagation:
-    """Spread the configured strategies over the whole graph."""
+    """Spread the configured strategies over the whole graph.
+
+    Raises:
+        InputError: If no operator is configured.
+    """
     return _Spread(graph, mesh, settings or Settings()).run()
 
 
 class _Spread:
+    """State of one propagation over a graph.
+
+    ``chosen`` maps the index of each decided operator to its candidates and the number of the chosen one.
+    """
+
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings) -> None:
         self.graph, self.mesh, self.settings = graph, mesh, settings
         self.moves = MovePrices(settings)
@@ -63,7 +78,7 @@ class _Spread:
         self.configured = [o for o in graph.operators if o.configured is not None]
         self._best: dict[tuple[object, ...], int] = {}
         self._edges: dict[tuple[object, ...], tuple[float, float]] = {}
-        self._owns: dict[tuple[object, ...], float] = {}
+        self._own_seconds: dict[tuple[object, ...], float] = {}
         if not self.configured:
             raise InputError(
                 "sharding propagation starts from configured operators, but none is configured; give at least one "
@@ -71,13 +86,13 @@ class _Spread:
             )
 
     def run(self) -> Propagation:
-        """Spread, then give what was not reached its first candidate."""
+        """Spread the configured strategies, then give operators that were not reached their first candidate."""
         for operator in self.configured:
             strategy = configured_strategy(operator, self.mesh)
             self.chosen[operator.index] = (states_of(operator.bound, (strategy,)), 0)
         self._compare_configured()
         for operator in self.configured:
-            self._spread(operator)
+            self._spread_from(operator)
         for operator in self.graph.operators:
             if operator.index not in self.chosen:
                 self.chosen[operator.index] = (self._states(operator), 0)
@@ -85,7 +100,8 @@ class _Spread:
         strategies = tuple(states.strategies[k] for states, k in chosen)
         return Propagation(strategies, tuple(self.remarks), tuple(self.order))
 
-    def _spread(self, start: Operator) -> None:
+    def _spread_from(self, start: Operator) -> None:
+        """Decide all operators that are connected to a configured one, breadth first."""
         self.order.setdefault(start.index)
         queue = deque([start.index])
         while queue:
@@ -102,17 +118,24 @@ class _Spread:
                 queue.append(neighbour)
 
     def _readers(self, operator: Operator) -> list[int]:
+        """Return the indices of the operators that read an operator's results, each once, in order."""
         pairs = (pair for value in operator.outputs for pair in self.graph.consumers[value])
         return list(dict.fromkeys(reader for reader, _ in pairs))
 
     def _producers(self, operator: Operator) -> list[int]:
+        """Return the indices of the operators that compute an operator's operands, each once, in order."""
         producers = (self.graph.values[value].producer for value in operator.inputs)
         return list(dict.fromkeys(producer for producer in producers if producer is not None))
 
     def _states(self, operator: Operator) -> States:
+        """Return the candidate strategies of an operator."""
         return states_of(operator.bound, candidates(operator, self.mesh, self.settings))
 
     def _choose(self, operator: Operator) -> None:
+        """Choose the best candidate of an operator, given the strategies of its decided neighbours.
+
+        The choice is cached, because repeated layers have equal candidates and neighbours.
+        """
         states = self._states(operator)
         links = self._links(operator)
         key = (id(states), tuple((slot, layout, read) for slot, _, layout, read in links))
@@ -123,13 +146,17 @@ class _Spread:
         self.chosen[operator.index] = (states, best)
 
     def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
-        """(operand or result, tensor, the other side's layout, whether we read it) of all decided neighbours."""
+        """Return one link per tensor between an operator and a decided neighbour.
+
+        A link is `(slot, tensor, layout, reads)`: number of the operand or result, the tensor, the layout on the
+        neighbour's side, and True if the operator reads the tensor (False if it computes it).
+        """
         links = []
         for slot, index in enumerate(operator.inputs):
             value = self.graph.values[index]
             if value.producer in self.chosen:
                 states, k = self.chosen[value.producer]
-                links.append((slot, value, self._handed_on(value, states, k), True))
+                links.append((slot, value, self._output_layout(value, states, k), True))
         for k, index in enumerate(operator.outputs):
             for reader, operand in self.graph.consumers[index]:
                 if reader in self.chosen:
@@ -137,8 +164,11 @@ class _Spread:
                     links.append((k, self.graph.values[index], states.inputs[operand][state], False))
         return links
 
-    def _handed_on(self, value: Value, states: States, k: int) -> Layout:
-        """The layout in which a decided operator hands its result on."""
+    def _output_layout(self, value: Value, states: States, k: int) -> Layout:
+        """Return the layout in which a decided operator returns a result.
+
+        ``states`` are the candidates of its producer and ``k`` is the number of the chosen one.
+        """
         operator = self.graph.operators[value.producer or 0]
         fixed = None if value.output else configured_result(operator, states.strategies[k])
         return states.outputs[value.output][k].reduced if fixed is None else fixed
@@ -146,33 +176,46 @@ class _Spread:
     def _score(
         self, operator: Operator, states: States, k: int, links: list[tuple[int, Value, Layout, bool]]
     ) -> tuple[float, float, float]:
+        """Return the costs of candidate ``k``, in seconds.
+
+        The costs are communication of the tensors in ``links``, copying of them, and the operator's own communication.
+        """
         communication, copying = 0.0, 0.0
-        for slot, value, other, read in links:
-            own = states.inputs[slot][k] if read else states.outputs[slot][k].reduced
-            moved, copied = self._edge(*((other, own) if read else (own, other)), value)
-            communication += moved
+        for slot, value, neighbour_layout, read in links:
+            layout = states.inputs[slot][k] if read else states.outputs[slot][k].reduced
+            communicated, copied = self._edge(
+                *((neighbour_layout, layout) if read else (layout, neighbour_layout)), value
+            )
+            communication += communicated
             copying += copied
-        return communication, copying, self._own(operator, states, k)
+        return communication, copying, self._own_communication(operator, states, k)
 
     def _edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
-        """Communication forward and backward, and copying, between two layouts of a tensor."""
+        """Return seconds of communication and of copying between two layouts of a tensor, forward and backward."""
         if src == dst:
             return 0.0, 0.0
         key = (src, dst, value.shape, value.itemsize, value.needs_gradient)
         prices = self._edges.get(key)
         if prices is None:
-            ways = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
-            what = (value.shape, value.itemsize)
-            moving = [w for w in ways if w[0].mesh != w[1].mesh or self.moves.communicates(*w, *what)]
-            moved = sum(self.moves.seconds(a, b, *what) for a, b in moving)
-            total = sum(self.moves.seconds(a, b, *what) for a, b in ways)
-            prices = self._edges[key] = (moved, total - moved)
+            redistributions = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
+            shape_and_itemsize = (value.shape, value.itemsize)
+            communicating = [
+                w
+                for w in redistributions
+                if w[0].mesh != w[1].mesh or self.moves.communicates(*w, *shape_and_itemsize)
+            ]
+            communication = sum(self.moves.seconds(a, b, *shape_and_itemsize) for a, b in communicating)
+            total = sum(self.moves.seconds(a, b, *shape_and_itemsize) for a, b in redistributions)
+            prices = self._edges[key] = (communication, total - communication)
         return prices
 
-    def _own(self, operator: Operator, states: States, k: int) -> float:
-        """The operator's own communication without parameters: its pending results, its operands' gradients."""
+    def _own_communication(self, operator: Operator, states: States, k: int) -> float:
+        """Return the seconds of an operator's communication inside it, without that of its parameters.
+
+        It reduces the operator's partial results and its operands' partial gradients.
+        """
         key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
-        total = self._owns.get(key)
+        total = self._own_seconds.get(key)
         if total is None:
             total = 0.0
             for slot, index in enumerate(operator.outputs):
@@ -182,17 +225,21 @@ class _Spread:
                 value, gradient = self.graph.values[index], states.gradients[slot][k]
                 if value.kind == "result" and value.needs_gradient:
                     total += self.moves.seconds(gradient, gradient.reduced, value.shape, value.itemsize)
-            self._owns[key] = total
+            self._own_seconds[key] = total
         return total
 
     def _compare_configured(self) -> None:
+        """Add a remark for each pair of neighbours that are configured with different layouts of their tensor."""
         for operator in self.configured:
             for slot, index in enumerate(operator.inputs):
                 value = self.graph.values[index]
                 if value.producer is None or value.producer not in self.chosen:
                     continue
-                produced, k = self.chosen[value.producer]
-                src, dst = self._handed_on(value, produced, k), self.chosen[operator.index][0].inputs[slot][0]
+                producer_states, k = self.chosen[value.producer]
+                src, dst = (
+                    self._output_layout(value, producer_states, k),
+                    self.chosen[operator.index][0].inputs[slot][0],
+                )
                 if src.mesh != dst.mesh or src != dst:
                     producer = self.graph.operators[value.producer].name
                     self.remarks.append(
@@ -201,20 +248,20 @@ class _Spread:
                     )
 
 
-#: Meshes of more axes have too many strategies to improve them.
+#: Most axes of a mesh on which strategies are improved; meshes of more axes have too many strategies.
 POLISH_AXES = 3
-#: So many operators, those of a repeated layer counted once, are not improved.
+#: Most operators of a program that is improved; those of a repeated layer count once.
 MOST_OPERATORS = 2000
-#: The local search after the double recursion runs on so many meshes, the most promising ones.
+#: Number of meshes, the most promising ones, on which the local search after the double recursion runs.
 MOST_IMPROVED = 4
 
 
-#: Called with the label of a part of the work before it begins.
+#: Called with the label of a stage of the work before the stage begins.
 Watch = Callable[[str], object]
 
 
 def ignore_label(label: str) -> None:
-    """Ignore the label of a part of the work."""
+    """Do nothing with the label of a stage of the work."""
 
 
 def by_propagation(
@@ -224,7 +271,15 @@ def by_propagation(
     polish: bool,
     watch: Watch = ignore_label,
 ) -> SearchResult:
-    """The sharding propagation on each of some meshes; the best answer."""
+    """Run the sharding propagation on each of some meshes and return the best result.
+
+    Args:
+        graph: the program; at least one operator must be configured.
+        meshes: the meshes to try.
+        settings: the assumptions of the cost model.
+        polish: also improve each result by a local search.
+        watch: called with a label before each stage of the work.
+    """
     answers, moves = [], MovePrices(settings)
     models: dict[Mesh, ChoiceModel] = {}
     for mesh in meshes:
@@ -237,7 +292,7 @@ def by_propagation(
         )
         answers.append((answer.seconds, answer))
         if polish:
-            answers.append(_improved(answer, mesh, propagated.strategies, models))
+            answers.append(_improve_result(answer, mesh, propagated.strategies, models))
     return _best(answers)
 
 
@@ -249,80 +304,109 @@ def by_recursion(
     polish: bool,
     watch: Watch = ignore_label,
 ) -> SearchResult:
-    """Return the answer of the double recursion, on a mesh with one axis per prime factor.
+    """Return the result of the double recursion, on a mesh with one axis per prime factor.
 
-    The local search goes on from these cuts on the device matrices that a search for the optimum would try, on up to four
-    of them: those on which the program takes least time if all its operators have their least work.
+    With ``polish``, a local search improves it on the device matrices that a search for the optimum would try, on up to
+    :data:`MOST_IMPROVED` of them. These are the matrices on which the program is fastest if all its operators have their
+    least work. Programs with more than :data:`MOST_OPERATORS` operators are not improved.
+
+    Args:
+        graph: the program.
+        ranks: the number of ranks.
+        settings: the assumptions of the cost model.
+        version: version of the double recursion, "r1.0" or "2.x".
+        polish: also improve the result by a local search.
+        watch: called with a label before each stage of the work.
     """
     recursion = imitation("search", "double_recursion")
     strategies = recursion(graph, ranks, version).strategies()
     mesh, moves = binary_mesh(ranks), MovePrices(settings)
     models: dict[Mesh, ChoiceModel] = {}
     start = complete(graph, mesh, strategies, settings, moves=moves)
-    rivals = expressing(graph, ranks, searched_axes(graph, ranks))
+    rivals = expressing_meshes(graph, ranks, searched_axes(graph, ranks))
     method = f"double recursion {version}"
     answer = SearchResult(start, settings, method, rivals=rivals, _prices=moves, _models=models)
     if not polish or sum(o.layer is None or o.layer[1] == 0 for o in graph.operators) > MOST_OPERATORS:
         return answer
     answers = [(answer.seconds, answer)]
     if not rivals and len(mesh.axes) <= POLISH_AXES:
-        answers.append(_improved(answer, mesh, strategies, models))
-    # Repeated layers share their rules, which the graph keeps alive: the strategy of one operator is found for all.
-    alike = [
+        answers.append(_improve_result(answer, mesh, strategies, models))
+    # Convert the strategy of each distinct operator once. Repeated layers share their rules, so equal ids of rules
+    # mean equal operators; the graph keeps the rules alive.
+    keys = [
         (id(o.bound) if o.configured is None else o.index, s) for o, s in zip(graph.operators, strategies)
     ]
-    distinct = dict(zip(alike, graph.operators))
+    distinct = dict(zip(keys, graph.operators))
     bounds: dict[Mesh, LeastWork] = {}
     for coarse in rivals:
         watch(f"least work on {coarse}")
-        bounds[coarse] = least_work(graph, coarse, _tied(graph, settings), moves)
-    searched = tuple(sorted(rivals, key=lambda one: bounds[one].seconds)[:MOST_IMPROVED])
+        bounds[coarse] = least_work(graph, coarse, _with_tied_layers(graph, settings), moves)
+    searched = tuple(sorted(rivals, key=lambda rival: bounds[rival].seconds)[:MOST_IMPROVED])
     answer = replace(answer, rivals=searched)
     for coarse in searched:
         watch(f"strategies on {coarse}")
         on_coarse = {key: _on_coarse(operator, key[1], coarse) for key, operator in distinct.items()}
-        nearest = [on_coarse[key] for key in alike]
-        answers.append(_improved(answer, coarse, nearest, models, bounds[coarse]))
+        nearest = [on_coarse[key] for key in keys]
+        answers.append(_improve_result(answer, coarse, nearest, models, bounds[coarse]))
     return _best(answers)
 
 
-def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
-    """The device matrices of as few axes as it takes to write every configured strategy on, at least ``least``."""
+def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
+    """Return the device matrices with the fewest axes that can express every configured strategy.
+
+    Args:
+        graph: the program.
+        ranks: the number of ranks.
+        least: the smallest number of axes; the largest is :data:`POLISH_AXES`.
+
+    Returns:
+        All matrices of the smallest number of axes for which the largest operator can use every axis of at least
+        one. If there is no such number, the matrices of :data:`POLISH_AXES` axes, possibly none.
+    """
     meshes: tuple[Mesh, ...] = ()
     configured = [operator for operator in graph.operators if operator.configured is not None]
     for axes in range(least, POLISH_AXES + 1):
-        every = device_matrices(ranks, axes)
-        meshes = tuple(m for m in every if all(configured_strategy(o, m).mesh == m for o in configured))
-        if any(_useful(graph, mesh) for mesh in meshes):
+        matrices = device_matrices(ranks, axes)
+        meshes = tuple(m for m in matrices if all(configured_strategy(o, m).mesh == m for o in configured))
+        if any(_uses_every_axis(graph, mesh) for mesh in meshes):
             break
     return meshes
 
 
-def _useful(graph: Graph, mesh: Mesh) -> bool:
-    """Whether the largest operator can use every axis: one of 6 ranks is of no use if only 2 divides the sizes."""
+def _uses_every_axis(graph: Graph, mesh: Mesh) -> bool:
+    """Return True if the operator with the most work can split a factor evenly by every axis of a mesh."""
     operator = max(graph.operators, key=lambda o: flops_of(o.bound))
     sizes = [operator.bound.sizes[factor] for factor in operator.bound.splittable]
     return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
 
 
 def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:
+    """Return the result with the fewest seconds."""
     return min(answers, key=lambda pair: pair[0])[1]
 
 
-def _tied(graph: Graph, settings: Settings) -> Settings:
+def _with_tied_layers(graph: Graph, settings: Settings) -> Settings:
     """Return settings that give the repeats of a layer equal strategies."""
     return replace(settings, tie=any(operator.layer is not None for operator in graph.operators))
 
 
-def _improved(
+def _improve_result(
     answer: SearchResult,
     mesh: Mesh,
     strategies: Sequence[Strategy],
     models: dict[Mesh, ChoiceModel],
     bound: LeastWork | None = None,
 ) -> tuple[float, SearchResult]:
-    """Return the seconds of what the local search makes of strategies on a mesh, and the result; keep the model."""
-    graph, settings = answer.graph, _tied(answer.graph, answer.settings)
+    """Improve strategies on a mesh by a local search; return the seconds and the improved result.
+
+    Args:
+        answer: the result whose program, settings and prices are used.
+        mesh: the mesh.
+        strategies: where the local search starts, one strategy per operator.
+        models: gets the choice model of the mesh.
+        bound: the least work on the mesh if it was computed before.
+    """
+    graph, settings = answer.graph, _with_tied_layers(answer.graph, answer.settings)
     model = models[mesh] = quick_model(graph, mesh, settings, answer.moves, bound)
     solution = improve(model.problem, model.states_of(strategies), model.kept_states)
     method = f"{answer.method}, then local search"
@@ -330,16 +414,20 @@ def _improved(
 
 
 def _on_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:
-    """The strategy on a mesh of larger axes that cuts an operator most nearly as a finer one does."""
+    """Convert a strategy on a fine mesh to the most similar strategy on a mesh with larger axes.
+
+    Each axis, the largest first, splits the factor with the most remaining blocks, if it divides their number. A
+    configured operator keeps its configured strategy. The unsplit strategy is returned if the rule rejects the result.
+    """
     if operator.configured is not None:
         return configured_strategy(operator, mesh)
-    wanted = {factor: fine.parts(factor) for factor, _ in fine.splits}
-    done: dict[str, tuple[str, ...]] = {}
+    parts_left = {factor: fine.parts(factor) for factor, _ in fine.splits}
+    splits: dict[str, tuple[str, ...]] = {}
     for axis, size in sorted(zip(mesh.axes, mesh.shape), key=lambda pair: -pair[1]):
-        fitting = [f for f, parts in wanted.items() if parts % size == 0]
+        fitting = [f for f, parts in parts_left.items() if parts % size == 0]
         if fitting:
-            factor = max(fitting, key=lambda f: wanted[f])
-            wanted[factor] //= size
-            done[factor] = tuple(a for a in mesh.axes if a in (*done.get(factor, ()), axis))
-    strategy = Strategy.of(mesh, done)
+            factor = max(fitting, key=lambda f: parts_left[f])
+            parts_left[factor] //= size
+            splits[factor] = tuple(a for a in mesh.axes if a in (*splits.get(factor, ()), axis))
+    strategy = Strategy.of(mesh, splits)
     return strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {})

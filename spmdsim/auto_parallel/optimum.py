@@ -1,4 +1,4 @@
-"""The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
+"""The optimum on one mesh: by elimination, or as an integer program if memory is limited."""
 
 from __future__ import annotations
 
@@ -20,22 +20,28 @@ from spmdsim.core import Mesh
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import InputError, many
 
-#: So often the limit of the integer programme is lowered to meet a limit of the peak.
+#: Number of times that the limit of the integer program is lowered until the peak is below its limit.
 MOST_LIMITS = 6
-#: With up to so many assignments a limit of the peak is met by looking at each, cheapest first.
+#: Most assignments whose peaks are all computed to find the cheapest one below the limit of the peak.
 FEW_ASSIGNMENTS = 1000
-#: So many peaks are looked at to lower one that is above its limit.
+#: Most peaks that are computed to lower a peak that is above its limit.
 MOST_PEAKS = 1000
-#: And so many of them from where no change of one variable lowers it, or from another start.
+#: Most further peaks, after no change of one variable lowers the peak, and from each further start.
 FURTHER_PEAKS = 100
-#: From so many starts, those with the lowest peaks.
+#: Most assignments, those with the lowest peaks, from which a lower peak is searched.
 MOST_STARTS = 3
-#: More operators than this have their repeated layers tied.
+#: Programs with more operators have the strategies of their repeated layers tied.
 TIE_ABOVE = 400
 
 
 def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None) -> ChoiceModel:
-    """The choices on a mesh, with uneven pieces where no operator has even ones; ``moves`` are prices known already."""
+    """Build the choices on a mesh, with uneven blocks if no operator can use even ones.
+
+    ``moves`` are prices that earlier calls computed.
+
+    Raises:
+        InputError: If no operator can use the mesh.
+    """
     model = ChoiceModel(graph, mesh, settings, moves=moves)
     if settings.even is not False and not is_used(model):
         model = ChoiceModel(graph, mesh, replace(settings, even=False), moves=moves)
@@ -44,11 +50,11 @@ def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | N
 
 
 class LeastWork(NamedTuple):
-    """The best solution on a mesh whose operators all have their least work.
+    """Price of the best solution on a mesh whose operators all have their least work.
 
     Attributes:
-        seconds: the price of the solution; infinite if it is too large to find.
-        slack: the part of the price that is not work.
+        seconds: the price of the solution; infinite if the problem is too large for elimination.
+        slack: the part of the price that is not work, in seconds.
     """
 
     seconds: float
@@ -58,7 +64,7 @@ class LeastWork(NamedTuple):
 def least_work(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices) -> LeastWork:
     """Price the best solution on a mesh in which every operator has its least work.
 
-    Return the price and the part of it that is not work. The price is infinite if the problem is too large for elimination.
+    The price is infinite if the problem is too large for elimination.
     """
     model = ChoiceModel(graph, mesh, settings, moves=moves, slack=0.0)
     solution = _eliminate(model)
@@ -78,25 +84,28 @@ def quick_model(
 
 
 def is_used(model: ChoiceModel) -> bool:
-    """Whether some operator can use more than one rank of the mesh."""
+    """Return True if some operator can use more than one rank of the mesh, or the mesh has one rank.
+
+    It is also True for a graph without operators.
+    """
     small = model.mesh.size == 1 or not model.graph.operators
     return small or any(strategy.splits for states in model.states for strategy in states.strategies)
 
 
 def check_usable(model: ChoiceModel) -> None:
-    """Refuse a mesh that no operator can use."""
+    """Raise InputError if no operator can use the mesh."""
     if is_used(model):
         return
-    operator = max(model.graph.operators, key=lambda one: flops_of(one.bound))
+    operator = max(model.graph.operators, key=lambda candidate: flops_of(candidate.bound))
     sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
     raise InputError(
         f"no operator can use {many(model.mesh.size, 'rank')} as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "
         f"with {sizes}",
-        **operator.named,
+        **operator.error_facts,
     )
 
 
-#: Times the least memory that is kept: the cheapest assignments below them are looked at for the lowest peak.
+#: Limits on memory, as multiples of the least memory. The cheapest assignment below each is a start for a low peak.
 SLACKS = (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, math.inf)
 
 
@@ -107,17 +116,19 @@ def least_on(
     moves: MovePrices | None = None,
     choices: ChoiceModel | None = None,
 ) -> float | None:
-    """Return the seconds that every choice on a mesh takes at least, by elimination.
+    """Return a lower bound on the seconds of every choice on a mesh, by elimination.
+
+    Repeated layers are tied if the graph has more than :data:`TIE_ABOVE` operators.
 
     Args:
         graph: the program.
-        mesh: where it runs.
-        settings: what the cost of a plan is made of.
-        moves: prices known already.
-        choices: the choices on this mesh if they were built before; used if their settings are those of this search.
+        mesh: the mesh that it runs on.
+        settings: the assumptions of the cost model.
+        moves: prices that earlier calls computed.
+        choices: an earlier choice model of this mesh; used if its settings are those of this search.
 
     Returns:
-        None where tables are too large, or nothing is proven.
+        The seconds, or None if the tables of the elimination are too large, or nothing is proven.
     """
     settings = replace(settings, tie=settings.tie or len(graph.operators) > TIE_ABOVE)
     usable = choices is not None and choices.settings == settings
@@ -127,7 +138,11 @@ def least_on(
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
-    """The cheapest assignment of a model; with a limit, one whose peak memory stays below it."""
+    """Return the cheapest assignment of a model, or the cheapest whose peak is at most ``memory`` bytes.
+
+    Raises:
+        DoesNotFitError: If no assignment with a peak below ``memory`` was found.
+    """
     free = _eliminate(model)
     if memory is None:
         return free or lightest(model.problem, solve_integer(model.problem))
@@ -137,19 +152,24 @@ def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
 
 
 def _peak(model: ChoiceModel, solution: Solution) -> int:
+    """Return the peak bytes of a rank for a solution."""
     return peak_memory(model.choice(solution.states), model.settings, model.moves).peak
 
 
 def _within(model: ChoiceModel, memory: float) -> Solution:
-    """The cheapest assignment whose peak stays below a limit.
+    """Return the cheapest assignment with a peak at most ``memory`` bytes.
 
-    The programme limits what lives throughout and what is kept for the backward pass. What is alive besides at the
-    peak is known of an assignment only, so the programme's limit is lowered until the peak is low enough.
+    The integer program limits the bytes that live throughout and the bytes stored for the backward pass. Further bytes
+    at the peak are known only for a complete assignment. So the program's limit is lowered until the peak is low
+    enough, at most :data:`MOST_LIMITS` times. The solution is ``optimal`` only if that is proven.
+
+    Raises:
+        DoesNotFitError: If no assignment with a low enough peak was found.
     """
     if math.prod(map(len, _free_states(model))) <= FEW_ASSIGNMENTS:
         return _cheapest_of_few(model, memory)
     starts = _lowest(model, memory)
-    peak, least = starts[0] if starts[0][0] <= memory else _lowered(model, starts, memory)
+    peak, least = starts[0] if starts[0][0] <= memory else _lower_peaks(model, starts, memory)
     if peak > memory:
         raise DoesNotFitError.none_found(memory, peak)
     limit = memory
@@ -163,25 +183,31 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
             lighter = lightest(model.problem, solution)
             solution = lighter if _peak(model, lighter) <= memory else solution
             return (
-                solution if k == 0 and _proven(model, solution, memory) else replace(solution, optimal=False)
+                solution
+                if k == 0 and _is_proven_optimal(model, solution, memory)
+                else replace(solution, optimal=False)
             )
         limit = min(limit, solution.memory) - max(above, 1.0)
     return replace(least, optimal=False)
 
 
 def _free_states(model: ChoiceModel) -> list[range]:
-    """The states of each variable; hubs, which follow from the others, have one."""
+    """Return the states of each variable. Hubs follow from the other variables, so they have one state."""
     hubs = {*model.problem.hubs}
     return [range(1 if v in hubs else size) for v, size in enumerate(model.problem.sizes)]
 
 
 def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
-    """The cheapest of all assignments whose peak stays below a limit."""
+    """Return the cheapest of all assignments with a peak at most ``memory`` bytes.
+
+    Raises:
+        DoesNotFitError: If no assignment has such a peak; it names the lowest one.
+    """
     problem = model.problem
-    every = (problem.with_best_hubs(states) for states in itertools.product(*_free_states(model)))
-    solutions = [Solution.of(problem, states, "all assignments", True) for states in every]
+    assignments = (problem.with_best_hubs(states) for states in itertools.product(*_free_states(model)))
+    solutions = [Solution.of(problem, states, "all assignments", True) for states in assignments]
     lowest = math.inf
-    for solution in sorted(solutions, key=lambda one: one.seconds):
+    for solution in sorted(solutions, key=lambda candidate: candidate.seconds):
         if solution.seconds < IMPOSSIBLE / 2:
             peak = _peak(model, solution)
             if peak <= memory:
@@ -190,85 +216,116 @@ def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
     raise DoesNotFitError.below(memory, lowest)
 
 
-def _lowered(
+def _lower_peaks(
     model: ChoiceModel, starts: Sequence[tuple[int, Solution]], memory: float
 ) -> tuple[int, Solution]:
-    """An assignment with a lower peak than those, whichever of them it is reached from, until it is below a limit."""
-    looked: set[tuple[int, ...]] = set()
+    """Search an assignment with a peak at most ``memory`` by changing the states of some assignments.
+
+    The search goes on from each of the first :data:`MOST_STARTS` starts until the peak is low enough.
+
+    Args:
+        model: the choices.
+        starts: (peak, solution) pairs, the lowest peak first.
+        memory: the limit of the peak in bytes.
+
+    Returns:
+        The (peak, solution) pair with the lowest peak, which may be above the limit.
+    """
+    visited: set[tuple[int, ...]] = set()
     lowest = starts[0]
     for peak, solution in starts[:MOST_STARTS]:
-        most = min(MOST_PEAKS, len(looked) + FURTHER_PEAKS) if looked else MOST_PEAKS
-        reached = _descended(model, solution, peak, memory, looked, most)
-        lowest = min(lowest, reached, key=lambda one: one[0])
+        most = min(MOST_PEAKS, len(visited) + FURTHER_PEAKS) if visited else MOST_PEAKS
+        reached = _descend(model, solution, peak, memory, visited, most)
+        lowest = min(lowest, reached, key=lambda pair: pair[0])
         if lowest[0] <= memory:
             break
     return lowest
 
 
-def _descended(
+def _descend(
     model: ChoiceModel,
     solution: Solution,
     peak: int,
     memory: float,
-    looked: set[tuple[int, ...]],
+    visited: set[tuple[int, ...]],
     most: int,
 ) -> tuple[int, Solution]:
-    """One with a lower peak, by changing one variable after the other, and where none of them helps two at a time."""
-    together = 1
-    while together <= 2:
-        before = peak
-        for change in _changes(model, together):
-            if peak <= memory or len(looked) >= most or (together == 2 and peak < before):
+    """Lower the peak of a solution by changing one variable after the other.
+
+    If no change of one variable lowers the peak, two variables are changed together. The search stops at a peak of at
+    most ``memory`` bytes or after ``most`` computed peaks.
+
+    Args:
+        model: the choices.
+        solution: the assignment to start from.
+        peak: its peak in bytes.
+        memory: the limit of the peak in bytes.
+        visited: assignments whose peaks were computed, shared by all starts; new ones are added.
+        most: the largest size of ``visited``.
+
+    Returns:
+        The lowest peak and its assignment.
+    """
+    changed_variables = 1
+    while changed_variables <= 2:
+        peak_before = peak
+        for change in _changes(model, changed_variables):
+            if peak <= memory or len(visited) >= most or (changed_variables == 2 and peak < peak_before):
                 break
             states = [*solution.states]
             for v, state in change:
                 states[v] = state
-            every = model.problem.with_best_hubs(states)
-            other = Solution.of(model.problem, every, solution.method, False)
-            if other.seconds < IMPOSSIBLE / 2 and other.states not in looked:
-                looked.add(other.states)
-                lower = _peak(model, other)
-                if lower < peak:
-                    peak, solution = lower, other
-        together = 1 if peak < before and len(looked) < most else together + 1
-        if together == 2:
-            most = min(most, len(looked) + FURTHER_PEAKS)
+            all_states = model.problem.with_best_hubs(states)
+            candidate = Solution.of(model.problem, all_states, solution.method, False)
+            if candidate.seconds < IMPOSSIBLE / 2 and candidate.states not in visited:
+                visited.add(candidate.states)
+                candidate_peak = _peak(model, candidate)
+                if candidate_peak < peak:
+                    peak, solution = candidate_peak, candidate
+        changed_variables = 1 if peak < peak_before and len(visited) < most else changed_variables + 1
+        if changed_variables == 2:
+            most = min(most, len(visited) + FURTHER_PEAKS)
     return peak, solution
 
 
-def _changes(model: ChoiceModel, together: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Other states of one variable, or of two that have a price together, as readers of a tensor and its writer."""
+def _changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Yield changes of an assignment: (variable, state) pairs of one variable, or of two linked ones.
+
+    Two variables are linked if they have a price together, as the reader of a tensor and its producer.
+    """
     free, hubs = _free_states(model), {*model.problem.hubs}
     pairs = [pair for pair in sorted(model.problem.pairs) if hubs.isdisjoint(pair)]
-    for variables in pairs if together == 2 else [(v,) for v in range(len(free))]:
+    for variables in pairs if changed_variables == 2 else [(v,) for v in range(len(free))]:
         yield from (
             tuple(zip(variables, states)) for states in itertools.product(*[free[v] for v in variables])
         )
 
 
-def _proven(model: ChoiceModel, solution: Solution, memory: float) -> bool:
-    """Whether nothing is cheaper even where only what is surely kept counts."""
+def _is_proven_optimal(model: ChoiceModel, solution: Solution, memory: float) -> bool:
+    """Return True if no assignment is cheaper, even if only the memory that is surely used counts."""
     bound = solve_integer(model.surely_kept(), memory)
     return bound.optimal and bound.seconds >= solution.seconds * (1 - 1e-9)
 
 
 def _lowest(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
-    """Assignments that keep (nearly) least, the lowest peak first; if that is above a limit, also some that keep more.
+    """Return (peak, solution) pairs of assignments that need little memory, the lowest peak first.
 
-    Who keeps least may gather most at once, so the peak may be lower where more is kept.
+    An assignment that stores least may gather most at its peak. So if the peak is above ``memory``, the cheapest
+    assignments with up to 1.3, 1.6 … times the least memory are added.
     """
-    kept = smallest_memory(model.problem)
+    least_memory = smallest_memory(model.problem)
     peaks: dict[tuple[int, ...], tuple[int, Solution]] = {}
     for slack in SLACKS:
-        solution = solve_integer(model.problem, slack * kept if slack < math.inf else None)
+        solution = solve_integer(model.problem, slack * least_memory if slack < math.inf else None)
         if solution.states not in peaks:
             peaks[solution.states] = _peak(model, solution), solution
         if slack >= SLACKS[1] and min(peak for peak, _ in peaks.values()) <= memory:
             break
-    return sorted(peaks.values(), key=lambda one: one[0])
+    return sorted(peaks.values(), key=lambda pair: pair[0])
 
 
 def _eliminate(model: ChoiceModel) -> Solution | None:
+    """Return the optimum by elimination, or None if its tables are too large."""
     try:
         return eliminate(model.problem, model.kept_states)
     except TooWideError:

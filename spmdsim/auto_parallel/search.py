@@ -1,4 +1,4 @@
-"""The public search: a program in, strategies for all its operators out."""
+"""The public search: from a program to strategies for all its operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import Any
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.heuristics import Watch, by_propagation, by_recursion, expressing, ignore_label
+from spmdsim.auto_parallel.heuristics import (
+    Watch,
+    by_propagation,
+    by_recursion,
+    expressing_meshes,
+    ignore_label,
+)
 from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, quick_model, solve
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
@@ -39,13 +45,13 @@ METHODS = {
     "double_recursion": "double_recursion",
     "recursive_programming": "double_recursion",
 }
-#: Those that look for no optimum.
+#: The methods that do not search for the optimum.
 HEURISTICS = ("propagation", "double_recursion")
-#: Axes of a device matrix that have names.
+#: Most axes of a device matrix; only so many have names.
 MOST_AXES = 4
-#: Up to so many ranks uneven pieces are searched beside equal ones, on meshes of two axes if nothing else is asked for.
+#: Most ranks for which uneven blocks are searched beside even ones, by default on meshes of up to two axes.
 MOST_UNEVEN_RANKS = 16
-#: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
+#: Most axes of the mesh of prime factors on which configured cuts are combined.
 MOST_BINARY_AXES = 4
 
 
@@ -78,13 +84,13 @@ def search(
         settings: all assumptions at once, instead of ``machine``.
         axes: how many axes the device matrices may have that are searched for a number of ranks; three where that is
             quick and two otherwise, if left out.
-        watch: called with a label before each part of the work, such as a mesh.
-        **sizes: sizes of a built-in program, whose batch has at least one row per rank if left out, or ``inputs=...`` of a
-            recorded one.
+        watch: called with a label before each stage of the work, such as a mesh.
+        **sizes: sizes of a built-in program, whose batch has at least one row per rank if left out. For a function,
+            the arguments of ``record_program``, such as ``inputs``.
 
     Raises:
-        InputError: an unknown method or program, ranks that no operator can use.
-        DoesNotFitError: nothing was found that fits into ``memory``; the lowest peak that was found is named.
+        InputError: If the method or program is unknown, or no operator can use the ranks.
+        DoesNotFitError: If no choice fits into ``memory``; the error names the lowest peak of all choices tried.
 
     >>> found = search("mlp", 4, layers=2, hidden=64, batch=4096)
     >>> found.mesh.shape, str(found.strategy("fc0"))
@@ -122,28 +128,32 @@ def search(
     best = _best_mesh(graph, meshes, settings, memory, moves, watch)
     uneven = [mesh for mesh in meshes if len(mesh.axes) <= (axes or 2) and _has_uneven(graph, mesh, settings)]
     if memory is None and settings.even is None and best.settings.even is None and uneven:
-        other = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves, watch)
-        best = min(best, other, key=lambda one: one.seconds)
+        uneven_best = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves, watch)
+        best = min(best, uneven_best, key=lambda result: result.seconds)
     return best
 
 
 def _has_uneven(graph: Graph, mesh: Mesh, settings: Settings) -> bool:
-    """Return True if uneven pieces are tried on a mesh: it is small, and an axis does not divide all sizes."""
+    """Return True if uneven blocks are searched on a mesh.
+
+    They are searched if the mesh has at most :data:`MOST_UNEVEN_RANKS` ranks, the cost model is a machine, and an axis
+    does not divide all sizes.
+    """
     small = mesh.size <= MOST_UNEVEN_RANKS and isinstance(settings.machine, Machine)
     return small and has_uneven_pieces(graph, mesh)
 
 
 def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
-    """The program as a graph.
+    """Convert a program to a graph.
 
     Args:
-        program: a graph, which is given back, a function to be recorded, or the name of a known network.
-        mesh_or_ranks: where a function is recorded: a mesh, several, or a number of ranks.
-        sizes: arguments of the function or the network; empty for a graph. The batch of a network has at least one row
-            per rank unless it is given.
+        program: a graph, which is returned, a function to be recorded, or the name of a built-in program.
+        mesh_or_ranks: a mesh, several meshes, or a number of ranks: the world in which a function is recorded.
+        sizes: arguments of ``record_program`` or of the built-in program; empty for a graph. The batch of a built-in
+            program has at least one row per rank unless it is given.
 
     Raises:
-        InputError: sizes of a graph, or a tensor with more elements than are counted exactly.
+        InputError: If a graph gets sizes, or a tensor has more elements than can be counted exactly.
 
     >>> str(as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8}))
     'mlp 1 x 8: 3 operators, 2 parameters with 72 elements'
@@ -173,6 +183,12 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
 
 
 def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
+    """Return the number of ranks of a mesh, of the first of several meshes, or of a number of ranks.
+
+    Raises:
+        InputError: If a number is below 1 or above :data:`MOST_RANKS`.
+        UsageTypeError: If ``mesh_or_ranks`` is none of these.
+    """
     if isinstance(mesh_or_ranks, int):
         if mesh_or_ranks < 1:
             raise InputError(f"{many(mesh_or_ranks, 'rank')} cannot be used; there has to be at least 1")
@@ -191,12 +207,12 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
 def candidate_meshes(
     graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int | None = None
 ) -> tuple[Mesh, ...]:
-    """The meshes a search tries: the given ones, or those of a number of ranks.
+    """Return the meshes that a search tries: the given ones, or the meshes of a number of ranks.
 
     Args:
-        graph: the program; operators with strategies of their own say which meshes fit them.
+        graph: the program; if it has configured operators, only meshes that express their strategies are tried.
         mesh_or_ranks: a mesh, several, or a number of ranks.
-        axes: most axes of a mesh for a number of ranks; three where that is quick, else two, if left out.
+        axes: most axes of a mesh for a number of ranks; if left out, three if that is quick, else two.
 
     >>> graph = as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8})
     >>> [str(mesh) for mesh in candidate_meshes(graph, 4)]
@@ -208,11 +224,12 @@ def candidate_meshes(
         return tuple(mesh_or_ranks)
     ranks = _ranks(mesh_or_ranks)
     if any(operator.configured is not None for operator in graph.operators):
-        own = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
-        if own:
-            return (own[0],)
-        # Cuts of different operators meet on some device matrix, or else on that with one axis per prime factor.
-        expressible = expressing(graph, ranks)
+        configured_meshes = [o.configured.mesh for o in graph.operators if isinstance(o.configured, Strategy)]
+        if configured_meshes:
+            return (configured_meshes[0],)
+        # Prefer the device matrices that express the cuts of all operators. If there are none, the matrix with one
+        # axis per prime factor expresses all cuts.
+        expressible = expressing_meshes(graph, ranks)
         if expressible:
             return expressible
         binary = binary_mesh(ranks)
@@ -221,7 +238,10 @@ def candidate_meshes(
 
 
 def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
-    """For many ranks: the device matrix of the operator whose configuration cuts most."""
+    """Return the device matrix of the configured operator that splits the most dims.
+
+    Used if the mesh of prime factors has too many axes to be searched. A last axis has the ranks that are left.
+    """
     cuts = []
     for operator in graph.operators:
         if operator.configured is not None:
@@ -229,8 +249,8 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
             parts = [strategy.parts(factor) for factor in operator.bound.sizes]
             cuts.append([n for n in parts if n > 1])
     sizes = max(cuts, key=len)
-    rest = binary.size // math.prod(sizes)
-    shape = [*sizes, rest] if rest > 1 else sizes
+    remaining_ranks = binary.size // math.prod(sizes)
+    shape = [*sizes, remaining_ranks] if remaining_ranks > 1 else sizes
     return Mesh(shape, [f"d{k}" for k in range(len(shape))])
 
 
@@ -242,7 +262,22 @@ def _best_mesh(
     moves: MovePrices,
     watch: Watch = ignore_label,
 ) -> SearchResult:
-    """Return the optimum on the best of some meshes; with uneven pieces where none of them has even ones."""
+    """Search the optimum on each of some meshes and return the best.
+
+    Uneven blocks are searched only if no mesh has even ones. Of meshes whose seconds differ by rounding, the first wins.
+
+    Args:
+        graph: the program.
+        meshes: the meshes.
+        settings: the assumptions of the cost model.
+        memory: bytes that a rank may use at its peak; None for no limit.
+        moves: prices, shared by all meshes.
+        watch: called with a label before each stage of the work.
+
+    Raises:
+        InputError: If no operator can use any mesh.
+        DoesNotFitError: If no choice fits into ``memory``; of all meshes, the error with the lowest peak.
+    """
     models = []
     for mesh in meshes:
         watch(f"prices on {mesh}")
@@ -281,12 +316,12 @@ def _best_mesh(
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited.
+    """Search the optimum on one mesh: by elimination, or as an integer program if memory is limited.
 
     Args:
         graph: the program.
-        mesh: where it runs.
-        settings: what the cost of a plan is made of.
+        mesh: the mesh that it runs on.
+        settings: the assumptions of the cost model.
         memory: bytes a rank may use at the peak; None for no limit.
 
     >>> from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -301,7 +336,7 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
 def _usable(
     graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, memory: float | None
 ) -> ChoiceModel | InputError:
-    """The choices on a mesh, or why there are none."""
+    """Return the choices on a mesh, or the error if no operator can use the mesh."""
     try:
         if memory is None:
             model = quick_model(graph, mesh, settings, moves)

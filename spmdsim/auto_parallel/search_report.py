@@ -1,4 +1,4 @@
-"""The tables of a search: operators, redistributions, totals, comparison, why not another strategy."""
+"""The report of a search: tables of operators, redistributions, totals and comparisons."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
     from spmdsim.core import BoundRule, Strategy
 
-#: Operators and redistributions shown before the rest is summed up.
+#: Most rows of a table; further operators and redistributions are summed up in one row.
 MOST_ROWS = 60
-#: Names of operators that a note lists.
+#: Most names of operators that a note lists.
 MOST_NAMES = 6
-#: What an operator's time is made of.
+#: The addends of an operator's time.
 PARTS = ("compute", "forward", "backward", "gradient")
 
 
@@ -34,7 +34,7 @@ def report(answer: SearchResult) -> str:
 
 
 def report_parts(answer: SearchResult) -> list[str | Table]:
-    """Return the lines and tables of the report of a search, in the order in which they are read."""
+    """Return the lines and tables of the report of a search, in reading order."""
     not_possible = "\n".join(
         f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"
         for name, reason in answer.not_possible.items()
@@ -45,7 +45,10 @@ def report_parts(answer: SearchResult) -> list[str | Table]:
 
 
 def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = None) -> list[dict[str, Any]]:
-    """Per operator, of all or some, its strategy, layouts and modelled seconds, in plain types."""
+    """Return one dict of plain types per operator: its strategy, layouts and modelled seconds.
+
+    ``operators`` are all operators of the program if left out.
+    """
     rows = []
     for operator in answer.graph.operators if operators is None else operators:
         cost = answer.evaluation.operators[operator.index]
@@ -59,7 +62,7 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
                 "cuts": [list(layout.cuts) for layout in inputs],
                 "inputs": [layout.short() for layout in inputs],
                 "output": answer.choice.layouts[operator.outputs[0]].short(),
-                **{part: getattr(cost, part) for part in PARTS},
+                **{phase: getattr(cost, phase) for phase in PARTS},
                 "seconds": cost.seconds,
                 "result_nbytes": sum(held_bytes(answer.choice, result) for result in operator.outputs),
                 "source": operator.where,
@@ -69,9 +72,10 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
 
 
 def factor_words(bound: BoundRule) -> dict[str, str]:
-    """Return the factors of an operator as a reader knows them: by their letters, others by their dim of the result.
+    """Map the factors of an operator to words for a reader: letters stay, others become "dim <d>".
 
-    ``...`` in a rule stands for dims that are counted from the last: ``.0`` is another dim in each operator.
+    Dim <d> is the factor's dim in the first result or operand that has it. The rule's own name does not help a reader,
+    because ``...`` stands for dims that are counted from the last: ``.0`` is another dim in each operator.
 
     >>> from spmdsim.core import Rule, bind
     >>> factor_words(bind(Rule.parse("... k, k n -> ... n", linear="each"), ((64, 8), (8, 4))))
@@ -89,7 +93,7 @@ def factor_words(bound: BoundRule) -> dict[str, str]:
 
 
 def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
-    """Return a strategy like ``str(strategy)``, with the words of its factors instead of numbers behind a dot.
+    """Return the text of a strategy with "dim <d>" in place of numbered factors such as ``.0``.
 
     >>> from spmdsim.core import Mesh, Rule, Strategy, bind
     >>> bound = bind(Rule.parse("... -> ..."), ((64, 4),))
@@ -97,12 +101,14 @@ def strategy_words(bound: BoundRule, strategy: Strategy) -> str:
     'dim 1:tp dim 0:dp'
     """
     text, words = str(strategy), factor_words(bound)
-    for factor in sorted(filter(lambda one: one.startswith("."), words), key=len, reverse=True):
+    numbered = [factor for factor in words if factor.startswith(".")]
+    for factor in sorted(numbered, key=len, reverse=True):
         text = re.sub(rf"(?<![\w.]){re.escape(factor)}:", f"{words[factor]}:", text)
     return text
 
 
 def _head(answer: SearchResult) -> str:
+    """Return the first lines of the report: program, ranks, machine, method, optimality and remarks."""
     within = f" to within {answer.within:.2%}" if answer.within else ""
     optimal = f", optimal{within} under the model on this mesh"
     if answer.graph.configured_names:
@@ -124,13 +130,14 @@ def _head(answer: SearchResult) -> str:
 
 
 def _operators(answer: SearchResult) -> Table:
+    """Return the table of operators, with one row for all equal repeats of a layer."""
     unit, scale = _unit(answer)
-    shown, counts = _shown(answer)
+    shown, counts = _distinct_operators(answer)
     rows = []
     for operator, row in zip(shown, operator_rows(answer, shown)):
         count = counts[operator.index]
         inputs = " ".join(short or "-" for short in row["inputs"])
-        seconds = (_number(row[part] * scale) for part in (*PARTS, "seconds"))
+        seconds = (_number(row[phase] * scale) for phase in (*PARTS, "seconds"))
         name = operator.name + (f" x{count}" if count > 1 else "")
         layouts = f"{inputs} -> {row['output'] or '-'}"
         rows.append([name, row["strategy"], layouts, *seconds, nbytes_text(row["result_nbytes"])])
@@ -139,16 +146,19 @@ def _operators(answer: SearchResult) -> Table:
     return Table(heads, rows, title, range(3, 9)).shorten(MOST_ROWS)
 
 
-def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
-    """One operator for each place of a repeated layer, where all repeats have the same strategy."""
+def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
+    """Return the operators to show, and by index the number of repeats that each represents.
+
+    Operators at one position of a repeated layer are shown once if they have equal strategies and times.
+    """
     shown: list[Operator] = []
     counts: dict[int, int] = {}
     first: dict[tuple[object, ...], int] = {}
-    for operator, place in zip(answer.graph.operators, answer.graph.places):
+    for operator, position in zip(answer.graph.operators, answer.graph.places):
         key: tuple[object, ...] = (operator.index,)
-        if place is not None:
+        if position is not None:
             text = f"{answer.evaluation.operators[operator.index].seconds:.6e}"
-            key = (place, operator.bound, answer.choice.strategies[operator.index], text)
+            key = (position, operator.bound, answer.choice.strategies[operator.index], text)
         if key in first:
             counts[first[key]] += 1
         else:
@@ -159,15 +169,16 @@ def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
 
 
 def _redistributions(answer: SearchResult) -> str | Table:
+    """Return the table of redistributions, with one row for all equal ones, or "redistributions: none"."""
     unit, scale = _unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
-    alone = {id(move) for move in answer.evaluation.alone}
+    unshared_moves = {id(move) for move in answer.evaluation.alone}
     for move, seconds in answer.evaluation.moves:
-        what = ", ".join(answer.collectives_of(move)) or "local copy"
-        what += "" if id(move) in alone else ", shared"
-        where = _generic_name(answer, move)
+        collective_names = ", ".join(answer.collectives_of(move)) or "local copy"
+        collective_names += "" if id(move) in unshared_moves else ", shared"
+        tensor_name = _generic_name(answer, move)
         shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
-        entry = merged.setdefault((move.phase, where, shorts, what), [0, 0, 0.0])
+        entry = merged.setdefault((move.phase, tensor_name, shorts, collective_names), [0, 0, 0.0])
         entry[0] += move.times
         entry[1] += move.times * answer.moves.plan(*move.priced).nbytes(answer.mesh.rank_at(0))
         entry[2] += seconds
@@ -182,29 +193,30 @@ def _redistributions(answer: SearchResult) -> str | Table:
 
 
 def _generic_name(answer: SearchResult, move: Move) -> str:
-    """The tensor's name, the same for all repeats of a layer."""
+    """Return the tensor's name, with ``l*.`` in place of the number of a repeated layer."""
     value = move.value
-    owner = value.producer
-    if owner is None:
+    operator_index = value.producer
+    if operator_index is None:
         readers = answer.graph.consumers[value.index]
-        owner = readers[0][0] if readers else None
-    layer = answer.graph.operators[owner].layer if owner is not None else None
+        operator_index = readers[0][0] if readers else None
+    layer = answer.graph.operators[operator_index].layer if operator_index is not None else None
     if layer is None:
         return value.name
     return value.name.replace(f"l{layer[1]}.", "l*.", 1)
 
 
 def _totals(answer: SearchResult) -> str:
+    """Return the lines with time, communication and peak memory of one step."""
     unit, scale = _unit(answer)
     costs = answer.evaluation.operators
     memory = answer.memory
-    sums = {part: sum(getattr(cost, part) for cost in costs) for part in PARTS}
+    sums = {phase: sum(getattr(cost, phase) for cost in costs) for phase in PARTS}
     parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
     collectives = ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "none"
-    together = answer.evaluation.messages
-    if together:
-        gradients = sum(len(message.moves) for message in together)
-        collectives += f" ({gradients} gradients of parameters share {len(together)} of them)"
+    shared_messages = answer.evaluation.messages
+    if shared_messages:
+        gradients = sum(len(message.moves) for message in shared_messages)
+        collectives += f" ({gradients} gradients of parameters share {len(shared_messages)} of them)"
     elif answer.combined != answer.collectives:
         combined = ", ".join(f"{count} {name}" for name, count in answer.combined.items())
         collectives += f"; with those of parameters combined: {combined}"
@@ -222,15 +234,15 @@ def _totals(answer: SearchResult) -> str:
 
 
 def comparison_table(answer: SearchResult) -> Table:
-    """Return the table that compares the strategies found with strategies that people choose by hand."""
+    """Return the table that compares the result of the search with hand-written strategies."""
     unit, scale = _unit(answer)
     rows = []
-    for name, other in {"found": answer, **answer.comparison}.items():
-        ratio = f"{other.seconds / answer.seconds if answer.seconds else 1.0:.2f}"
-        seconds = _number(other.seconds * scale)
-        if other.seconds >= IMPOSSIBLE:
+    for name, result in {"found": answer, **answer.comparison}.items():
+        ratio = f"{result.seconds / answer.seconds if answer.seconds else 1.0:.2f}"
+        seconds = _number(result.seconds * scale)
+        if result.seconds >= IMPOSSIBLE:
             seconds, ratio = "not allowed", "-"
-        rows.append([name, seconds, ratio, nbytes_text(other.nbytes), nbytes_text(other.memory.peak)])
+        rows.append([name, seconds, ratio, nbytes_text(result.nbytes), nbytes_text(result.memory.peak)])
     note = f"found keeps the program's .shard of {_configured(answer)}; the other layouts do not and may be faster"
     notes = (note,) if _configured(answer) and len(rows) > 1 else ()
     return Table(
@@ -239,47 +251,54 @@ def comparison_table(answer: SearchResult) -> Table:
 
 
 def _configured(answer: SearchResult) -> str:
-    """Return the first names of the operators whose strategies the program sets with ``.shard``; empty without any."""
+    """Return the names of the operators that the program configures, joined by commas.
+
+    At most :data:`MOST_NAMES` names are listed; the text is empty if there are none.
+    """
     names = answer.graph.configured_names
     hidden = len(names) - MOST_NAMES
     return ", ".join([*names[:MOST_NAMES], *([f"{hidden} more"] if hidden > 0 else [])])
 
 
 def why_report(answer: WhyNot) -> str:
-    """What a given strategy costs more, and where the difference comes from."""
+    """Return the report of :meth:`SearchResult.why` as text: the price of a given strategy and its sources."""
     table = why_table(answer)
     return join_text([*why_lines(answer), *([table] if table.rows else [])])
 
 
 def why_lines(answer: WhyNot) -> tuple[str, str]:
-    """What is compared, and which is how much slower."""
-    best, other = answer.best, answer.other
+    """Return two lines: the strategies that are compared, and the seconds of both."""
+    best, forced = answer.best, answer.other
     unit, scale = _unit(best)
-    old, new = (one.choice.strategies[answer.operator.index] for one in (best, other))
+    old, new = (result.choice.strategies[answer.operator.index] for result in (best, forced))
     return (
         f"{answer.operator.name} with {new} instead of {old}, all others chosen anew:",
-        f"one step takes {_number(other.seconds * scale)} {unit} instead of {_number(best.seconds * scale)} "
+        f"one step takes {_number(forced.seconds * scale)} {unit} instead of {_number(best.seconds * scale)} "
         f"({answer.difference * scale:+.4g} {unit})",
     )
 
 
 def why_table(answer: WhyNot) -> Table:
     """Return the table of the operators whose strategy or time differs, with the differences of their times."""
-    best, other = answer.best, answer.other
+    best, forced = answer.best, answer.other
     unit, scale = _unit(best)
     rows = []
-    costs = best.evaluation.operators, other.evaluation.operators
+    costs = best.evaluation.operators, forced.evaluation.operators
     for operator, old, new in zip(best.graph.operators, *costs):
-        before, after = (f.choice.strategies[operator.index] for f in (best, other))
+        before, after = (f.choice.strategies[operator.index] for f in (best, forced))
         if abs(new.seconds - old.seconds) > 1e-12 * best.seconds or before != after:
-            differences = (getattr(new, part) - getattr(old, part) for part in (*PARTS, "seconds"))
+            differences = (getattr(new, phase) - getattr(old, phase) for phase in (*PARTS, "seconds"))
             change = "" if before == after else f"{before} => {after}"
-            rows.append([operator.name, change, *(_signed(one * scale) for one in differences)])
+            rows.append([operator.name, change, *(_signed(difference * scale) for difference in differences)])
     heads = ("operator", "strategy", *PARTS, "total")
     return Table(heads, rows, f"differences in {unit}", range(2, 7)).shorten(MOST_ROWS)
 
 
 def _unit(answer: SearchResult) -> tuple[str, float]:
+    """Return the unit of times in the report and the factor from seconds to it.
+
+    Published cost models have no unit ("cost"); a machine has s, ms or us, by the size of the total.
+    """
     if not isinstance(answer.settings.machine, Machine):
         return "cost", 1.0
     total = answer.seconds
@@ -289,8 +308,10 @@ def _unit(answer: SearchResult) -> tuple[str, float]:
 
 
 def _number(value: float) -> str:
+    """Return a number with four digits; "-" for 0."""
     return f"{value:.4g}" if value else "-"
 
 
 def _signed(value: float) -> str:
+    """Return a number with its sign and three digits; "-" for a difference up to 1e-9."""
     return f"{value:+.3g}" if abs(value) > 1e-9 else "-"

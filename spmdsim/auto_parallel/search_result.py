@@ -1,4 +1,4 @@
-"""What a search returns: the strategies, what they cost, and the ways to look at them."""
+"""The result of a search: the strategies, their costs, and comparisons with other strategies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.reading import read_json, readable
 
 FORMAT = "spmdsim strategy 1"
-#: Shares of a time that are rounding.
-NOTHING = 1e-5
+#: Relative differences of times up to this one are rounding.
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,11 +36,15 @@ class SearchResult(ShortRepr):
     """A program's strategies and their costs.
 
     Attributes:
-        optimal: whether they are the optimum under the model, on this mesh, but for what :attr:`within` leaves open.
-        considered: seconds of the best solution per mesh that was tried.
-        rivals: the meshes on which a heuristic's answer is compared with the optimum; its own one if left out.
-        limit: the bytes that a rank may use, if they were limited.
-        least: seconds that every choice on this mesh takes at least, as far as that is proven.
+        choice: the strategies and layouts.
+        settings: the assumptions of the cost model.
+        method: name of the search that returned them.
+        remarks: sentences about the search for the report.
+        optimal: True if they are the optimum under the model on this mesh, up to the share :attr:`within`.
+        considered: mesh and seconds of the best solution on each mesh that was tried.
+        rivals: the meshes on which a heuristic's result is compared with the optimum, beside its own mesh.
+        limit: the bytes that a rank may use, or None.
+        least: a proven lower bound on the seconds of every choice on this mesh, or None.
     """
 
     choice: StrategyChoice
@@ -57,15 +61,15 @@ class SearchResult(ShortRepr):
 
     @property
     def within(self) -> float | None:
-        """By what share an optimum may be quicker at most, 0 if not at all; None where that is unknown.
+        """Largest share by which the optimum may be faster, 0 if proven optimal; None if unknown.
 
-        A search prices messages that gradients of parameters share by straight lines of their bytes, which may be
-        above what they cost in a run.
+        A search prices messages that gradients of parameters share by straight lines of their bytes. These prices may be
+        above the costs of a run.
         """
         if not self.optimal or self.least is None:
             return None
         open_share = self.seconds / self.least - 1.0 if self.least else float(self.seconds > 0)
-        return open_share if open_share > NOTHING else 0.0
+        return open_share if open_share > ROUNDING else 0.0
 
     @property
     def graph(self) -> Graph:
@@ -74,16 +78,16 @@ class SearchResult(ShortRepr):
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh the strategies are on."""
+        """The mesh of the strategies."""
         return self.choice.mesh
 
     @cached_property
     def moves(self) -> MovePrices:
-        """Prices of redistributions, and their plans; those that the search knows already."""
+        """Prices and plans of redistributions, those of the search included."""
         return self._prices or MovePrices(self.settings)
 
     def collectives_of(self, move: Move) -> tuple[str, ...]:
-        """The names of a redistribution's collectives that communicate, in order."""
+        """Return the names of the collectives of a redistribution that communicate, in order."""
         steps = self.moves.plan(*move.priced).steps
         return tuple(step.collective for step in steps if step.collective not in LOCAL_STEPS)
 
@@ -104,34 +108,34 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes the first rank receives in one step."""
+        """Bytes that the first rank receives in one step."""
         rank = self.mesh.rank_at(0)
-        together = sum(message.nbytes(rank) for message in self.evaluation.messages)
-        together += sum(one.nbytes(rank) for one in self.evaluation.inner)
+        received = sum(message.nbytes(rank) for message in self.evaluation.messages)
+        received += sum(step.nbytes(rank) for step in self.evaluation.inner)
         alone = self.evaluation.alone
-        return together + sum(move.times * self.moves.plan(*move.priced).nbytes(rank) for move in alone)
+        return received + sum(move.times * self.moves.plan(*move.priced).nbytes(rank) for move in alone)
 
     @cached_property
     def collectives(self) -> dict[str, int]:
-        """How many collectives of each kind one step runs; gradients that share a message count once."""
+        """Number of collectives of each kind in one step; gradients that share a message count once."""
         counts: dict[str, int] = {}
         for move in self.evaluation.alone:
             for name in self.collectives_of(move):
                 counts[name] = counts.get(name, 0) + move.times
-        together = [step for message in self.evaluation.messages for step in message.steps]
-        for step in (*together, *(one.step for one in self.evaluation.inner)):
+        shared_steps = [step for message in self.evaluation.messages for step in message.steps]
+        for step in (*shared_steps, *(inner.step for inner in self.evaluation.inner)):
             if step.collective not in LOCAL_STEPS:
                 counts[step.collective] = counts.get(step.collective, 0) + 1
         return counts
 
     @cached_property
     def combined(self) -> dict[str, int]:
-        """How many collectives there are if parameters' go together where they can, as compilers combine them.
+        """Number of collectives of each kind if those of parameters are combined, as compilers do.
 
-        These are gathered, or their gradients are reduced, along the same axes and over the same dim.
+        Collectives are combined that gather parameters, or reduce their gradients, along equal axes and over equal dims.
         """
         counts: dict[str, int] = {}
-        seen: set[tuple[object, ...]] = set()
+        combined_keys: set[tuple[object, ...]] = set()
         for move, _ in self.evaluation.moves:
             partial, parameter = move.src.partial_axes, move.value.kind == "parameter"
             moving = frozenset(partial or set(move.src.split_axes) - set(move.dst.split_axes))
@@ -139,18 +143,26 @@ class SearchResult(ShortRepr):
             where = frozenset(d for d, entry in enumerate(dims) if moving & set(entry))
             for name in self.collectives_of(move):
                 key = (name, moving, where)
-                if not parameter or key not in seen:
+                if not parameter or key not in combined_keys:
                     counts[name] = counts.get(name, 0) + move.times
                 if parameter:
-                    seen.add(key)
+                    combined_keys.add(key)
         return counts
 
     def strategy(self, operator: str) -> Strategy:
-        """The strategy of an operator, by name."""
+        """Return the strategy of the operator with this name.
+
+        Raises:
+            InputError: If the program has no operator of this name.
+        """
         return self.choice.strategies[self.graph.operator(operator).index]
 
     def layout(self, name: str) -> Layout:
-        """The layout of an input, parameter or result, by name."""
+        """Return the layout of the input, parameter or result with this name.
+
+        Raises:
+            InputError: If the program has no tensor of this name.
+        """
         for value, layout in zip(self.graph.values, self.choice.layouts):
             if value.name == name:
                 return layout
@@ -158,21 +170,22 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def comparison(self) -> dict[str, SearchResult]:
-        """The layouts people configure by hand, for the same program and ranks; the fastest Megatron-style grid.
+        """Results of hand-written strategies for the program on these ranks, by name.
 
-        Layouts that these ranks do not allow are missing: see :attr:`not_possible`.
+        Of the Megatron-style grids only the fastest one is included. Strategies that these ranks do not allow are missing:
+        see :attr:`not_possible`.
         """
         results = {
             name: replace(self, choice=choice, method=name, remarks=(), optimal=False, least=None)
             for name, choice in self._baselines[0].items()
         }
-        grids = {name: one for name, one in results.items() if name.startswith("Megatron")}
+        grids = {name: result for name, result in results.items() if name.startswith("Megatron")}
         best = min(grids, key=lambda name: grids[name].seconds, default=None)
-        return {name: one for name, one in results.items() if name not in grids or name == best}
+        return {name: result for name, result in results.items() if name not in grids or name == best}
 
     @property
     def not_possible(self) -> dict[str, str]:
-        """By name, reasons why layouts people configure by hand are not possible on so many ranks.
+        """Reasons why hand-written strategies are not possible on these ranks, by name.
 
         >>> from spmdsim.auto_parallel.search import search
         >>> search("mlp", 4, layers=1, hidden=8, batch=2, axes=1).not_possible
@@ -182,13 +195,15 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def _baselines(self) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
+        """Hand-written choices by name, and the reasons why others are not possible, by name."""
         return baselines(self.graph, self.mesh.size, self.settings, self.moves)
 
     @cached_property
     def gap(self) -> float | None:
-        """How far a heuristic's answer is from the optimum at most, 0.02 for 2 %; None where that is unknown.
+        """Largest relative distance of a heuristic's result from the optimum, 0.02 for 2 %; None if unknown.
 
-        The optimum is the best one on the meshes that a search of it would try, and on this one, as far as it is proven.
+        The optimum is the best one on :attr:`rivals` and on this mesh, as far as it is proven; meshes of more than three
+        axes do not count. The gap is unknown for programs with more than 2000 operators and with a memory limit.
         """
         if self.optimal:
             return 0.0
@@ -204,20 +219,25 @@ class SearchResult(ShortRepr):
         return self.seconds / min(bounds) - 1.0 if min(bounds) else float(self.seconds > 0)
 
     def why(self, operator: str, strategy: Any) -> WhyNot:
-        """What the total would be with another strategy for one operator, cuts or a mapping, all others chosen anew."""
+        """Search again with a given strategy for one operator, and compare: all others are chosen anew.
+
+        Args:
+            operator: its name.
+            strategy: cuts, a mapping of factors to axes, or a strategy.
+        """
         settings = replace(self.settings, tie=False)
         model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves)
         solution = solve(model)
         method = f"with {operator} given"
         least = model.least(solution)
         choice = model.choice(solution.states)
-        other = SearchResult(choice, settings, method, optimal=least is not None, least=least)
-        return WhyNot(self.graph.operator(operator), self, other)
+        forced = SearchResult(choice, settings, method, optimal=least is not None, least=least)
+        return WhyNot(self.graph.operator(operator), self, forced)
 
     # -- files --------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
+        """Return all results as a dict that can be written as JSON."""
         from spmdsim.auto_parallel.search_report import operator_rows
 
         machine = self.settings.machine
@@ -254,7 +274,13 @@ class SearchResult(ShortRepr):
 
 @dataclass(frozen=True, repr=False)
 class WhyNot(ShortRepr):
-    """Two solutions that differ by one strategy given for an operator: without it, and with it."""
+    """Two search results that differ by one operator's strategy.
+
+    Attributes:
+        operator: the operator.
+        best: the result of the search.
+        other: the result of a search with the given strategy of the operator.
+    """
 
     operator: Operator
     best: SearchResult
@@ -262,7 +288,7 @@ class WhyNot(ShortRepr):
 
     @property
     def difference(self) -> float:
-        """Seconds that the given strategy costs more."""
+        """Seconds by which a step takes longer with the given strategy."""
         return self.other.seconds - self.best.seconds
 
     def __str__(self) -> str:
@@ -272,6 +298,7 @@ class WhyNot(ShortRepr):
 
 
 def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
+    """Return an operator's strategy as a dict of plain types."""
     return {
         "operator": operator.name,
         "splits": {factor: list(axes) for factor, axes in strategy.splits},
@@ -281,6 +308,7 @@ def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
 
 
 def _layout_dict(value: Value, layout: Layout) -> dict[str, Any]:
+    """Return a tensor's layout as a dict of plain types."""
     return {
         "name": value.name,
         "dims": [list(entry) for entry in layout.dims],
@@ -294,7 +322,11 @@ def _mesh_dict(mesh: Mesh) -> dict[str, Any]:
 
 
 def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
-    """The strategies of a file written by :meth:`SearchResult.save`, for the same program."""
+    """Read the strategies that :meth:`SearchResult.save` wrote for the program of ``graph``.
+
+    Raises:
+        InputError: If the file has another format, or strategies of another program.
+    """
     data = read_json(path, "strategies")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")
@@ -303,6 +335,7 @@ def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
 
 
 def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
+    """Convert the data of a file to a choice for ``graph``; ``path`` is named in errors."""
     names = [_unnumbered(entry["operator"]) for entry in data["strategies"]]
     if names != [_unnumbered(o.name) for o in graph.operators] or len(data["layouts"]) != len(graph.values):
         raise InputError(
@@ -326,7 +359,10 @@ def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyCho
 
 
 def _unnumbered(name: str) -> str:
-    """An operator's name without numbers: parameters may be numbered anew."""
+    """Return an operator's name without digits.
+
+    Names are compared without numbers, because another recording may number parameters differently.
+    """
     return re.sub(r"\d+", "", name)
 
 

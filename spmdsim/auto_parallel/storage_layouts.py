@@ -1,4 +1,4 @@
-"""In which layouts a tensor with several readers, or a parameter, may be kept."""
+"""The layouts in which a tensor with several readers, or a parameter, may be stored."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import States, StorageStates, configured_result
 from spmdsim.core import Layout, Mesh
 
-#: Up to so many layouts of one tensor are all considered.
+#: Most layouts of a tensor that are all considered; with more, only layouts that operators use are considered.
 MOST_LAYOUTS = 700
 
 
 class StorageLayouts:
-    """Finds the states of tensors that have a variable of their own."""
+    """Finder of the states of tensors that have a variable of their own.
+
+    ``operators`` are the states of all operators of the graph.
+    """
 
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings, operators: Sequence[States]) -> None:
         self.graph, self.mesh, self.settings, self.operators = graph, mesh, settings, operators
 
     def states(self, value: Value, price: Price) -> StorageStates:
-        """Every layout to keep the tensor in; of a parameter, with every way to add its gradients."""
+        """Return every layout to store the tensor in; for a parameter, with every way to add its gradients.
+
+        ``price`` returns the seconds of moving the tensor's gradient between two layouts.
+        """
         fixed = self._fixed(value)
         if fixed is not None:
             base: tuple[Layout, ...] = (fixed,)
@@ -35,23 +41,26 @@ class StorageLayouts:
                 self.mesh, value.shape, self.settings.nested, self.settings.even is not False
             )
         else:
-            base = self._seen_layouts(value)
+            base = self._used_layouts(value)
         if self.graph.recorded and fixed is None and not self.stored_apart(value):
-            whole = self._whole_dims(value)
-            base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
+            unsplit_dims = self._unsplit_dims(value)
+            base = tuple(layout for layout in base if not any(layout.dims[d] for d in unsplit_dims))
         return self._with_sums(value, base, price)
 
     def _with_sums(self, value: Value, base: tuple[Layout, ...], price: Price) -> StorageStates:
-        """Layouts of a parameter with the ways to add its gradients, and to share a message; others as they are."""
-        reached = self.graph.gradient_readers[value.index]
-        if value.kind != "parameter" or not reached:
+        """Combine the layouts of a parameter with the ways to add its gradients or to share a message.
+
+        Tensors other than parameters with gradients get the layouts only. ``base`` are the layouts.
+        """
+        gradient_readers = self.graph.gradient_readers[value.index]
+        if value.kind != "parameter" or not gradient_readers:
             return StorageStates(base)
-        arriving = [self.operators[reader].gradients[operand] for reader, operand in reached]
-        joint = len(reached) > 1 and fits_table([len(base), *(len(some) for some in arriving)])
-        alone = GradientSums(base, ((),) * len(base))
-        sums = alone if joint else gradient_sums(arriving, base, price)
-        states = [(layout, some, False) for layout, some in zip(sums.targets, sums.shared)]
-        partial = dict.fromkeys(layout for some in arriving for layout in some if layout.partial)
+        arriving = [self.operators[reader].gradients[operand] for reader, operand in gradient_readers]
+        joint = len(gradient_readers) > 1 and fits_table([len(base), *map(len, arriving)])
+        no_sums = GradientSums(base, ((),) * len(base))
+        sums = no_sums if joint else gradient_sums(arriving, base, price)
+        states = [(layout, summed, False) for layout, summed in zip(sums.targets, sums.shared)]
+        partial = dict.fromkeys(layout for layouts in arriving for layout in layouts if layout.partial)
         for layout, total in itertools.product(base, partial if self.settings.merges else ()):
             if shared(self.settings, total, layout, value.shape):
                 states.append((layout, (total,), True))
@@ -59,7 +68,7 @@ class StorageLayouts:
         return StorageStates(layouts, totals, together, joint, sums.complete)
 
     def _fixed(self, value: Value) -> Layout | None:
-        """The layout that a user fixed for a tensor, or for the result of a configured operator."""
+        """Return the layout that the user fixed for a tensor or for its configured producer; None if free."""
         if value.layout is not None:
             return value.layout.canonical
         if value.producer is None or value.output:
@@ -68,21 +77,21 @@ class StorageLayouts:
         return configured_result(operator, self.operators[operator.index].strategies[0])
 
     def _used_or_finer(self, value: Value) -> tuple[Layout, ...]:
-        """The layouts in which the one reader of a parameter wants it, and those split further."""
+        """Return the layouts in which the only reader of a parameter needs it, and all finer ones."""
         reader, operand = self.graph.consumers[value.index][0]
         used = dict.fromkeys(self.operators[reader].inputs[operand])
-        pieces = (piece for layout in used for piece in self.pieces(layout, value.shape))
-        return tuple(dict.fromkeys((*used, *pieces)))
+        finer = (layout for source in used for layout in self.finer_layouts(source, value.shape))
+        return tuple(dict.fromkeys((*used, *finer)))
 
     def stored_apart(self, value: Value) -> bool:
-        """Whether a parameter with one reader may be stored more finely split than it is used."""
+        """Return True if a parameter with one reader may be stored with finer splits than it is used."""
         single = value.kind == "parameter" and len(self.graph.consumers[value.index]) == 1
         return single and value.needs_gradient and value.layout is None and self.settings.sharded_parameters
 
-    def pieces(self, layout: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
-        """A layout split further, by every choice of the axes it leaves free.
+    def finer_layouts(self, layout: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
+        """Yield a layout split further, by every choice of the axes that do not split it yet.
 
-        Which dim takes an axis makes no difference in price, so it is the first one that stays even.
+        The price does not depend on the dim that an axis splits, so each axis splits the first dim that stays even.
         """
         free = [axis for axis in layout.replicated_axes if self.mesh.axis_size(axis) > 1]
         for count in range(1, len(free) + 1):
@@ -91,8 +100,11 @@ class StorageLayouts:
                 if finer is not None:
                     yield finer
 
-    def _seen_layouts(self, value: Value) -> tuple[Layout, ...]:
-        """Layouts in which the tensor is computed or read: what is tried where all layouts are too many."""
+    def _used_layouts(self, value: Value) -> tuple[Layout, ...]:
+        """Return the layouts in which the tensor is computed or read, without pending reductions.
+
+        They are the candidates if all layouts are too many.
+        """
         layouts: dict[Layout, None] = {}
         if value.producer is not None:
             produced = self.operators[value.producer].outputs[value.output]
@@ -101,8 +113,8 @@ class StorageLayouts:
             layouts.update(dict.fromkeys(layout.reduced for layout in self.operators[reader].inputs[operand]))
         return tuple(layouts)
 
-    def _whole_dims(self, value: Value) -> set[int]:
-        """The dims that some reader must have whole."""
+    def _unsplit_dims(self, value: Value) -> set[int]:
+        """Return the dims that at least one reader needs unsplit."""
         dims: set[int] = set()
         for reader, operand in self.graph.consumers[value.index]:
             bound = self.graph.operators[reader].bound
@@ -114,7 +126,14 @@ class StorageLayouts:
 def simple_layouts(
     mesh: Mesh, shape: tuple[int, ...], nested: bool = True, even: bool = True
 ) -> tuple[Layout, ...]:
-    """Every layout in which each axis splits one dim, or none; pieces that need not be ``even`` must not be empty."""
+    """Return every layout in which each axis splits at most one dim.
+
+    Args:
+        mesh: the mesh; axes of size 1 split nothing.
+        shape: the shape of the tensor.
+        nested: allow several axes to split one dim.
+        even: allow only blocks of equal size; otherwise blocks may differ by one element, but must not be empty.
+    """
     partial_dims: list[list[list[str]]] = [[[] for _ in shape]]
     for axis, size in zip(mesh.axes, mesh.shape):
         if size == 1:
@@ -132,7 +151,7 @@ def simple_layouts(
 
 
 def split_further(layout: Layout, axes: Sequence[str], shape: Sequence[int], nested: bool) -> Layout | None:
-    """A layout split by some more axes, each in the first dim that stays even; None if there is no such dim.
+    """Split a layout by some more axes, each in the first dim that stays even; None if none stays even.
 
     Without ``nested``, dims that no axis splits yet come first.
 

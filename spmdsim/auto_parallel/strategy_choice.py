@@ -1,4 +1,4 @@
-"""The strategies that a search chooses from, what follows from each of them, and what is chosen."""
+"""Candidate strategies of operators with the layouts that follow from them, and the choice of a search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from spmdsim.pictured import ShortRepr
 
 @dataclass(frozen=True)
 class States:
-    """An operator's strategies with everything that follows from them, state by state."""
+    """An operator's strategies, one per state, with the layouts that follow from them.
+
+    Attributes:
+        strategies: the strategy of each state.
+        inputs: ``inputs[operand][state]``, the layout in which an operand is read.
+        outputs: ``outputs[result][state]``, the layout in which a result is computed.
+        gradients: ``gradients[operand][state]``, the layout in which an operand's gradient is computed.
+    """
 
     strategies: tuple[Strategy, ...]
     inputs: tuple[tuple[Layout, ...], ...]
@@ -26,7 +33,7 @@ class States:
 
 @lru_cache(maxsize=4096)
 def states_of(bound: BoundRule, strategies: tuple[Strategy, ...]) -> States:
-    """The layouts of all strategies of an operator: ``inputs[operand][state]`` and so on."""
+    """Return the states of an operator, one for each of its strategies."""
     inputs = [bound.input_layouts(s) for s in strategies]
     outputs = [bound.output_layouts(s) for s in strategies]
     operands = range(len(bound.inputs))
@@ -41,14 +48,16 @@ def states_of(bound: BoundRule, strategies: tuple[Strategy, ...]) -> States:
 
 @dataclass(frozen=True)
 class StorageStates:
-    """The states of a tensor with a variable of its own, state by state.
+    """The states of a tensor with a variable of its own.
 
     Attributes:
-        layouts: the layout it is kept in.
-        sums: of a parameter, the layouts in which gradients of several readers are added before they move.
-        together: whether the gradient, which then arrives in the one layout of ``sums``, shares a message.
-        joint: whether readers pay together for the moves of their gradients, instead of by ``sums``.
-        complete: whether gradients may be added in all ways.
+        layouts: for each state, the layout in which it is stored.
+        sums: for each state of a parameter, the layouts in which gradients of several readers are added before they
+            move.
+        together: for each state, True if the gradient, which then arrives in the only layout of ``sums``, shares a
+            message.
+        joint: True if readers pay together for the moves of their gradients, instead of by ``sums``.
+        complete: True if the states include all ways to add gradients.
     """
 
     layouts: tuple[Layout, ...]
@@ -59,7 +68,7 @@ class StorageStates:
 
 
 class OperatorLayouts(NamedTuple):
-    """Layouts around one operator: operands as it reads them, results and operands' gradients as it computes them."""
+    """Layouts of one operator: of its operands as read, and of results and operands' gradients as computed."""
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
@@ -68,7 +77,7 @@ class OperatorLayouts(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StrategyChoice(ShortRepr):
-    """What a search decides: a strategy per operator, and per tensor where it is stored or handed on."""
+    """Decision of a search: a strategy per operator, and per tensor the layout in which it is stored."""
 
     graph: Graph
     mesh: Mesh
@@ -77,7 +86,7 @@ class StrategyChoice(ShortRepr):
 
     @cached_property
     def operator_layouts(self) -> tuple[OperatorLayouts, ...]:
-        """Return the layouts that follow from each operator's strategy."""
+        """Layouts that follow from each operator's strategy."""
         derived: dict[tuple[int, Strategy], OperatorLayouts] = {}
         rows = []
         for operator, strategy in zip(self.graph.operators, self.strategies):
@@ -91,9 +100,9 @@ class StrategyChoice(ShortRepr):
         return tuple(rows)
 
 
-#: Up to so many strategies of one operator are enumerated.
+#: Most strategies of one operator that are enumerated.
 MOST_STRATEGIES = 100_000
-#: Three axes are searched for up to so many ranks, where no operator has more strategies than this on them.
+#: Most ranks, and most strategies of an operator, with which meshes of three axes are searched.
 THREE_AXES_RANKS, FEW_STRATEGIES = 64, 64
 
 
@@ -107,10 +116,20 @@ def mesh_strategies(
     even: bool = True,
     nested: bool = True,
 ) -> tuple[Strategy, ...]:
-    """The strategies of an operator on a mesh, the least split one first; axes of size 1 are never used.
+    """Return the strategies of an operator on a mesh, the least split one first.
 
-    With ``partial`` also those that pass pending sums on, with ``full`` only those that use every axis, if there are any,
-    with ``even`` only those with pieces of one size, with ``nested`` also those that split a factor by several axes.
+    Axes of size 1 are never used.
+
+    Args:
+        bound: the operator's rule.
+        mesh: the mesh.
+        partial: include strategies that pass pending sums on.
+        full: if some strategies use every axis, return only those.
+        even: return only strategies with blocks of equal size.
+        nested: include strategies that split a factor by several axes.
+
+    Raises:
+        InputError: If there are more than :data:`MOST_STRATEGIES` strategies.
 
     >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((8, 8), (8, 8)))
@@ -124,36 +143,38 @@ def mesh_strategies(
             "look at each; use fewer "
             "axes, or the double recursion"
         )
-    strategies = [s for s in bound.strategies(mesh, partial=partial) if _sensible(s)]
+    strategies = [s for s in bound.strategies(mesh, partial=partial) if _uses_no_unit_axis(s)]
     if even:
         strategies = [s for s in strategies if all(bound.sizes[f] % s.parts(f) == 0 for f, _ in s.splits)]
     if not nested:
         strategies = [s for s in strategies if all(len(axes) == 1 for _, axes in s.splits)]
     if full:
         axes = {axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1}
-        busy = [s for s in strategies if _used(s) == axes]
+        busy = [s for s in strategies if _splitting_axes(s) == axes]
         strategies = busy or strategies
     return tuple(strategies)
 
 
-def _sensible(strategy: Strategy) -> bool:
-    """Whether no axis of size one is used."""
+def _uses_no_unit_axis(strategy: Strategy) -> bool:
+    """Return True if a strategy uses no axis of size 1."""
     size = strategy.mesh.axis_size
     used = [axis for _, axes in strategy.splits for axis in axes] + [axis for axis, _, _ in strategy.passed]
     return all(size(axis) > 1 for axis in used)
 
 
-def _used(strategy: Strategy) -> set[str]:
+def _splitting_axes(strategy: Strategy) -> set[str]:
+    """Return the axes that split a factor."""
     return {axis for _, axes in strategy.splits for axis in axes}
 
 
 def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
-    """The strategy a user fixed for an operator: a Strategy, a mapping of factors to axes, layouts, or cuts.
+    """Return the strategy that the user fixed for an operator.
 
-    Cuts get a device matrix of their own unless some strategy on ``mesh`` cuts the same way.
+    The user may give a Strategy, a mapping of factors to axes, layouts of the operands, or cuts. Cuts get a device
+    matrix of their own unless some strategy on ``mesh`` splits the operator identically.
     """
     configured, bound = operator.configured, operator.bound
-    with context(**operator.named):
+    with context(**operator.error_facts):
         if isinstance(configured, Strategy | dict):
             strategy = configured if isinstance(configured, Strategy) else Strategy.of(mesh, configured)
             bound.check(strategy)
@@ -163,35 +184,35 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
             return bound.infer(configured)
         if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
             return Strategy.of(mesh, dict(configured))
-        own = strategy_from_cuts(bound, configured, mesh.rank_list)
-        return _on_mesh(bound, own, mesh) or own
+        cuts_strategy = strategy_from_cuts(bound, configured, mesh.rank_list)
+        return _on_mesh(bound, cuts_strategy, mesh) or cuts_strategy
 
 
 def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
-    """The layout that a user fixed for an operator's result; None if there is none."""
+    """Return the layout that the user fixed for an operator's result; None if it is not fixed."""
     if operator.out is None:
         return None
-    with context(**operator.named):
+    with context(**operator.error_facts):
         produced = operator.bound.output_layouts(strategy)[0]
         return result_layout(operator.out, produced, operator.bound.output_shapes[0]).canonical
 
 
-def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:
-    """The strategy on ``mesh`` that puts the same pieces on the ranks as ``own``, which has its own device matrix.
+def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Strategy | None:
+    """Convert a strategy on its own device matrix to an identical one on ``mesh``; None if impossible.
 
-    Axis after axis of the device matrix must be a product of the mesh's next axes.
+    Each axis of the device matrix must be the product of the next axes of the mesh.
     """
-    if mesh.rank_list != own.mesh.rank_list:
+    if mesh.rank_list != strategy_on_matrix.mesh.rank_list:
         return None
-    rest = [(axis, size) for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
-    factor_of = {axis: factor for factor, axes in own.splits for axis in axes}
+    mesh_axes = [(axis, size) for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
+    factor_of = {axis: factor for factor, axes in strategy_on_matrix.splits for axis in axes}
     splits: dict[str, tuple[str, ...]] = {}
-    for axis, size in zip(own.mesh.axes, own.mesh.shape):
+    for axis, size in zip(strategy_on_matrix.mesh.axes, strategy_on_matrix.mesh.shape):
         taken: list[str] = []
-        while size > 1 and rest and size % rest[0][1] == 0:
-            name, part = rest.pop(0)
+        while size > 1 and mesh_axes and size % mesh_axes[0][1] == 0:
+            name, axis_size = mesh_axes.pop(0)
             taken.append(name)
-            size //= part
+            size //= axis_size
         if size > 1:
             return None
         if axis in factor_of:
@@ -201,7 +222,12 @@ def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:
 
 
 def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
-    """The meshes to search over: every ordered way to write ``ranks`` as a product of at most ``axes`` sizes > 1.
+    """Return the meshes to search: all ordered products of up to ``axes`` sizes > 1 that equal ``ranks``.
+
+    The axes are called dp, tp, sp and ep, in this order. One rank has the mesh of shape (1,).
+
+    Raises:
+        InputError: If ``ranks`` is below 1.
 
     >>> [mesh.shape for mesh in device_matrices(8)]
     [(8,), (2, 4), (4, 2)]
@@ -210,29 +236,35 @@ def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
         raise InputError(f"{many(ranks, 'rank')} cannot form a mesh; there has to be at least 1")
     names = ("dp", "tp", "sp", "ep")
 
-    def factorings(left: int, count: int) -> Iterator[tuple[int, ...]]:
+    def factorings(number: int, count: int) -> Iterator[tuple[int, ...]]:
+        """Yield every ordered product of ``count`` factors > 1 that equals ``number``."""
         if count == 1:
-            if left > 1:
-                yield (left,)
+            if number > 1:
+                yield (number,)
             return
-        for first in range(2, left // 2 + 1):
-            if left % first == 0:
-                for rest in factorings(left // first, count - 1):
-                    yield (first, *rest)
+        for first in range(2, number // 2 + 1):
+            if number % first == 0:
+                for further in factorings(number // first, count - 1):
+                    yield (first, *further)
 
     shapes = [shape for count in range(1, axes + 1) for shape in factorings(ranks, count)] or [(ranks,)]
     return tuple(Mesh(shape, names[: len(shape)]) for shape in shapes)
 
 
 def searched_axes(graph: Graph, ranks: int) -> int:
-    """How many axes the device matrices have that are searched: three where that is quick, else two."""
+    """Return the number of axes of the searched device matrices: three if that is quick, else two.
+
+    Three axes are quick with at most :data:`THREE_AXES_RANKS` ranks and :data:`FEW_STRATEGIES` strategies per operator.
+    """
     factors = {bound: len(bound.splittable) for bound in {o.bound for o in graph.operators}}
     quick = all((count + 1) ** 3 <= FEW_STRATEGIES for count in factors.values())
     return 3 if quick and ranks <= THREE_AXES_RANKS else 2
 
 
 def has_uneven_pieces(graph: Graph, mesh: Mesh) -> bool:
-    """Return True if an axis of a mesh can cut a dim of some operator, but does not divide it.
+    """Return True if an axis of a mesh can split a dim of some operator, but does not divide it.
+
+    Configured operators do not count.
 
     >>> from spmdsim.auto_parallel.programs.networks import mlp
     >>> [has_uneven_pieces(mlp(1, 8, 8), Mesh((ranks,), ("x",))) for ranks in (3, 4)]
@@ -244,7 +276,9 @@ def has_uneven_pieces(graph: Graph, mesh: Mesh) -> bool:
 
 
 def binary_mesh(ranks: int) -> Mesh:
-    """One axis per prime factor of ``ranks``, largest first: the mesh of the double recursion.
+    """Return the mesh with one axis per prime factor of ``ranks``, largest first.
+
+    This is the mesh of the double recursion.
 
     >>> binary_mesh(12).shape, binary_mesh(8).axes
     ((3, 2, 2), ('c0', 'c1', 'c2'))
@@ -254,7 +288,7 @@ def binary_mesh(ranks: int) -> Mesh:
 
 
 def prime_factors(number: int) -> tuple[int, ...]:
-    """The prime factors, largest first.
+    """Return the prime factors of a number, largest first.
 
     >>> prime_factors(60), prime_factors(1)
     ((5, 3, 2, 2), ())
@@ -268,7 +302,9 @@ def prime_factors(number: int) -> tuple[int, ...]:
     return tuple(sorted([*factors, *([number] if number > 1 else [])], reverse=True))
 
 
-def splitting_batch(strategies: Sequence[Strategy], factors: Sequence[str], axis: str) -> Sequence[Strategy]:
-    """The strategies in which an axis splits one of the factors; all of them if there are none such."""
+def batch_splitting_strategies(
+    strategies: Sequence[Strategy], factors: Sequence[str], axis: str
+) -> Sequence[Strategy]:
+    """Return the strategies in which ``axis`` splits a batch factor; all strategies if none does."""
     splitting = [s for s in strategies if any(axis in s.axes.get(factor, ()) for factor in factors)]
     return splitting or strategies

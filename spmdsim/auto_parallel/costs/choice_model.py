@@ -42,9 +42,9 @@ from spmdsim.auto_parallel.strategy_choice import (
     States,
     StorageStates,
     StrategyChoice,
+    batch_splitting_strategies,
     configured_strategy,
     mesh_strategies,
-    splitting_batch,
     states_of,
 )
 from spmdsim.core import Layout, Mesh, Strategy
@@ -114,7 +114,9 @@ class ChoiceModel:
             strategies = candidates(operator, self.mesh, self.settings)
             axis = self.settings.batch_axis
             if axis is not None and sum(size > 1 for size in self.mesh.shape) > 1:
-                strategies = splitting_batch(strategies, self.graph.batch_factors[operator.index], axis)
+                strategies = batch_splitting_strategies(
+                    strategies, self.graph.batch_factors[operator.index], axis
+                )
         if not strategies:
             raise RuleError(
                 f"no strategy of the rule '{operator.bound.rule}' fits the mesh {self.mesh}",
@@ -293,7 +295,9 @@ class ChoiceModel:
         prices = self._times(value) * self._table(kept.layouts, wanted, value)
         if self._keeper.stored_apart(value):
             # In which dims a parameter is cut for storage makes no difference: one way is enough.
-            ways = {layout: {layout, *self._keeper.pieces(layout, value.shape)} for layout in {*wanted}}
+            ways = {
+                layout: {layout, *self._keeper.finer_layouts(layout, value.shape)} for layout in {*wanted}
+            }
             usual = np.array([[own in ways[use] for use in wanted] for own in kept.layouts])
             prices = np.where(usual, prices, IMPOSSIBLE)
         memory = self._copy_memory(value, kept, wanted, reader, operand)

@@ -58,11 +58,14 @@ class Settings(ShortRepr):
 
     @property
     def merges(self) -> bool:
-        """Whether parameters' gradients that reduce alike share messages."""
+        """True if gradients of parameters that are reduced identically share messages."""
         return isinstance(self.machine, Machine) if self.merge is None else self.merge
 
     def state_bytes(self, itemsize: int) -> float:
-        """Bytes of optimiser state per element of a parameter: that of two-byte numbers is kept in four."""
+        """Return the bytes of optimiser state per element of a parameter.
+
+        The state of a two-byte parameter has four bytes per word.
+        """
         return self.optimizer_words * (4 if itemsize == 2 else itemsize)
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""What a search looks at: operator graphs, recorded from programs or built in."""
+"""Operator graphs that a search reads: recorded from programs, or built in."""

@@ -1,7 +1,7 @@
-"""The operator graph: what a search looks at.
+"""The operator graph, the input of a search.
 
-Operators with their bound rules, tensors between them, and nothing else: no data, no layouts, no world. A graph is
-built by hand (:class:`GraphBuilder`), by one of the built-in programs, or by recording a program.
+A graph has operators with their bound rules and the tensors between them. It has no data, no layouts and no world.
+It is built by hand (:class:`GraphBuilder`), by a built-in program, or by recording a program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spmdsim.pictured import ShortRepr
 
 Shape = tuple[int, ...]
 
-#: What a tensor of a graph is: data fed in, something trained, or the result of an operator.
+#: Kinds of tensors of a graph: data fed in, trained parameters, and results of operators.
 KINDS = ("input", "parameter", "result")
 
 
@@ -29,10 +29,12 @@ class Value:
 
     Attributes:
         kind: one of :data:`KINDS`.
-        producer: the operator it comes out of; None for inputs and parameters.
-        output: which result of the producer.
-        needs_gradient: whether a gradient flows into it when training.
-        layout: a layout that the user fixed.
+        index: its number in the graph.
+        itemsize: bytes of one element.
+        producer: index of the operator that computes it; None for inputs and parameters.
+        output: its number among the results of the producer.
+        needs_gradient: True if training computes its gradient.
+        layout: the layout that the user fixed, or None.
     """
 
     index: int
@@ -53,17 +55,21 @@ class Value:
 
 @dataclass(frozen=True, repr=False)
 class Operator(ShortRepr):
-    """One operator of the program.
+    """Operator of the program.
 
     Attributes:
+        index: its number in the graph, in order of execution.
         name: its name in tables; unique in the graph.
-        kind: what it is called in the program, such as ``matmul``.
+        kind: its name in the program, such as ``matmul``.
+        bound: its rule, bound to the shapes of its operands.
+        inputs: the indices of its operands.
+        outputs: the indices of its results.
         configured: the user's ``.shard`` (cuts, mapping or strategy), or None.
-        out: the user's layout (or cuts) of the result, beside ``configured``; None if it follows.
-        unseen: the operands whose values its gradients do not look at.
-        saves_result: whether they look at its results.
         where: source line, or "".
-        layer: which repeat of a repeated layer it belongs to, and the layer's name; None outside.
+        layer: name of the repeated layer, and number of the repeat; None outside of layers.
+        out: the user's layout (or cuts) of the result, beside ``configured``; None if it follows.
+        unseen: the operands whose values its gradients do not read.
+        saves_result: True if its gradients read its results.
     """
 
     index: int
@@ -80,13 +86,13 @@ class Operator(ShortRepr):
     saves_result: bool = False
 
     @property
-    def named(self) -> dict[str, str]:
-        """Which one it is, for errors."""
+    def error_facts(self) -> dict[str, str]:
+        """Facts that identify the operator in errors: its name, and its source line if that is known."""
         return {"operator": self.name, **({"at": self.where} if self.where else {})}
 
     @cached_property
     def linear(self) -> bool:
-        """Whether it is linear in all operands together (sums, reshapes, copies)."""
+        """True if it is linear in all operands together (sums, reshapes, copies)."""
         return frozenset(range(len(self.bound.inputs))) in self.bound.rule.linear
 
 
@@ -95,10 +101,10 @@ class Graph(ShortRepr):
     """Operators in order of execution, and the tensors they share.
 
     Attributes:
-        results: the tensors the program returns.
-        training: whether gradients are computed and parameters updated.
-        recorded: whether it comes from a program: then a tensor with several readers is not kept split where a
-            reader wants it whole, because functions of several operators look at layouts.
+        results: indices of the tensors that the program returns.
+        training: True if gradients are computed and parameters updated.
+        recorded: True if the graph was recorded from a program. A tensor with several readers is then not stored
+            split in a dim that a reader needs unsplit, because functions of several operators read layouts.
     """
 
     name: str
@@ -110,7 +116,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per tensor, the (operator, operand number) pairs that read it, in order."""
+        """Pairs (operator index, operand number) that read each tensor, in order."""
         pairs: list[list[tuple[int, int]]] = [[] for _ in self.values]
         for operator in self.operators:
             for operand, value in enumerate(operator.inputs):
@@ -124,20 +130,23 @@ class Graph(ShortRepr):
 
     @cached_property
     def places(self) -> tuple[tuple[str, int] | None, ...]:
-        """Per operator of a repeated layer the layer's name and its place in the repeat; None outside of layers."""
+        """Layer name and position in the repeat of each operator of a repeated layer; None outside of layers."""
         counts: dict[tuple[str, int], int] = {}
         places: list[tuple[str, int] | None] = []
         for operator in self.operators:
-            place = None
+            position = None
             if operator.layer is not None:
                 counts[operator.layer] = counts.get(operator.layer, -1) + 1
-                place = operator.layer[0], counts[operator.layer]
-            places.append(place)
+                position = operator.layer[0], counts[operator.layer]
+            places.append(position)
         return tuple(places)
 
     @cached_property
     def reached(self) -> frozenset[int]:
-        """The operators that a gradient passes through: those that the last results depend on, in training."""
+        """Indices of the operators that a gradient passes through.
+
+        In training these are the operators that the results depend on; otherwise there are none.
+        """
         wanted = set(self.results)
         reached: set[int] = set()
         for operator in reversed(self.operators if self.training else ()):
@@ -147,12 +156,15 @@ class Graph(ShortRepr):
         return frozenset(reached)
 
     def brings_gradient(self, value: Value, *readers: int) -> bool:
-        """Whether a gradient of a tensor comes back from one of these readers of it."""
+        """Return True if the gradient of a tensor comes from at least one of these readers of it.
+
+        ``readers`` are indices of operators.
+        """
         return value.needs_gradient and not self.reached.isdisjoint(readers)
 
     @cached_property
     def operand_gradients(self) -> tuple[tuple[bool, ...], ...]:
-        """Return one tuple per operator: True for each operand whose gradient the operator computes."""
+        """Flags per operator and operand: True if the operator computes the operand's gradient."""
         return tuple(
             tuple([self.brings_gradient(self.values[i], operator.index) for i in operator.inputs])
             for operator in self.operators
@@ -160,7 +172,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def gradient_readers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Return per tensor the (operator, operand number) pairs that its gradients come from, in order."""
+        """Pairs (operator index, operand number) that each tensor's gradient comes from, in order."""
         return tuple(
             tuple([pair for pair in readers if self.brings_gradient(value, pair[0])])
             for value, readers in zip(self.values, self.consumers)
@@ -168,31 +180,34 @@ class Graph(ShortRepr):
 
     @cached_property
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
-        """Return one tuple per operator: True for each operand whose values a gradient depends on."""
-        seen: dict[tuple[object, ...], tuple[bool, ...]] = {}
+        """Flags per operator and operand: True if a gradient depends on the operand's values."""
+        read_operands: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
         for operator, gradients in zip(self.operators, self.operand_gradients):
             # Repeated layers share their rules, which the graph keeps alive.
             key = (id(operator.bound.rule), gradients, operator.unseen)
-            if key not in seen:
-                seen[key] = looks_at(operator.bound.rule, gradients, operator.unseen)
-            rows.append(seen[key])
+            if key not in read_operands:
+                read_operands[key] = looks_at(operator.bound.rule, gradients, operator.unseen)
+            rows.append(read_operands[key])
         return tuple(rows)
 
     @cached_property
     def tied_operators(self) -> dict[int, int]:
-        """For each operator of a repeated layer, the operator at the same place of the layer's first repeat."""
+        """Map each operator of a repeated layer to the operator at its position in the layer's first repeat.
+
+        Operators with different rules, sizes or configurations are not tied.
+        """
         first: dict[tuple[object, ...], int] = {}
         representative: dict[int, int] = {}
-        for operator, place in zip(self.operators, self.places):
-            if place is not None:
-                key = (place, operator.bound, repr((operator.configured, operator.out)))
+        for operator, position in zip(self.operators, self.places):
+            if position is not None:
+                key = (position, operator.bound, repr((operator.configured, operator.out)))
                 representative[operator.index] = first.setdefault(key, operator.index)
         return representative
 
     @cached_property
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
-        """The tensors in groups: those at the same place of repeated layers together, all others alone."""
+        """The tensors in groups: tensors at one position of repeated layers together, all others alone."""
         tied = self.tied_operators
         groups: dict[tuple[object, ...], list[Value]] = {}
         for value in self.values:
@@ -224,7 +239,7 @@ class Graph(ShortRepr):
 
     @cached_property
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
-        """The factors of each operator that come from dim 0 of an input.
+        """Factors of each operator that come from dim 0 of an input.
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors
@@ -244,17 +259,20 @@ class Graph(ShortRepr):
         return tuple(per_operator)
 
     def enters_layer(self, value: Value) -> bool:
-        """Return True if a tensor is read in another layer than the one that computes it: recomputation starts from it."""
+        """Return True if a tensor is read in another layer than the one that computes it.
+
+        Recomputation of a layer starts from these tensors.
+        """
         layer = self.operators[value.producer].layer if value.producer is not None else None
         return any(self.operators[reader].layer != layer for reader, _ in self.consumers[value.index])
 
     def readers(self, value: Value) -> list[int]:
-        """The operators that read a tensor, in order."""
+        """Return the indices of the operators that read a tensor, in order."""
         return [reader for reader, _ in self.consumers[value.index]]
 
     @cached_property
     def parameters(self) -> tuple[Value, ...]:
-        """What is trained."""
+        """The trained tensors."""
         return tuple(value for value in self.values if value.kind == "parameter")
 
     @cached_property
@@ -273,13 +291,20 @@ class Graph(ShortRepr):
         return {operator.name: operator for operator in self.operators}
 
     def operator(self, name: str) -> Operator:
-        """The operator with this name."""
+        """Return the operator with this name.
+
+        Raises:
+            InputError: If the graph has no operator of this name.
+        """
         if name not in self.by_name:
             raise unknown(f"no operator is called {name!r}", name, self.by_name)
         return self.by_name[name]
 
     def configure(self, **shards: Any) -> Graph:
-        """The same graph with a strategy fixed for some operators, by name (``_`` for ``.`` is accepted)."""
+        """Return the graph with strategies fixed for some operators, by name (``_`` stands for ``.``).
+
+        Each value is anything that :func:`~spmdsim.auto_parallel.strategy_choice.configured_strategy` accepts.
+        """
         names = {operator.name.replace(".", "_"): operator.name for operator in self.operators}
         wanted = {names.get(name, name): shard for name, shard in shards.items()}
         for name in wanted:
@@ -297,7 +322,9 @@ class Graph(ShortRepr):
 
 
 class GraphBuilder:
-    """Builds a graph operator by operator.
+    """Builder of a graph, operator by operator.
+
+    ``itemsize`` is the default number of bytes per element.
 
     >>> build = GraphBuilder("two products")
     >>> x = build.input("x", (32, 784))
@@ -317,18 +344,18 @@ class GraphBuilder:
     def input(
         self, name: str, shape: Sequence[int], itemsize: int | None = None, layout: Layout | None = None
     ) -> int:
-        """A tensor that is fed in; returns its number."""
+        """Add a tensor that is fed in; return its index."""
         return self._value(name, tuple(shape), itemsize, "input", layout=layout)
 
     def parameter(
         self, name: str, shape: Sequence[int], itemsize: int | None = None, layout: Layout | None = None
     ) -> int:
-        """A tensor that is trained; returns its number."""
-        more = {"needs_gradient": self.training, "layout": layout}
-        return self._value(name, tuple(shape), itemsize, "parameter", **more)
+        """Add a trained tensor; return its index."""
+        options = {"needs_gradient": self.training, "layout": layout}
+        return self._value(name, tuple(shape), itemsize, "parameter", **options)
 
     def layer(self, name: str | None, repeat: int = 0) -> None:
-        """The operators that follow belong to repeat number ``repeat`` of a layer; None ends it."""
+        """Assign the operators that follow to repeat number ``repeat`` of a layer; None ends the layer."""
         self._layer = None if name is None else (name, repeat)
 
     def apply(
@@ -345,7 +372,21 @@ class GraphBuilder:
         out: Any = None,
         by_result: bool = False,
     ) -> int:
-        """An operator with one result; returns the result's number. ``by_result``: its gradients look at that alone."""
+        """Add an operator with one result; return the index of its result.
+
+        Args:
+            rule: the operator's rule; a text is parsed as a rule that is linear in each operand.
+            *inputs: indices of the operands.
+            name: its name; the kind if left out. A name that is in use gets a number.
+            kind: its name in the program.
+            sizes: sizes of factors that the operands' shapes do not determine.
+            shard: the user's strategy, or None.
+            where: source line, or "".
+            itemsize: bytes of an element of the result; the largest itemsize of the operands if left out.
+            differentiable: False if no gradient flows through it.
+            out: the user's layout of the result, or None.
+            by_result: True if its gradients read the result and not the operands.
+        """
         rule = Rule.parse(rule, linear="each") if isinstance(rule, str) else rule
         shapes = tuple(self._values[i].shape for i in inputs)
         label = self.unique(name or kind)
@@ -370,27 +411,31 @@ class GraphBuilder:
         unseen: tuple[int, ...] = (),
         saves_result: bool = False,
     ) -> tuple[int, ...]:
-        """An operator whose rule is bound already; returns the numbers of its results."""
+        """Add an operator whose rule is bound to shapes; return the indices of its results.
+
+        The arguments are as in :meth:`apply`; ``unseen`` and ``saves_result`` are as in :class:`Operator`.
+        """
         index, single = len(self._operators), len(bound.outputs) == 1
         gradient = differentiable and any(self._values[i].needs_gradient for i in inputs)
         width = itemsize or max((self._values[i].itemsize for i in inputs), default=self.itemsize)
         names = (name if single else f"{name}[{k}]" for k in range(len(bound.outputs)))
         outputs = tuple(
-            self._value(one, shape, width, "result", producer=index, output=k, needs_gradient=gradient)
-            for k, (one, shape) in enumerate(zip(names, bound.output_shapes))
+            self._value(label, shape, width, "result", producer=index, output=k, needs_gradient=gradient)
+            for k, (label, shape) in enumerate(zip(names, bound.output_shapes))
         )
-        around, kept = (tuple(inputs), outputs), (unseen, saves_result)
         self._operators.append(
-            Operator(index, name, kind, bound, *around, shard, where, self._layer, out, *kept)
-        )
+            Operator(
+                index, name, kind, bound, tuple(inputs), outputs, shard, where, self._layer, out, unseen, saves_result
+            )
+        )  # fmt: skip
         return outputs
 
     def shape(self, value: int) -> Shape:
-        """Global shape of a tensor."""
+        """Return the global shape of a tensor."""
         return self._values[value].shape
 
     def graph(self, *results: int) -> Graph:
-        """The graph built so far."""
+        """Return the graph built so far; ``results`` are the indices of the tensors that it returns."""
         return Graph(self.name, tuple(self._operators), tuple(self._values), results, self.training)
 
     def _value(self, name: str, shape: Shape, itemsize: int | None, kind: str, **more: Any) -> int:
@@ -399,7 +444,7 @@ class GraphBuilder:
         return index
 
     def unique(self, name: str) -> str:
-        """A name no operator has yet: the given one, or with a number."""
+        """Return a name that no operator has yet: the given one, or one with a number appended."""
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         return name if count == 0 else self.unique(f"{name}.{count}")

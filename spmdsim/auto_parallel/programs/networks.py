@@ -35,10 +35,11 @@ RULES = {
     "subtract": Rule.parse("b s v, b s -> b s v", linear="all"),
     "sum": Rule.parse("b s v -> b s", linear="all"),
 }
-#: Those whose gradients look at the result alone.
+#: Kinds whose gradients read the result and not the operands.
 _BY_RESULT = {"exp", "relu", "softmax"}
-#: A squared error, by the number of dims, and rules that have a kind in common with others.
+#: Rules of a squared error, by the number of dims.
 _ERRORS = {len(dims.split()): Rule.parse(f"{dims}, {dims} -> ") for dims in ("b n", "b s h", "n c h w")}
+#: Rules that share a kind with others.
 _DIFFERENCE = Rule.parse(", -> ", linear="all")
 _FLATTEN = Rule.parse("b c h w -> b (c h w)", linear="all")
 _TRIPLE_BIAS = Rule.parse("b s t n d, t n d -> b s t n d", linear="all")
@@ -47,7 +48,7 @@ _UNGROUP = Rule.parse("g (i j s) m -> (g i) (j s) m", linear="all")
 
 
 class _Network(GraphBuilder):
-    """A graph made of operators by their kind."""
+    """Builder that adds operators by their kind."""
 
     def run(
         self,
@@ -60,18 +61,21 @@ class _Network(GraphBuilder):
         itemsize: int | None = None,
         differentiable: bool = True,
     ) -> int:
-        """An operator, called as its kind if it has no name; returns the number of its result."""
+        """Add an operator of a kind; return the index of its result. The kind is its name if ``name`` is None.
+
+        Other arguments are as in :meth:`GraphBuilder.apply`; ``rule`` replaces the kind's rule in :data:`RULES`.
+        """
         return self.apply(
             rule or RULES[kind], *inputs, name=name, kind=kind, shard=shard, sizes=sizes, itemsize=itemsize,
             differentiable=differentiable, by_result=kind in _BY_RESULT,
         )  # fmt: skip
 
     def weighted(self, kind: str, x: int, parameter: str, shape: tuple[int, ...], *, name: str) -> int:
-        """An operator of a tensor and a parameter of its own."""
+        """Add an operator of a tensor and a new parameter of this shape; return the index of its result."""
         return self.run(kind, x, self.parameter(parameter, shape), name=name)
 
-    def compared(self, x: int) -> Graph:
-        """The graph whose result is compared with a target."""
+    def compare_with_target(self, x: int) -> Graph:
+        """Return the graph whose result is the squared error between a tensor and a new input, the target."""
         shape = self.shape(x)
         return self.graph(
             self.run("squared_error", x, self.input("target", shape), name="loss", rule=_ERRORS[len(shape)])
@@ -79,7 +83,10 @@ class _Network(GraphBuilder):
 
 
 def tutorial(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
-    """The network of the operator-parallel tutorial: three products, two ReLUs, some of them configured."""
+    """Build the network of MindSpore's operator-parallel tutorial: three products with two ReLUs.
+
+    With ``configured``, the first two products and the ReLUs have the tutorial's strategies for 8 ranks.
+    """
     build = _Network("tutorial", training=training)
     x = build.run("reshape", build.input("x", (batch, 1, 28, 28)), name="flatten", rule=_FLATTEN)
     shards = {
@@ -107,9 +114,10 @@ def mlp(
     activation: bool = True,
     training: bool = True,
 ) -> Graph:
-    """A multilayer perceptron with a squared-error loss.
+    """Build a multilayer perceptron with a squared-error loss.
 
-    All widths are ``hidden``, or are given by ``sizes``; a ReLU stands between products, and after each a bias.
+    All widths are ``hidden`` unless ``sizes`` lists them, the input's width first. Every product has a bias unless
+    ``bias`` is False; a ReLU stands between products unless ``activation`` is False.
     """
     widths = list(sizes) if sizes else [hidden] * (layers + 1)
     name = "x".join(map(str, widths)) if sizes else f"{layers} x {hidden}"
@@ -121,11 +129,11 @@ def mlp(
             x = build.weighted("bias_add", x, f"b{k}", shape[1:], name=f"bias{k}")
         if activation and k < len(widths) - 2:
             x = build.run("relu", x, name=f"relu{k}")
-    return build.compared(x)
+    return build.compare_with_target(x)
 
 
 def chain(sizes: Sequence[int] = (512, 512, 512, 512), batch: int = 512, *, training: bool = False) -> Graph:
-    """A chain of matrix products and nothing else."""
+    """Build a chain of matrix products; ``sizes`` are the widths of the input and of each product."""
     build = _Network("chain", training=training)
     x = build.input("x", (batch, sizes[0]))
     for k, shape in enumerate(itertools.pairwise(sizes)):
@@ -136,7 +144,10 @@ def chain(sizes: Sequence[int] = (512, 512, 512, 512), batch: int = 512, *, trai
 def convolutions(
     layers: int = 4, channels: int = 64, batch: int = 16, image: int = 16, *, depthwise: bool = False
 ) -> Graph:
-    """Convolutions with ReLUs and a squared-error loss; with ``depthwise``, one filter per channel."""
+    """Build a chain of 3 x 3 convolutions with ReLUs between them and a squared-error loss.
+
+    ``image`` is the height and width. With ``depthwise``, there is one filter per channel.
+    """
     build = _Network("convolutions")
     x = build.input("x", (batch, channels, image, image))
     kind, filters = ("depthwise", (channels,)) if depthwise else ("convolution", (channels, channels))
@@ -144,7 +155,7 @@ def convolutions(
         x = build.weighted(kind, x, f"w{k}", (*filters, 3, 3), name=f"conv{k}")
         if k < layers - 1:
             x = build.run("relu", x, name=f"relu{k}")
-    return build.compared(x)
+    return build.compare_with_target(x)
 
 
 def gpt(
@@ -159,10 +170,10 @@ def gpt(
     training: bool = True,
     itemsize: int = 4,
 ) -> Graph:
-    """A stack of pre-norm transformer layers with tied embeddings and a cross-entropy loss.
+    """Build a stack of pre-norm transformer layers with tied embeddings and a cross-entropy loss.
 
-    The feed-forward part is four times as wide as the residual stream, and there is about one head per 64 columns if
-    nothing else is said. Without ``embedding`` there are the bare layers and no loss.
+    The feed-forward layers are four times as wide as ``hidden``. Without ``heads`` there is one head per 64 columns, at
+    least one. Without ``embedding`` the graph has the layers only, and no loss.
     """
     build = _Network(f"gpt {layers} x {hidden}", training=training, itemsize=itemsize)
     table = -1
@@ -194,17 +205,17 @@ def bert(
     embedding: bool | None = None,
     training: bool = True,
 ) -> Graph:
-    """A stack of post-norm transformer layers; with ``embedding``, the whole network that guesses masked words.
+    """Build a stack of post-norm transformer layers, or with ``embedding`` a masked-language model.
 
-    Sizes are as in :func:`gpt`; a ``vocab`` asks for the embedding, too. The whole network has embeddings of words,
-    positions and segments, and a head: a layer of its own, the word embedding once more, and a bias. Without it the
-    layers' result is compared with a target.
+    Sizes are as in :func:`gpt`. A ``vocab`` turns ``embedding`` on; its default size is 1024. The full network has
+    embeddings of words, positions and segments, and a head: a dense layer, the word embedding again, and a bias.
+    Without it, the result of the layers is compared with a target.
     """
     embedding = vocab is not None if embedding is None else embedding
     build = _Network(f"bert {layers} x {hidden}", training=training)
     if not embedding:
         x = build.input("x", (batch, seq, hidden))
-        return build.compared(_post_norm(build, x, layers, heads, _feed_forward))
+        return build.compare_with_target(_post_norm(build, x, layers, heads, _feed_forward))
     x, table = _embeddings(build, batch, seq, hidden, vocab or 1024)
     x = _post_norm(build, x, layers, heads, _feed_forward)
     x = build.run("gelu", _linear(build, x, "head", hidden), name="head_gelu")
@@ -222,9 +233,12 @@ def moe(
     heads: int = 8,
     training: bool = True,
 ) -> Graph:
-    """Transformer layers whose feed-forward part is a mixture of experts, written as einsums (GShard).
+    """Build transformer layers whose feed-forward layer is a mixture of experts (GShard), as einsums.
 
-    An expert is eight times as wide, and takes at most ``2 * group / experts`` tokens of a group.
+    An expert is eight times as wide as ``hidden``, and takes at most ``2 * group / experts`` tokens of a group.
+
+    Raises:
+        InputError: If ``group`` does not divide the tokens, or ``experts`` does not divide ``2 * group``.
     """
     if batch * seq % group or 2 * group % experts:
         raise InputError(
@@ -234,13 +248,13 @@ def moe(
     build = _Network(f"moe {layers} x {hidden}, {many(experts, 'expert')}", training=training)
     x = build.input("x", (batch, seq, hidden))
     inner = partial(_experts, experts=experts, group=group)
-    return build.compared(_post_norm(build, x, layers, heads, inner))
+    return build.compare_with_target(_post_norm(build, x, layers, heads, inner))
 
 
 def _post_norm(
     build: _Network, x: int, layers: int, heads: int | None, inner: Callable[[_Network, int, str], int]
 ) -> int:
-    """Layers of attention and something else, each added to what came in and normalised."""
+    """Add layers of attention and of ``inner``, each followed by a residual sum and a normalisation."""
     for layer in range(layers):
         build.layer("layer", layer)
         p = f"l{layer}."
@@ -253,13 +267,13 @@ def _post_norm(
 
 
 def _linear(build: _Network, x: int, name: str, columns: int) -> int:
-    """A product with a weight, and a bias."""
+    """Add a product with a weight, and a bias; return the index of its result."""
     x = build.weighted("matmul", x, f"{name}.w", (build.shape(x)[-1], columns), name=name)
     return build.weighted("bias_add", x, f"{name}.b", (columns,), name=f"{name}_bias")
 
 
 def _embeddings(build: _Network, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
-    """The sum of three embeddings, normalised; and the table of the words."""
+    """Add three embeddings and normalise their sum; return the indices of result and word table."""
     tables, embedded = [], []
     for name, rows, ids in (
         ("embedding", vocab, "tokens"),
@@ -274,11 +288,20 @@ def _embeddings(build: _Network, batch: int, seq: int, hidden: int, vocab: int) 
 
 
 def _norm(build: _Network, x: int, name: str) -> int:
-    scale, shift = (build.parameter(f"{name}.{part}", build.shape(x)[-1:]) for part in ("scale", "shift"))
+    """Add a layer normalisation with its two parameters; return the index of its result."""
+    scale = build.parameter(f"{name}.scale", build.shape(x)[-1:])
+    shift = build.parameter(f"{name}.shift", build.shape(x)[-1:])
     return build.run("layer_norm", x, scale, shift, name=name)
 
 
 def _attention(build: _Network, x: int, p: str, heads: int | None) -> int:
+    """Add multi-head self-attention; return the index of its result.
+
+    ``p`` is the prefix of all names. Without ``heads`` there is one head per 64 columns, at least one.
+
+    Raises:
+        InputError: If ``heads`` does not divide the width.
+    """
     width = build.shape(x)[-1]
     heads = heads or max(1, width // 64)
     if width % heads:
@@ -298,17 +321,25 @@ def _attention(build: _Network, x: int, p: str, heads: int | None) -> int:
 
 
 def _feed_forward(build: _Network, x: int, p: str) -> int:
+    """Add a feed-forward layer of four times the width, with GELU; return the index of its result."""
     width = build.shape(x)[-1]
     x = build.run("gelu", _linear(build, x, f"{p}fc1", 4 * width), name=p + "gelu")
     return _linear(build, x, f"{p}fc2", width)
 
 
 def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
+    """Add a mixture of ``experts`` experts on groups of ``group`` tokens; return the index of its result.
+
+    ``p`` is the prefix of all names.
+
+    Raises:
+        InputError: If a group is not made of entire sequences.
+    """
     batch, seq, width = build.shape(x)
     groups, capacity = batch * seq // group, {"c": 2 * group // experts}
     if batch % groups:
         raise InputError(f"{groups} groups do not divide the batch of {batch}; choose a larger group")
-    # A group is several sequences, i of them.
+    # A group consists of i sequences.
     sizes = {"g": groups, "i": batch // groups, "j": 1, "s": seq}
     x = build.run("reshape", x, name=p + "group", rule=_GROUP, sizes=sizes)
     weight = build.parameter(p + "gate.w", (width, experts))
@@ -327,6 +358,7 @@ def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
 
 
 def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -> int:
+    """Add the product with a word table and the cross-entropy loss; return the index of the loss."""
     labels = build.input("labels", build.shape(x)[:2], itemsize=4)
     logits = build.apply("b s h, v h -> b s v", x, table, name="logits")
     if bias:
@@ -341,11 +373,11 @@ def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -
 
 #: Built-in programs by name; all take keyword arguments.
 PROGRAMS: Registry[Callable[..., Graph]] = Registry(
-    "program", {one.__name__: one for one in (tutorial, mlp, chain, convolutions, gpt, bert, moe)}
+    "program", {build.__name__: build for build in (tutorial, mlp, chain, convolutions, gpt, bert, moe)}
 )
 
 
-#: Of a built-in program: each has operators of its own.
+#: Limit on the layers of a built-in program, because each layer has its own operators.
 MOST_LAYERS = 10_000
 
 
@@ -366,10 +398,11 @@ def require_program(name: str) -> None:
 
 
 def build_program(name: str, **sizes: object) -> Graph:
-    """A built-in program; sizes it does not know are refused.
+    """Build a built-in program by name with the given sizes.
 
     Raises:
-        InputError: an unknown program or size.
+        InputError: If the program or a size is unknown, a size is below 1, or there are more than
+            :data:`MOST_LAYERS` layers.
 
     >>> print(build_program("mlp", layers=2, hidden=8))
     mlp 2 x 8: 6 operators, 4 parameters with 144 elements
@@ -378,10 +411,10 @@ def build_program(name: str, **sizes: object) -> Graph:
     parameters = signature(PROGRAMS[name]).parameters
     for key, size in sizes.items():
         if key not in parameters:
-            sizes_of = [
-                one for one, declared in parameters.items() if str(declared.annotation).startswith("int")
+            known_sizes = [
+                size_name for size_name, p in parameters.items() if str(p.annotation).startswith("int")
             ]
-            raise unknown(f"program {name!r} has no size {key!r}", key, sizes_of, listed="it has")
+            raise unknown(f"program {name!r} has no size {key!r}", key, known_sizes, listed="it has")
         if type(size) is int and size < 1:
             raise InputError(f"program {name!r}: {key} is {size}; it has to be 1 or more")
         if key == "layers" and type(size) is int and size > MOST_LAYERS:

@@ -1,4 +1,7 @@
-"""From a program of global tensors to a graph: run once, on shapes only, while a watcher takes notes; repeats are marked."""
+"""Record a program of global tensors as a graph.
+
+The program runs once, on shapes only, while a watcher records its operators. Repeated layers are marked.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +33,20 @@ Shapes = Mapping[str, Any]
 
 
 class Unconfigured(Watcher):
-    """Runs every operator as its operands lie, whatever strategy it was given."""
+    """A watcher that runs every operator without its configured strategy."""
 
     def before(
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
-        """The operator without its strategy."""
+        """Return the operator without its strategy."""
         return op, None
 
 
-class _Notes(Unconfigured):
-    """Takes an operator into the graph, with what the user configured, when its results are there."""
+class _OperatorRecorder(Unconfigured):
+    """A watcher that adds every operator that has run to a graph, with the user's configured strategy.
+
+    ``ranks`` is the number of ranks of the last operator's world; 0 before the first.
+    """
 
     def __init__(self, build: GraphBuilder) -> None:
         self.build = build
@@ -48,13 +54,21 @@ class _Notes(Unconfigured):
         self._values: dict[int, int] = {}
         self._alive: list[Any] = []
 
-    def know(self, tensor: Tensor, value: int) -> None:
-        """The tensor is this value of the graph; tensors that share shards are one value."""
+    def assign_value(self, tensor: Tensor, value: int) -> None:
+        """Assign a tensor to a value of the graph; tensors that share shards are one value.
+
+        ``value`` is the index of the value in the graph.
+        """
         self._values[id(tensor.held)] = value
+        # Keep the shards alive, because id() of freed objects is used again.
         self._alive.append(tensor.held)
 
     def value(self, tensor: Tensor) -> int:
-        """The value of a tensor; one that was not seen before is a parameter or a constant of the program."""
+        """Return the index of a tensor's value in the graph.
+
+        A tensor that was not recorded before becomes a parameter if it requires gradients, else a constant of the program
+        that keeps its layout.
+        """
         value = self._values.get(id(tensor.held))
         if value is None:
             trained = tensor.requires_grad
@@ -62,13 +76,19 @@ class _Notes(Unconfigured):
             fixed = tensor.layout if tensor.size > 1 and not trained else None
             add = self.build.parameter if trained else self.build.input
             value = add(name, tensor.shape, tensor.dtype.itemsize, fixed)
-            self.know(tensor, value)
+            self.assign_value(tensor, value)
         return value
 
     def graph(self, results: Any) -> Graph:
-        """The graph of all that led to the results of a call."""
+        """Return the graph of all recorded operators, with ``results`` as its results.
+
+        ``results`` is the return value of the recorded call: a tensor, or a tuple or list of tensors.
+
+        Raises:
+            InputError: If no operator was recorded.
+        """
         returned = results if isinstance(results, tuple | list) else (results,)
-        graph = self.build.graph(*[self.value(one) for one in returned if isinstance(one, Tensor)])
+        graph = self.build.graph(*[self.value(result) for result in returned if isinstance(result, Tensor)])
         if not graph.operators:
             raise InputError(
                 f"the program {graph.name} computes nothing: no operator was applied to its inputs"
@@ -83,7 +103,7 @@ class _Notes(Unconfigured):
         sharding: ShardedOp | None,
         results: Sequence[Tensor],
     ) -> None:
-        """Take the operator into the graph."""
+        """Add the operator, its operands and its results to the graph."""
         self.ranks = tensors[0].world.size
         inputs = [self.value(tensor) for tensor in tensors]
         bound = op.bind([tensor.shape for tensor in tensors], params, [tensor.dtype for tensor in tensors])
@@ -101,20 +121,23 @@ class _Notes(Unconfigured):
             saves_result=op.saves_result,
         )
         for result, value in zip(results, outputs):
-            self.know(result, value)
+            self.assign_value(result, value)
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
-        """The operator's name, with that of a parameter it reads: ``matmul.w1``."""
-        trained = (one.name for one in tensors if one.requires_grad and one.node is None and one.name)
+        """Return the operator's name, followed by the name of the first parameter it reads: ``matmul.w1``."""
+        trained = (
+            tensor.name for tensor in tensors if tensor.requires_grad and tensor.node is None and tensor.name
+        )
         return ".".join((op.name, *itertools.islice(trained, 1)))
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
-        """A redistribution is the same tensor."""
+        """Assign the result of a redistribution to the value of its operand."""
         if id(tensor.held) in self._values:
-            self.know(result, self._values[id(tensor.held)])
+            self.assign_value(result, self._values[id(tensor.held)])
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
+    """Return the strategy that the user configured: cuts, a dict or a strategy; None if there is none."""
     configured = None if sharding is None else sharding.in_strategy
     if sharding is not None and sharding.repeat != "right" and not isinstance(configured, FrozenMapping):
         return sharding.strategy(bound, ranks)
@@ -131,14 +154,22 @@ def record_program(
     training: bool = True,
     name: str = "",
 ) -> Graph:
-    """The graph of a function of global tensors.
+    """Record the graph of a function of global tensors.
 
-    It is called once with a tensor per input and parameter, by keyword; their shapes are given as in
-    ``{"x": (32, 784), "labels": ((32,), "int64")}``. Its result, or tuple of results, is what it computes. Tensors that
-    it makes itself are parameters if they require gradients, else constants.
+    The function is called once with a tensor per input and parameter, by keyword. Shapes are written as in
+    ``{"x": (32, 784), "labels": ((32,), "int64")}``. Its return value, a tensor or a tuple of tensors, is the result.
+    Tensors that it makes itself are parameters if they require gradients, else constants.
+
+    Args:
+        program: the function.
+        ranks: the number of ranks, or the mesh, of the world in which it is recorded.
+        inputs: the shape of each input.
+        parameters: the shape of each parameter.
+        training: True if the parameters require gradients.
+        name: name of the graph; the function's name if empty.
 
     Raises:
-        InputError: the program looks at values of tensors, or computes nothing; with the source line.
+        InputError: If the program reads values of tensors, or computes nothing; with the source line.
 
     >>> from spmdsim import ops
     >>> graph = record_program(lambda x, w: ops.relu(x @ w), 8, {"x": (32, 784)}, {"w": (784, 512)})
@@ -150,7 +181,7 @@ def record_program(
     mesh = ranks if isinstance(ranks, Mesh) else Mesh((ranks,), ("x",))
     world = ShapeOnly(mesh.size)
     build = GraphBuilder(name or getattr(program, "__name__", "program"), training=training)
-    notes = _Notes(build)
+    recorder = _OperatorRecorder(build)
     arguments: dict[str, Tensor] = {}
     for group, trained in ((inputs or {}, False), (parameters or {}, training)):
         for key, entry in group.items():
@@ -159,31 +190,32 @@ def record_program(
             layout = Layout.replicated(mesh, len(shape))
             meta = Meta.of(layout, shape, dtype)
             arguments[key] = Tensor(world, meta, world.empties(meta), trained, key)
-            notes.know(arguments[key], add(key, shape, dtype.itemsize))
-    with watching(notes):
+            recorder.assign_value(arguments[key], add(key, shape, dtype.itemsize))
+    with watching(recorder):
         results = _call(program, arguments)
-    return notes.graph(results)
+    return recorder.graph(results)
 
 
 def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
-    """Call a function on tensors that exist, and take notes: its result, its graph, and the number of ranks.
+    """Call a function on existing tensors; return its result, its graph, and the number of ranks.
 
-    The call runs as it would otherwise, except that configured strategies are only noted. What the function reads
-    besides the tensors among its arguments are parameters where they require gradients, else constants, which
-    stay in their layouts.
+    The call runs as usual, except that configured strategies are recorded but not applied. Tensors that the function
+    reads beside its arguments are parameters if they require gradients. All others are constants that keep their
+    layouts.
     """
     build = GraphBuilder(getattr(function, "__name__", type(function).__name__))
-    notes = _Notes(build)
+    recorder = _OperatorRecorder(build)
     for k, tensor in enumerate(arguments):
         if isinstance(tensor, Tensor) and not tensor.requires_grad:
             name = build.unique(tensor.name or f"argument{k}")
-            notes.know(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
-    with watching(notes):
+            recorder.assign_value(tensor, build.input(name, tensor.shape, tensor.dtype.itemsize))
+    with watching(recorder):
         result = function(*arguments)
-    return result, notes.graph(result), notes.ranks
+    return result, recorder.graph(result), recorder.ranks
 
 
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
+    """Call the program, and turn the errors of a program that cannot be recorded into errors with advice."""
     try:
         return program(**arguments)
     except Exception as error:
@@ -203,13 +235,13 @@ def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
 
 
 def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
-    """The frames that are neither ours nor numpy's."""
+    """Return the frames of an error that belong neither to this package nor to NumPy."""
     ours = (PACKAGE, _numpy_folder())
     return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
 
 
 def _user_line(error: Exception) -> str:
-    """``file:line`` of the last frame of the user's."""
+    """Return ``file:line`` of the last frame of the user's code, or "an unknown line"."""
     frames = _user_frames(error)
     return in_words(frames[-1].filename, frames[-1].lineno, folder=True) if frames else "an unknown line"
 
@@ -219,13 +251,14 @@ def _numpy_folder() -> str:
 
 
 def _in_numpy(error: Exception) -> bool:
-    """Whether numpy was called on a tensor."""
+    """Return True if the error comes from a NumPy function that was called on a tensor."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = any(f.filename.startswith(_numpy_folder()) for f in frames)
     return inside or (isinstance(error, TypeError) and "__array_ufunc__" in str(error))
 
 
 def _without_rule(error: Exception) -> SpmdError:
+    """Return the error for a NumPy call that has no sharding rule."""
     frames = _user_frames(error)
     line = f"{frames[-1].line!r} at " if frames and frames[-1].line else ""
     return InputError(
@@ -235,6 +268,7 @@ def _without_rule(error: Exception) -> SpmdError:
 
 
 def _depends_on_data(error: Exception) -> SpmdError:
+    """Return the error for a program that reads the values of a tensor."""
     return InputError(
         f"the program looks at the values of a tensor at {_user_line(error)}, but a search sees shapes only; leave that "
         "out of the program that is searched"
@@ -242,7 +276,12 @@ def _depends_on_data(error: Exception) -> SpmdError:
 
 
 def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and element type of an argument, as users write it (float32 where left out).
+    """Return the shape and element type of an argument; the type is float32 if left out.
+
+    ``entry`` is a shape, a pair of shape and type, or anything with ``shape`` and ``dtype``.
+
+    Raises:
+        InputError: If ``entry`` is none of these.
 
     >>> shape_and_dtype("x", (2, 3)), shape_and_dtype("i", ((4,), "int64"))
     (((2, 3), dtype('float32')), ((4,), dtype('int64')))
@@ -261,7 +300,11 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
-    """The function ``program`` of a file, and its ``inputs`` and ``parameters``."""
+    """Run a Python file and return its function ``program`` and its dicts ``inputs`` and ``parameters``.
+
+    Raises:
+        InputError: If the file does not exist, is not valid Python, or does not define ``program`` and ``inputs``.
+    """
     require_file(path, "program file")
     try:
         compile(Path(path).read_bytes(), path, "exec")
@@ -276,14 +319,15 @@ def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     return names["program"], names["inputs"], names.get("parameters") or {}
 
 
-#: The longest layer that is looked for, in operators.
-LONGEST = 400
+#: Operators of the longest layer that is searched for.
+MOST_LAYER_OPERATORS = 400
 
 
 def mark_layers(graph: Graph, name: str = "layer") -> Graph:
-    """The graph with its longest stretch of equal, repeated pieces marked as repeats of one layer.
+    """Return the graph with its longest stretch of repeated operators marked as repeats of one layer.
 
-    Two operators are alike if they have the same rule and sizes and read equally distant results.
+    Two operators are equal if they have equal rules, sizes and strategies, and read results of producers at equal
+    distances. A graph without repeats is returned unchanged.
     """
     period, start, repeats = find_repeats(_fingerprints(graph))
     if repeats < 2:
@@ -297,7 +341,7 @@ def mark_layers(graph: Graph, name: str = "layer") -> Graph:
 
 
 def _fingerprints(graph: Graph) -> list[int]:
-    """One number per operator, equal for operators that are alike."""
+    """Return a number for each operator; equal operators have equal numbers."""
     numbers: dict[object, int] = {}
     marks = []
     for operator in graph.operators:
@@ -311,9 +355,10 @@ def _fingerprints(graph: Graph) -> list[int]:
 
 
 def find_repeats(marks: list[int]) -> tuple[int, int, int]:
-    """Period, start and number of repeats of the stretch that covers most; (1, 0, 0) if nothing repeats.
+    """Return `(period, start, repeats)` of the repeated stretch that covers the most numbers.
 
-    Among stretches that cover equally much, the shortest period wins.
+    (1, 0, 0) means that nothing repeats. Of stretches of equal length, the shortest period wins. Periods are at most
+    :data:`MOST_LAYER_OPERATORS`.
 
     >>> find_repeats([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8])
     (3, 1, 3)
@@ -322,7 +367,7 @@ def find_repeats(marks: list[int]) -> tuple[int, int, int]:
     """
     array = np.asarray(marks)
     best, covered = (1, 0, 0), 0
-    for period in range(1, min(LONGEST, len(array) // 2) + 1):
+    for period in range(1, min(MOST_LAYER_OPERATORS, len(array) // 2) + 1):
         same = array[:-period] == array[period:]
         edges = np.flatnonzero(np.diff(np.concatenate(([0], same.astype(np.int8), [0]))))
         if not len(edges):
