@@ -22,8 +22,8 @@ MESH = Mesh((2,), ("a",))
 @pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
 def test_entries_over_new_shapes(kind, monkeypatch):
     world = kind(2)
-    kept = lru_cache(maxsize=50)(core_tensor.interned.__wrapped__)
-    monkeypatch.setattr(core_tensor, "interned", kept)
+    kept = lru_cache(maxsize=50)(core_tensor.intern_meta.__wrapped__)
+    monkeypatch.setattr(core_tensor, "intern_meta", kept)
     assert world.cache.most >= MOST
     world.cache.most = 50
     for n in range(2, 80):

@@ -17,7 +17,7 @@ import numpy as np
 from paired import resident, row
 
 from spmdsim import LockStep, Mesh, Tensor, matmul
-from spmdsim.core.tensor import interned
+from spmdsim.core.tensor import intern_meta
 
 
 def cached() -> dict[str, int]:
@@ -57,7 +57,7 @@ def main() -> None:
             told = done * 20 // total
             gc.collect()
             each = (time.perf_counter() - start) / done * 1e6
-            print(f"{done:>10,}{min(number, shapes):>10,}{resident():>14.0f}{len(world.cache):>9,}{interned.cache_info().currsize:>9,}{each:>9.0f}",
+            print(f"{done:>10,}{min(number, shapes):>10,}{resident():>14.0f}{len(world.cache):>9,}{intern_meta.cache_info().currsize:>9,}{each:>9.0f}",
                   flush=True)  # fmt: skip
     row("resident memory while shapes keep changing, over that after 3/20", f"{total:,} operators", resident() / early,
         most=1.15, note=f"{resident():.0f} MiB")  # fmt: skip

@@ -13,7 +13,7 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.conversion import asarray
 from spmdsim.arrays.creation import DEVICE, check_device
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.layout.element_type import element_type, is_float, promoted
+from spmdsim.layout.element_type import element_type, is_float, promote_types
 from spmdsim.pictured import Pictured
 
 NAMES = (
@@ -157,7 +157,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     """
     source, target = dtype_of(from_), dtype_of(to)
     if "V" in (source.kind, target.kind):
-        return bool(promoted(source, target) == target)
+        return bool(promote_types(source, target) == target)
     return bool(np.can_cast(source, target))
 
 
@@ -168,13 +168,13 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     (dtype('int16'), dtype('float32'))
     """
     numbers = [value for value in arrays_and_dtypes if isinstance(value, (bool, int, float, complex))]
-    common = promoted(
+    common = promote_types(
         *[dtype_of(value) for value in arrays_and_dtypes if not any(value is n for n in numbers)]
     )
     if not numbers:
         return common
     if common.kind == "V":
-        return promoted(common, *[np.dtype("c8") for value in numbers if isinstance(value, complex)])
+        return promote_types(common, *[np.dtype("c8") for value in numbers if isinstance(value, complex)])
     return np.result_type(common, *numbers)
 
 

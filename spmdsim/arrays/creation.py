@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import number_type
 from spmdsim.worlds.convert_operands import Described
@@ -62,7 +62,7 @@ def with_default_layout(layout: Layout | None, world: World | None, ndim: int) -
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
+    sizes = as_integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
     if any(n < 0 for n in sizes):
         raise InputError(f"a shape has no negative sizes, but got {sizes}")
     return sizes

@@ -15,7 +15,7 @@ from spmdsim.arrays.reduction_methods import corrected, one_value, plain, reduct
 from spmdsim.arrays.sources import assemble, blocks, check_layout, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
 from spmdsim.core import Layout
-from spmdsim.core.tensor import pieces
+from spmdsim.core.tensor import create_shards
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grown
@@ -179,7 +179,7 @@ class Tensor(SymbolicTensor):
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype)
         world.check_mesh(layout.mesh)
-        shards = pieces(world, meta, take) if world.has_data else world.empties(meta)
+        shards = create_shards(world, meta, take) if world.has_data else world.empties(meta)
         tensor = cls(world, meta, shards, requires_grad, name)
         if world.watches_values:
             from spmdsim.arrays.replicas import watch_values

@@ -111,14 +111,16 @@ class SteppedOp(Op):
                 _run_step(step, dtype, world, [None] * len(world.ranks))
             return [world.empties(meta) for meta in recipe.outputs]
         begun = [
-            recipe.forward(*recipe.head(rank), *arrays, **params) if active else None
+            recipe.forward(*recipe.context_arguments(rank), *arrays, **params) if active else None
             for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
         ]
         yielded = [None if way is None else _advance(way, None) for way in begun]
         for step, dtype in recipe.prepared:
             taken = _run_step(step, dtype, world, yielded)
             yielded = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
-        results = [recipe.outside() if end is None else recipe.typed(end.value) for end in yielded]
+        results = [
+            recipe.empty_results() if end is None else recipe.cast_results(end.value) for end in yielded
+        ]
         return [[*arrays] for arrays in zip(*results)]
 
 
@@ -160,7 +162,7 @@ def _advance(way: Way, taken: Any) -> _Yielded:
 class OwnedRows(ShardedOp):
     """A lookup that exchanges only the rows that others hold, straight into the layout that ``out_strategy`` is."""
 
-    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
+    def substitute_op(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
         """The lookup; the operator itself where every rank has the whole table."""
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:

@@ -1,4 +1,4 @@
-"""Where tensors live and what operators mean for it (pure): meshes, layouts, rules, strategies."""
+"""Meshes, layouts, rules and strategies: where tensors live, and what operators mean for layouts. No world, no MPI."""
 
 from spmdsim.core.layout import Bounds, Layout, Mesh, split_block
 from spmdsim.core.notation.layouts import REDUCE_OPS, Partial, Placement, Replicate, Shard

@@ -1,7 +1,7 @@
-"""The plain planner: which steps bring a tensor into a layout, and which strategy an operator runs with.
+"""The plain planner: choose the steps of a redistribution and the strategy of an operator by counting bytes.
 
-A world is given its planner. :class:`spmdsim.worlds.machine_planner.MachinePlanner` finds exact plans, across meshes and shapes,
-and prices them with a model of the machine.
+A world receives its planner as an argument. :class:`spmdsim.worlds.machine_planner.MachinePlanner` finds exact plans,
+across meshes and shapes, and prices them with a model of the machine.
 
 Next: :mod:`spmdsim.core.world`.
 """
@@ -23,17 +23,30 @@ class Planner(Protocol):
     """The interface of planners: plan redistributions and choose strategies for a world."""
 
     def plan(self, src: Layout, dst: Layout, shape: Shape, dtype: np.dtype) -> Route:
-        """Return the cheapest steps from one layout to another; PlanError if there are none."""
+        """Return the cheapest steps from one layout to another. Raise PlanError if there are none.
+
+        Args:
+            src: the tensor's layout.
+            dst: the new layout.
+            shape: the tensor's global shape.
+            dtype: its element type.
+        """
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the cheapest strategy for operands whose layouts fit no strategy without redistribution."""
+        """Return the cheapest strategy of an operator whose operands need a redistribution for any strategy.
+
+        Args:
+            bound: the operator's rule, bound to shapes.
+            layouts: the layouts of the operands.
+            dtypes: the element types of the operands' shards.
+        """
 
 
 class BytesPlanner:
     """A planner that counts the bytes that the busiest rank receives."""
 
     def price(self, step: Step, itemsize: int) -> float:
-        """Return the bytes that the busiest rank receives in a step."""
+        """Return the bytes that the busiest rank receives in a step of elements of ``itemsize`` bytes."""
         return max(step.nbytes(rank, itemsize) for rank in step.src.mesh.rank_list)
 
     def plan(self, src: Layout, dst: Layout, shape: Shape, dtype: np.dtype) -> Route:
@@ -41,9 +54,14 @@ class BytesPlanner:
         return shortest_route(src, dst, shape, dtype.itemsize, self.price)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """Return the strategy for which redistributing operands and reducing partial results costs least."""
+        """Return the strategy for which redistributing operands and reducing partial results costs least.
+
+        The candidates are all strategies on the first operand's mesh in which no operand is partial; empty blocks are
+        allowed.
+        """
 
         def cost(strategy: Strategy) -> float:
+            """Return the bytes that all redistributions for a strategy receive."""
             moves = [*zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)]
             results = zip(bound.output_layouts(strategy), bound.output_shapes)
             moves += [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in results]

@@ -1,7 +1,8 @@
-"""``.shard`` cuts: how many pieces each dim of each operand is cut into, as MindSpore writes strategies.
+"""Cuts of ``.shard``: the number of blocks of each dim of each operand, as MindSpore writes strategies.
 
-The cuts of all operands give the cuts of the factors, and these the device matrix: one axis per factor, in
-the rule's order, and one for repeated calculation where the product is smaller than the number of ranks.
+The cuts of all operands give the cuts of the factors. The cuts of the factors give the device matrix: one axis per
+factor, in the rule's order, and an axis for repeated calculation if the product of the cuts is smaller than the number
+of ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="PlainTensor")
 
-#: Name of the axis along which the same computation is repeated.
+#: Name of the axis along which ranks repeat a computation.
 REPEAT = "repeat"
 
 Cuts = Sequence[Sequence[int]]
@@ -34,7 +35,12 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 
 
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
-    """Return the number of blocks of each factor, from the cuts per operand and dim."""
+    """Return the number of blocks of each factor, from the cuts per operand and dim.
+
+    Raises:
+        RuleError: If the cuts have another number of operands or dims than the rule, a cut is not positive, a dim of
+            size 1 is cut, or two operands cut a factor differently.
+    """
     if len(cuts) != len(bound.inputs):
         raise RuleError(
             f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, but the strategy "
@@ -64,24 +70,36 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
 def _distribute(
     bound: BoundRule, factors: tuple[str, ...], cut: int, cuts_of: dict[str, int], where: str
 ) -> None:
-    """Record the number of blocks of a dim's factors in ``cuts_of``. Raise RuleError if another operand differs."""
+    """Record the number of blocks of a dim's factors in ``cuts_of``.
+
+    The major factors of a compound dim take as many blocks as divide their size; the last factor takes the remaining
+    ones. ``where`` names the dim in messages. Raises RuleError if another operand cuts a factor into another number of
+    blocks.
+    """
     for k, factor in enumerate(factors):
-        part = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
-        cut //= part
-        if cuts_of.setdefault(factor, part) != part:
+        count = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
+        cut //= count
+        if cuts_of.setdefault(factor, count) != count:
             raise RuleError(
                 f"factor {factor!r} of the rule '{bound.rule}' is cut into {many(cuts_of[factor], 'piece')} elsewhere, but "
-                f"into {part} in {where}"
+                f"into {count} in {where}"
             )
 
 
 def strategy_from_cuts(
     bound: BoundRule, cuts: Cuts, ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """Return the strategy that ``.shard(cuts)`` means for some ranks or a number of ranks, on a mesh of its own.
+    """Return the strategy that ``.shard(cuts)`` means, on a mesh of its own.
 
-    Repeated calculation is put to the ``"right"`` of the device matrix (ranks hold 0,0,1,1,…) or the ``"left"``
-    (0,1,…,0,1,…). A RuleError says which cuts do not fit the rule or do not divide the ranks.
+    Args:
+        bound: the operator's rule, bound to the shapes of its operands.
+        cuts: the number of blocks of each dim, per operand.
+        ranks: the ranks of the mesh, or their number.
+        repeat: the side of the device matrix on which repeated calculation is put: ``"right"`` (consecutive ranks
+            own equal blocks: 0,0,1,1,…) or ``"left"`` (0,1,…,0,1,…).
+
+    Raises:
+        RuleError: If the cuts do not fit the rule, or their product does not divide the number of ranks.
 
     >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((32, 784), (784, 512)))
@@ -92,15 +110,20 @@ def strategy_from_cuts(
 
 
 def strategy_from_factors(
-    bound: BoundRule, pieces: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
+    bound: BoundRule, block_counts: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """Build the strategy that splits each factor of ``pieces`` into that number of blocks, by one mesh axis each."""
+    """Return the strategy that splits each factor into a number of blocks, by one mesh axis per factor.
+
+    ``block_counts`` has the number of blocks by factor. ``ranks`` and ``repeat`` are those of
+    :func:`strategy_from_cuts`. Raises RuleError if the product of the numbers does not divide the number of ranks, or
+    the rule forbids the strategy.
+    """
     members = rank_tuple(ranks)
-    names = [f for f in bound.sizes if f in pieces]
-    sizes = [pieces[f] for f in names]
+    names = [f for f in bound.sizes if f in block_counts]
+    sizes = [block_counts[f] for f in names]
     used = math.prod(sizes)
     if len(members) % used:
-        written = " * ".join(f"{n} ({factor})" for factor, n in pieces.items())
+        written = " * ".join(f"{n} ({factor})" for factor, n in block_counts.items())
         raise RuleError(
             f"the strategy cuts the factors of the rule '{bound.rule}' into {written} = {used} pieces, "
             f"which does not divide the {many(len(members), 'rank')}"
@@ -122,10 +145,18 @@ def _axis_name(factor: str) -> str:
 
 
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
-    """Return the layout that splits each dim into a number of blocks, by the axes that the result has or still reduces.
+    """Return the layout that splits each dim of a result into the number of blocks that ``cuts`` states.
 
-    A dim that is cut more finely than it was computed takes the pending axes as minor ones: the all_reduce
-    becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather).
+    A dim that is cut into more blocks than it was computed in takes pending axes as minor ones: the all_reduce then
+    becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather). All other pending axes are reduced.
+
+    Args:
+        cuts: the number of blocks of each dim.
+        computed: the layout in which the operator computes the result.
+        shape: the global shape of the result.
+
+    Raises:
+        RuleError: If the number of dims differs, or the axes of ``computed`` cannot give these numbers of blocks.
     """
     if len(cuts) != len(shape):
         raise RuleError(f"the result has {many(len(shape), 'dim')}, but its out_strategy is {tuple(cuts)}")
@@ -146,27 +177,34 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
 
 
 class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
-    """A hashable mapping of factors to axes."""
+    """Hashable form of a mapping of factors to axes."""
 
     __slots__ = ()
 
 
-def frozen(strategy: Any) -> Any:
-    """Return a strategy as the user wrote it, converted to a hashable value."""
+def freeze_strategy(strategy: Any) -> Any:
+    """Return a strategy as the user wrote it, with hashable containers.
+
+    Dictionaries become :class:`FrozenMapping`, lists and tuples become tuples; other values are returned unchanged.
+    """
     if isinstance(strategy, dict):
         return FrozenMapping(
             (k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(strategy.items())
         )
-    return tuple(map(frozen, strategy)) if isinstance(strategy, (list, tuple)) else strategy
+    return tuple(map(freeze_strategy, strategy)) if isinstance(strategy, (list, tuple)) else strategy
 
 
-def result_layout(wanted: Any, computed: Layout, shape: Sequence[int]) -> Layout:
-    """Return the layout that an ``out_strategy`` asks for; without one, the computed layout without pending reductions."""
-    if isinstance(wanted, tuple) and len(wanted) == 1 and isinstance(wanted[0], (tuple, Layout)):
-        wanted = wanted[0]
-    if wanted is None or isinstance(wanted, Layout):
-        return computed.reduced if wanted is None else wanted
-    return layout_from_cuts(wanted, computed, shape)
+def result_layout(requested: Any, computed: Layout, shape: Sequence[int]) -> Layout:
+    """Return the layout that an ``out_strategy`` requests for a result.
+
+    ``requested`` has cuts per dim, a layout, or a tuple with one of these. If it is None, the result is the layout
+    ``computed`` without pending reductions.
+    """
+    if isinstance(requested, tuple) and len(requested) == 1 and isinstance(requested[0], (tuple, Layout)):
+        requested = requested[0]
+    if requested is None or isinstance(requested, Layout):
+        return computed.reduced if requested is None else requested
+    return layout_from_cuts(requested, computed, shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,11 +231,20 @@ class ShardedOp(ShortRepr):
         return self._hash
 
     def __call__(self, *tensors: T, **params: object) -> T:
-        """Apply the operator with this strategy."""
+        """Apply the operator with this strategy. An operator with several results returns a tuple."""
         return self.op.apply(tensors, params, self)  # type: ignore[return-value]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
-        """Return the strategy for a bound rule. Raise RuleError if it does not fit the rule, the shapes or the ranks."""
+        """Return the strategy for a rule that is bound to shapes.
+
+        Args:
+            bound: the rule.
+            ranks: the ranks, or their number, if ``in_strategy`` has cuts.
+            mesh: the mesh of the first operand, if ``in_strategy`` names axes by factor.
+
+        Raises:
+            RuleError: If the strategy does not fit the rule, the shapes or the ranks.
+        """
         strategy = self.in_strategy
         if isinstance(strategy, FrozenMapping):
             if mesh is None:
@@ -218,17 +265,23 @@ class ShardedOp(ShortRepr):
         return strategy_from_cuts(bound, strategy, ranks, repeat=self.repeat)
 
     def result_layout(self, computed: Layout, shape: Sequence[int]) -> Layout:
-        """Return the layout that ``out_strategy`` asks for; without one, ``computed`` without pending reductions."""
+        """Return the layout that ``out_strategy`` requests for a result.
+
+        It is ``computed`` without pending reductions if there is no ``out_strategy``.
+        """
         return result_layout(self.out_strategy, computed, shape)
 
-    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
-        """Return the operator that runs with the strategy."""
+    def substitute_op(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
+        """Return the operator that runs with the strategy: this one.
+
+        Classes whose local function depends on the strategy override the method.
+        """
         return self.op
 
 
-def sharded(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
-    """Build the result of ``op.shard``."""
-    return ShardedOp(op, frozen(in_strategy), frozen(out_strategy), repeat)
+def build_sharded_op(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
+    """Return the result of ``op.shard``: the operator with both strategies in hashable form."""
+    return ShardedOp(op, freeze_strategy(in_strategy), freeze_strategy(out_strategy), repeat)
 
 
 def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:

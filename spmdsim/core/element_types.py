@@ -12,7 +12,7 @@ A tensor whose sum is pending may be converted shard by shard only if ``cast(a +
 - between floating and complex types, to one that represents every value of the first: the sum is rounded less,
   never more, and what fits still fits.
 
-All other conversions lose something of each shard that the sum has: fractions, range, or whether it is zero.
+All other conversions lose something of each shard that the sum has: fractions, range, or the difference from zero.
 
 bfloat16 and its relatives are types of the package ml_dtypes, which is imported only if their precision is asked for.
 
@@ -47,7 +47,7 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def has_gradient(dtype: np.dtype) -> bool:
-    """Return True for types whose values have a gradient: floating and complex ones.
+    """Return True for element types whose values have a gradient: floating and complex ones.
 
     >>> [has_gradient(np.dtype(name)) for name in ("f4", "c8", "i4", "?")]
     [True, True, False, False]
@@ -55,14 +55,15 @@ def has_gradient(dtype: np.dtype) -> bool:
     return dtype.kind in "fcV"
 
 
-def promoted(*dtypes: np.dtype) -> np.dtype:
-    """Return the common type of several: numpy's, and for bfloat16 and its relatives that of torch and JAX.
+def promote_types(*dtypes: np.dtype) -> np.dtype:
+    """Return the element type to which several types are promoted.
 
-    Those absorb integers of any width. With one another and with float16 they are promoted to float32.
+    The rule is NumPy's. For bfloat16 and its relatives it is that of torch and JAX: they absorb integers of any width;
+    with one another and with float16 they are promoted to float32.
 
     >>> import ml_dtypes
     >>> bf16 = np.dtype(ml_dtypes.bfloat16)
-    >>> [promoted(bf16, np.dtype(other)) for other in ("i4", "f2", "f8")]
+    >>> [promote_types(bf16, np.dtype(other)) for other in ("i4", "f2", "f8")]
     [dtype(bfloat16), dtype('float32'), dtype('float64')]
     """
     if all(dtype.kind != "V" for dtype in dtypes):
@@ -75,7 +76,10 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def check_reduce(op: str | None, dtype: np.dtype) -> str:
-    """Return the reduction's name; WorldError if the reduction is not defined for the element type."""
+    """Return the name of a reduction.
+
+    Raises WorldError if it does not exist or is undefined for the element type.
+    """
     if op not in REDUCE_OPS:
         raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, WorldError)
     if dtype.kind == "b":
@@ -97,18 +101,22 @@ def check_reduce(op: str | None, dtype: np.dtype) -> str:
 def accumulator(op: str | None, dtype: np.dtype) -> np.dtype:
     """Return the type in which a reduction is accumulated.
 
+    It is float32 for sums, averages and products of floats of at most 16 bits, else ``dtype``.
+
     >>> [accumulator(op, np.dtype("f2")).name for op in ("sum", "max")]
     ['float32', 'float16']
     """
     return np.dtype("f4") if is_half(dtype) and op in ("sum", "avg", "prod") else dtype
 
 
-def held_type(layout: Layout, dtype: np.dtype) -> np.dtype:
-    """Return the type of a tensor's shards: its element type, or the accumulator of its pending reduction.
+def storage_dtype(layout: Layout, dtype: np.dtype) -> np.dtype:
+    """Return the type of the arrays of a tensor's shards.
+
+    It is the element type, or the accumulator of the pending reduction.
 
     >>> from spmdsim.core import Mesh
     >>> mesh, half = Mesh((2,), ("x",)), np.dtype("f2")
-    >>> held_type(mesh("x"), half), held_type(mesh(None, partial="x"), half)
+    >>> storage_dtype(mesh("x"), half), storage_dtype(mesh(None, partial="x"), half)
     (dtype('float16'), dtype('float32'))
     """
     if not layout.partial or dtype.itemsize > 2:
@@ -117,14 +125,16 @@ def held_type(layout: Layout, dtype: np.dtype) -> np.dtype:
 
 
 @lru_cache(maxsize=1024)
-def additive(src: np.dtype, dst: np.dtype) -> bool:
-    """Return True if converting each term of a sum is converting the sum.
+def is_additive(src: np.dtype, dst: np.dtype) -> bool:
+    """Return True if a pending sum may be converted from ``src`` to ``dst`` shard by shard.
 
-    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
+    The sum of the converted shards must equal the converted sum; the module's text gives the conditions.
+
+    >>> [is_additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
     [True, False, True, False]
-    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("c8", "c16"), ("f4", "c8"), ("c8", "f4"))]
+    >>> [is_additive(np.dtype(a), np.dtype(b)) for a, b in (("c8", "c16"), ("f4", "c8"), ("c8", "f4"))]
     [True, True, False]
-    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("i4", "u4"), ("u1", "i1"), ("i2", "u4"))]
+    >>> [is_additive(np.dtype(a), np.dtype(b)) for a, b in (("i4", "u4"), ("u1", "i1"), ("i2", "u4"))]
     [True, True, False]
     """
     if src == dst:
@@ -147,10 +157,10 @@ def _precision(dtype: np.dtype) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-    """Return the rule for elements of these types.
+    """Return a rule restricted to what holds for operands and a result of these element types.
 
     An operand's pending sum passes only if its shards may be converted to the result's type before they are
-    reduced (:func:`additive`). Truth values have no sum: a product or a lookup of them leaves ``any`` pending, and an
+    reduced (:func:`is_additive`). Truth values have no sum: a product or a lookup of them leaves ``any`` pending, and an
     operator that passes a pending sum passes ``any``.
 
     >>> rule = Rule.parse("m k, k n -> m n", linear="each")
@@ -159,7 +169,7 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
     >>> typed_rule(rule, (np.dtype("?"), np.dtype("?")), np.dtype("?")).reduction("k")
     'any'
     """
-    linear = tuple(group for group in rule.linear if all(additive(operands[i], result) for i in group))
+    linear = tuple(group for group in rule.linear if all(is_additive(operands[i], result) for i in group))
     if result.kind != "b":
         return replace(rule, linear=linear)
     ops = {factor: rule.reduction(factor) for factor in rule.reduced}
@@ -168,24 +178,27 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
     return replace(rule, linear=linear, reductions=reductions, passes=passes)
 
 
-def widened(value: Any) -> Any:
-    """Return float arrays of at most 16 bits as float32, also inside lists and tuples, which become lists."""
+def widen_halves(value: Any) -> Any:
+    """Return a value with its arrays of floats of at most 16 bits converted to float32.
+
+    Lists and tuples are converted item by item and become lists. Other values are returned unchanged.
+    """
     if isinstance(value, (list, tuple)):
-        return [widened(item) for item in value]
+        return [widen_halves(item) for item in value]
     if isinstance(value, np.ndarray) and is_half(value.dtype):
         return value.astype(np.float32)
     return value
 
 
-def computed_widely(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
-    """Return a local function that gets float32 arrays for 16-bit floats, if ``dtypes`` contain a 16-bit float.
+def compute_in_float32(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
+    """Return a local function that receives float32 arrays instead of floats of at most 16 bits.
 
-    An operator's functions are written for the types that they get. The caller rounds the results once.
+    ``function`` itself is returned if ``dtypes`` have no such float. The caller rounds the results.
     """
     if not any(is_half(dtype) for dtype in dtypes):
         return function
 
     def compute(*operands: Any, **params: Any) -> Any:
-        return function(*widened(operands), **params)
+        return function(*widen_halves(operands), **params)
 
     return compute

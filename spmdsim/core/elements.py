@@ -23,20 +23,26 @@ def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
     return _LOGICAL[op] if dtype.kind == "b" else _NUMERIC[op]
 
 
-def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
-    """Reduce equally shaped arrays, one or more, in the order given, into ``out`` or a new C-ordered array."""
-    parts = list(parts)
-    first, others = parts[0], parts[1:]
+def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
+    """Reduce equally shaped arrays in their order.
+
+    Args:
+        op: the name of the reduction; ``avg`` divides the sum by the number of arrays.
+        arrays: one or more arrays of one shape and type. Intermediate results have the type :func:`accumulator`.
+        out: the array for the result; None for a new C-ordered array of the operands' type.
+    """
+    arrays = list(arrays)
+    first, others = arrays[0], arrays[1:]
     kind, function = accumulator(op, first.dtype), ufunc(op, first.dtype)
     total = out if out is not None and out.dtype == kind else np.empty(first.shape, kind)
     if others and kind == first.dtype:
         function(first, others.pop(0), out=total)
     else:
         total[...] = first
-    for part in others:
-        function(total, part, out=total)
+    for array in others:
+        function(total, array, out=total)
     if op == "avg":
-        total /= len(parts)
+        total /= len(arrays)
     if out is None:
         return total.astype(first.dtype, copy=False)
     if out is not total:
@@ -68,12 +74,19 @@ def convert(array: Any, dtype: np.dtype) -> Any:
 
 
 def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Return arrays in an element type, C-ordered. Arrays of that type stay, and ranks that share an array share the result."""
+    """Return arrays converted to an element type, C-ordered.
+
+    Arrays of that type are returned unchanged. Ranks that share an array share the converted array.
+    """
     return each(partial(convert, dtype=dtype), arrays)
 
 
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
-    """Return the results of a function of every rank's arrays. Ranks that share all arrays share the result."""
+    """Return the results of a function that is called with every rank's arrays, in the order of the ranks.
+
+    ``lists`` has one list per argument of the function, with one array per rank. Ranks that share all their arrays
+    share one result: the function runs once for them.
+    """
     if len(lists[0]) == 1:
         return [function(*[arrays[0] for arrays in lists])]
     results: dict[tuple[int, ...], Any] = {}

@@ -24,8 +24,8 @@ from spmdsim.core.notation.layouts import (
     Immutable,
     LayoutFacts,
     PartialLike,
+    format_ranks,
     layout_arguments,
-    listed,
     mesh_arguments,
 )
 from spmdsim.errors import LayoutError, unknown
@@ -34,12 +34,14 @@ from spmdsim.wrong_calls import explained, refuse_arguments
 
 @explained
 class Mesh(Immutable):
-    """Ranks in a grid with named axes. Immutable and hashable; a LayoutError says what cannot form one.
+    """Ranks in a grid with named axes.
+
+    Immutable and hashable; LayoutError for arguments that form no mesh.
 
     Args:
         shape: the size of each axis, all positive.
         axes: one distinct name per axis.
-        ranks: the rank at each position in row-major order, any distinct ones; ``0 .. size-1`` if left out.
+        ranks: the rank at each position in row-major order, all distinct; ``0 .. size-1`` by default.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> mesh.coords(6), mesh.group(6, "dp")
@@ -58,20 +60,23 @@ class Mesh(Immutable):
     def __init__(self, shape: Sequence[int], axes: Sequence[str], ranks: Iterable[int] | None = None) -> None:
         sizes, names, order = mesh_arguments(shape, axes, ranks)
         object.__setattr__(self, "size", math.prod(sizes))
-        self._settle(("shape", "axes", "ranks"), sizes, names, order)
+        self._freeze(("shape", "axes", "ranks"), sizes, names, order)
 
     def __repr__(self) -> str:
-        ranks = "" if self.ranks is None else f", ranks={listed(self.ranks, repr)}"
+        ranks = "" if self.ranks is None else f", ranks={format_ranks(self.ranks, repr)}"
         return f"Mesh({self.shape}, {self.axes}{ranks})"
 
     def __str__(self) -> str:
         sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
-        return sizes if self.ranks is None else f"{sizes} on ranks {listed(self.ranks, list)}"
+        return sizes if self.ranks is None else f"{sizes} on ranks {format_ranks(self.ranks, list)}"
 
     def __call__(self, *dims: DimLike, partial: PartialLike = (), **wrong: NoReturn) -> Layout:
-        """Return a layout on this mesh from one entry per tensor dim: an axis, several axes (major first) or None.
+        """Return a layout on this mesh.
 
-        ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.
+        Args:
+            dims: one entry per tensor dim: the axis that splits it, several axes (major first) or None.
+            partial: the axes with pending reductions: ``{"tp": "sum"}``, or ``"tp"`` for a sum.
+            **wrong: refused; the error names the nearest argument.
         """
         if wrong:
             refuse_arguments(Mesh.__call__, (self, *dims), wrong)
@@ -94,10 +99,12 @@ class Mesh(Immutable):
 
     @cached_property
     def _strides(self) -> tuple[int, ...]:
+        """Distance in row-major positions between neighbours, per axis."""
         return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
 
     @cached_property
     def _positions(self) -> dict[int, int] | None:
+        """Row-major position by rank; None if ranks and positions are equal."""
         return None if self.ranks is None else {rank: i for i, rank in enumerate(self.ranks)}
 
     def __contains__(self, rank: int) -> bool:
@@ -116,7 +123,7 @@ class Mesh(Immutable):
 
     @property
     def rank_list(self) -> tuple[int, ...]:
-        """All ranks in row-major order."""
+        """Tuple of the ranks in row-major order."""
         return tuple(range(self.size)) if self.ranks is None else self.ranks
 
     def coords(self, rank: int) -> tuple[int, ...]:
@@ -162,7 +169,9 @@ DimLike = str | Sequence[str] | None
 
 
 def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any]:
-    """Start and size of a block of ``[start, start+size)`` in balanced ``parts``: numbers, or arrays that broadcast.
+    """Return start and size of block ``index`` of a range that is split into balanced ``parts``.
+
+    The range is ``[start, start + size)``. All arguments may be arrays that broadcast; the results are then arrays.
 
     >>> [split_block(0, 7, 3, i) for i in range(3)]
     [(0, 3), (3, 2), (5, 2)]
@@ -173,7 +182,7 @@ def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any
 
 
 def block_sizes(size: int, parts: int) -> tuple[int, ...]:
-    """Return the sizes of all blocks.
+    """Return the sizes of all blocks if ``size`` elements are split into balanced ``parts``.
 
     >>> block_sizes(7, 3)
     (3, 2, 2)
@@ -183,7 +192,9 @@ def block_sizes(size: int, parts: int) -> tuple[int, ...]:
 
 
 def largest_block(size: int, parts: int) -> int:
-    """Return the number of elements of the largest block, which is the first one; also for nested cuts.
+    """Return the size of the first block, which is the largest one.
+
+    It holds for nested cuts, too: the largest block of a block is the first one.
 
     >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
     (3, 2, 2)
@@ -192,7 +203,10 @@ def largest_block(size: int, parts: int) -> int:
 
 
 def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return starts and sizes of all nested blocks; for few blocks it is faster than :func:`nested_block_arrays`.
+    """Return ``(start, size)`` of every block if ``size`` elements are split repeatedly.
+
+    They are split into ``parts[0]`` balanced blocks, each of these into ``parts[1]``, and so on. The function is
+    faster than :func:`nested_block_arrays` for few blocks.
 
     >>> nested_blocks(7, (2, 2))
     [(0, 2), (2, 2), (4, 2), (6, 1)]
@@ -204,12 +218,14 @@ def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class Layout(Immutable, LayoutFacts):
-    """The distribution of a tensor over a mesh. Immutable and hashable; LayoutError for wrong axes or mixed reductions.
+    """Distribution of a tensor over a mesh.
+
+    Immutable and hashable; LayoutError for wrong axes or mixed reductions.
 
     Args:
         mesh: the mesh.
         dims: per tensor dim an axis name, a sequence of names (major first), or None.
-        partial: axes with pending results and their reduction, ``{"tp": "sum"}``; names alone mean ``sum``.
+        partial: axes with pending reductions, ``{"tp": "sum"}``; names alone mean ``sum``.
 
     >>> mesh = Mesh((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = mesh("mp", ("sp", "dp"))
@@ -224,7 +240,7 @@ class Layout(Immutable, LayoutFacts):
     partial: tuple[tuple[str, str], ...]
 
     def __init__(self, mesh: Mesh, dims: Sequence[DimLike], partial: PartialLike = ()) -> None:
-        self._settle(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh, dims, partial))
+        self._freeze(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh, dims, partial))
 
     @cached_property
     def partial_axes(self) -> tuple[str, ...]:
@@ -243,7 +259,10 @@ class Layout(Immutable, LayoutFacts):
         return self.partial[0][1] if self.partial else None
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
-        """Return ``(start, stop)`` per dim of the shard that ``rank`` owns of a tensor of this ``shape``; empty outside the mesh."""
+        """Return ``(start, stop)`` per dim of the shard that ``rank`` owns.
+
+        ``shape`` is the tensor's global shape. All bounds are ``(0, 0)`` for a rank outside the mesh.
+        """
         if len(shape) != len(self.dims):
             self.check_shape(shape)
         if rank not in self.mesh:

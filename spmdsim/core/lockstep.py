@@ -1,7 +1,7 @@
 """Lock step: one process owns all ranks and runs each collective on the list of their shards.
 
 Reductions go through the members of a group in its order (their mesh coordinates). Ranks whose results are
-equal share one array, so thousands of ranks cost what their distinct pieces cost.
+equal share one array, so memory and time grow with the number of distinct shards, not with the number of ranks.
 
 Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
 """
@@ -23,82 +23,99 @@ from spmdsim.core.world import AbstractWorld, Shards
 Program = Callable[[Shards, Shards], None]
 
 
-def _sizes(box: Bounds) -> tuple[int, ...]:
+def box_sizes(box: Bounds) -> tuple[int, ...]:
+    """Return the size of a box in each dim."""
     return tuple([stop - start for start, stop in box])
 
 
-def cutting(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that cuts a box out of an array that contains it; it returns the array itself for equal boxes."""
+def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that copies ``box`` out of an array of the elements of ``outer``.
+
+    ``outer`` must contain ``box``. For equal boxes the function returns the array itself if it is C-contiguous.
+    """
     if box == outer:
         return contiguous
-    if not volume(box):  # what is empty may be longer in some dim than the piece it would be cut from
-        sizes = _sizes(box)
+    if not volume(box):  # An empty box may be longer in some dim than ``outer``, so it cannot be cut out.
+        sizes = box_sizes(box)
         return lambda array: np.empty(sizes, array.dtype)
     index = within(box, outer)
 
     def cut(array: np.ndarray) -> np.ndarray:
-        piece = array[index]
-        return piece if piece.flags.c_contiguous else piece.copy()
+        block = array[index]
+        return block if block.flags.c_contiguous else block.copy()
 
     return cut
 
 
-def _slices(step: Step, dtype: np.dtype) -> Program:
+def _derive_slice(step: Step, dtype: np.dtype) -> Program:
+    """Derive a local slice: each rank cuts its target box out of its source box.
+
+    Ranks with equal boxes that share an array share the slice, too.
+    """
     jobs, first = [], dict[tuple[Bounds, Bounds], int]()
     for rank in step.src.mesh.rank_list:
         boxes = step.dst.bounds(step.shape, rank), step.src.bounds(step.shape, rank)
-        jobs.append((rank, first.setdefault(boxes, rank), cutting(*boxes)))
+        jobs.append((rank, first.setdefault(boxes, rank), make_cutter(*boxes)))
 
     def run(shards: Shards, results: Shards) -> None:
-        pieces: dict[tuple[int, int], np.ndarray] = {}  # replicas that share an array share its slices
-        for rank, same, cut in jobs:
-            key = id(shards[rank]), same
-            if key not in pieces:
-                pieces[key] = cut(shards[rank])
-            results[rank] = pieces[key]
+        slices: dict[tuple[int, int], np.ndarray] = {}  # by array and first rank with these boxes
+        for rank, first_rank, cut in jobs:
+            key = id(shards[rank]), first_rank
+            if key not in slices:
+                slices[key] = cut(shards[rank])
+            results[rank] = slices[key]
 
     return run
 
 
-def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
-    """Return the members by the box that a layout assigns to them."""
+def ranks_by_box(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
+    """Return the members of a group by the box that a layout assigns to them.
+
+    ``step`` gives the tensor's shape.
+    """
     boxes: dict[Bounds, list[int]] = {}
     for rank in members:
         boxes.setdefault(layout.bounds(step.shape, rank), []).append(rank)
     return boxes
 
 
-def _together(step: Step, members: tuple[int, ...]) -> Program:
-    """Return the program of one group: join its source boxes, or reduce its arrays in order; then cut target boxes.
+def _derive_group(step: Step, members: tuple[int, ...]) -> Program:
+    """Return the program of one group: join or reduce its arrays, then cut its target boxes.
 
-    Source boxes that are equal are joined once.
+    Without a reduction the source boxes are joined, equal ones once. A step with a reduction ``op`` needs equal source
+    boxes.
     """
-    sources, targets = holders(step.src, step, members), holders(step.dst, step, members)
-    filled = [box for box in sources if volume(box)]
-    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
-    shape, puts = _sizes(union), [(within(box, union), sources[box][0]) for box in filled]
-    cuts = [(cutting(box, union), ranks) for box, ranks in targets.items()]
+    sources, targets = ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members)
+    nonempty_boxes = [box for box in sources if volume(box)]
+    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*nonempty_boxes))
+    shape = box_sizes(union)
+    source_indices = [(within(box, union), sources[box][0]) for box in nonempty_boxes]
+    cuts = [(make_cutter(box, union), ranks) for box, ranks in targets.items()]
 
     def run(shards: Shards, results: Shards) -> None:
+        """Write the target blocks of the group's members to ``results``."""
         if step.op is not None:
-            whole = fold(step.op, [shards[rank] for rank in members])
+            union_array = fold(step.op, [shards[rank] for rank in members])
         else:
-            whole = np.empty(shape, shards[members[0]].dtype)
-            for place, rank in puts:
-                whole[place] = shards[rank]
+            union_array = np.empty(shape, shards[members[0]].dtype)
+            for index, rank in source_indices:
+                union_array[index] = shards[rank]
         for cut, ranks in cuts:
-            piece = cut(whole)
+            block = cut(union_array)
             for rank in ranks:
-                results[rank] = piece
+                results[rank] = block
 
     return run
 
 
-def grouped(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a collective: what each group does, one group after the other."""
+def derive_groups(step: Step, dtype: np.dtype) -> Program:
+    """Return the program of a collective: what each group does, one group after the other.
+
+    Raises WorldError if the step's reduction is undefined for the element type.
+    """
     if step.op is not None:
         check_reduce(step.op, dtype)
-    programs = [_together(step, members) for members in step.src.mesh.groups(*step.axes)]
+    programs = [_derive_group(step, members) for members in step.src.mesh.groups(*step.axes)]
 
     def run(shards: Shards, results: Shards) -> None:
         for program in programs:
@@ -108,61 +125,72 @@ def grouped(step: Step, dtype: np.dtype) -> Program:
 
 
 class DerivedStep(NamedTuple):
-    """A step derived for all ranks: shapes of their shards, arrays of ranks outside, and the function that computes the rest."""
+    """Step derived for all ranks.
+
+    Attributes:
+        shapes: the shape of each rank's shard before the step.
+        outside: one array without elements per rank; ``run`` replaces those of ranks in the target mesh.
+        run: the function that computes the shards after the step.
+    """
 
     shapes: list[tuple[int, ...]]
     outside: Shards
     run: Program
 
 
-#: Derives what a step of a collective does to the shards of all ranks.
+#: A function that derives the program of a step for arrays of an element type.
 Derivation = Callable[[Step, np.dtype], Program]
-#: How core derives its steps.
+#: The derivations of core's steps by collective.
 DERIVATIONS: dict[str, Derivation] = {
-    "slice": _slices,
-    **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), grouped),
+    "slice": _derive_slice,
+    **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), derive_groups),
 }
 
 
 class LockStepRunner:
-    """A runner of steps for a world that owns all its ranks. Each step is derived once and kept in the world's cache.
+    """Runner of steps for a world that owns all its ranks.
+
+    It derives each step once and stores it in the world's cache.
 
     Args:
         world: the world.
-        derivations: how to derive steps, by collective.
+        derivations: a function by collective that derives the program of a step.
     """
 
     def __init__(self, world: AbstractWorld, derivations: Mapping[str, Derivation]) -> None:
         self._world, self._derivations = world, derivations
 
     def run(self, step: Step, shards: Shards) -> Shards:
-        """Run one step on the shards of all ranks."""
+        """Run one step on the shards of all ranks and return the new shards; ``shards`` does not change."""
         program = self.derived(step, shards)
         results = list(program.outside)
         program.run(shards, results)
         return results
 
     def derived(self, step: Step, shards: Shards) -> DerivedStep:
-        """Return a step as it runs on these shards; WorldError if their shapes are others."""
+        """Return the derived step, from the cache if possible.
+
+        Raises WorldError if the shards do not have the shapes of the step's source layout.
+        """
         dtype, cache = shards[0].dtype if shards else np.dtype(float), self._world.cache
-        program: DerivedStep | None = cache.get((step, dtype))
-        if program is None:
-            program = cache[step, dtype] = self._derive(step, dtype)
-        if [shard.shape for shard in shards] != program.shapes:
-            check_shards(step, shards, program.shapes)
-        return program
+        derived_step: DerivedStep | None = cache.get((step, dtype))
+        if derived_step is None:
+            derived_step = cache[step, dtype] = self._derive(step, dtype)
+        if [shard.shape for shard in shards] != derived_step.shapes:
+            check_shards(step, shards, derived_step.shapes)
+        return derived_step
 
     def _derive(self, step: Step, dtype: np.dtype) -> DerivedStep:
         self._world.check_step(step)
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self._world.size)]
-        nothing = np.zeros((0,) * len(step.shape_after), dtype)
+        empty = np.zeros((0,) * len(step.shape_after), dtype)
         return DerivedStep(
-            shapes, [nothing] * self._world.size, self._derivations[step.collective](step, dtype)
+            shapes, [empty] * self._world.size, self._derivations[step.collective](step, dtype)
         )
 
 
 class PlainLockStep(AbstractWorld):
-    """A world of ``size`` ranks in this process that runs the collectives of one mesh.
+    """World of ``size`` ranks in this process that runs the collectives of one mesh.
 
     >>> PlainLockStep(4).ranks
     range(0, 4)

@@ -1,11 +1,11 @@
-"""The operator: one declaration, from which layouts, gradients and costs follow; and how it is applied.
+"""Operators: declare an operator once, derive layouts, gradients and costs from the declaration, and apply it.
 
-A call redistributes the operands, runs the local function on each shard, and remembers how. What follows from the
-operands' metas alone is derived once, as a :class:`Recipe`: bind the rule, choose the strategy, from it the layouts
-wanted, a route for each operand that lies otherwise, and the layouts of the results.
+A call redistributes the operands, runs the local function on each shard, and records itself on the tape. Everything
+that follows from the operands' metas is derived once, as a :class:`Recipe`: the bound rule, the strategy, the layouts
+that the local function needs, a route for each operand in another layout, and the layouts of the results.
 
-Operators that do more than run a local function on each shard override methods of :class:`Op`: :meth:`Op.bind` (rules with
-windows or steps) and :meth:`Op.compute` (communication in the middle).
+Operators that do more than run a local function on each shard override methods of :class:`Op`: :meth:`Op.bind` (rules
+with windows or steps) and :meth:`Op.compute` (communication in the middle).
 
 This is the last file: the way from mesh to gradients ends here.
 """
@@ -15,20 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim.core.cuts import ShardedOp, StrategyLike, sharded
-from spmdsim.core.element_types import computed_widely, promoted, typed_rule
+from spmdsim.core.cuts import ShardedOp, StrategyLike, build_sharded_op
+from spmdsim.core.element_types import compute_in_float32, promote_types, typed_rule
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation.rules import Shape
 from spmdsim.core.recipe import Arrays, Job, Local, Recipe
 from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
 from spmdsim.core.tape import OpNode
-from spmdsim.core.tensor import Meta, PlainTensor
+from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import AbstractWorld, Params, T
 from spmdsim.errors import NoTensorError, RuleError, context
 from spmdsim.pictured import Pictured
@@ -37,35 +36,38 @@ from spmdsim.wrong_calls import explained
 Dtypes = Sequence[np.dtype]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
+#: A function that runs one job per rank: ``(world, mesh, operator's name, jobs by rank) -> results by rank``.
+RunTogether = Callable[[AbstractWorld, Mesh, str, dict[int, Job]], dict[int, object]]
+
 #: Kinds of element types by the values that they represent: truth values, integers, fractions, complex numbers.
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
-_meta = attrgetter("meta")
 
 
 @explained
 @dataclass(frozen=True, repr=False, eq=False)
 class Op(Pictured):
-    """An operator on global tensors.
+    """Operator on global tensors.
 
     Attributes:
         name: its name in traces and errors.
-        rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
-            second value, sizes of factors that the shapes do not determine).
-        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
-            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type.
-        vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
-            None for operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
+        rule: its rule, or a function of the operands' shapes and the parameters that returns a rule. The function may
+            also return ``(rule, sizes)`` with the sizes of factors that the shapes do not determine.
+        forward: the local function: takes numpy arrays and ``**params``, returns an array or a tuple of arrays. It
+            receives float32 instead of floats of at most 16 bits, and so does ``vjp``. The result is rounded to the
+            result's type.
+        vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand, None for
+            operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
             gradient may be a function without arguments, which is called only if that gradient is wanted.
-        dtype: result type from the operands' types and the parameters; the one in which they meet if None. The
-            local function is held to it: a wider result is rounded, one of another kind is an error.
-        contextual: the local functions take a :class:`Context` as first argument.
-        finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
-            promises a result that is not partial).
-        saves_result: whether ``vjp`` looks at the result.
-        unseen: the operands of which it looks at shape and type alone.
-        varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
-        moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
-            not become float32 for it.
+        dtype: a function of the operands' types and the parameters that returns the type of the result, or of each
+            result. If None, the result has the type to which the operands are promoted. The local function's results
+            are converted to it; a RuleError reports a result of another kind, such as floats for integers.
+        contextual: True if the local functions take a :class:`Context` as first argument.
+        finish: True if a pending result is reduced at once, because the local gradient needs the reduced result or the
+            operator promises a result that is not partial.
+        saves_result: True if ``vjp`` reads the result.
+        unseen: the numbers of the operands of which ``vjp`` reads shape and type only.
+        varying: parameters from which nothing is derived, such as a seed. Calls that differ in them share a recipe.
+        moves: True if the local function only copies elements or writes zeros: it receives 16-bit floats unconverted.
 
     >>> from spmdsim import Mesh, Rule, Tensor
     >>> square = Op("square", Rule.parse("... -> ..."), np.square, lambda dy, xs, y: (2 * dy * xs[0],))
@@ -85,29 +87,33 @@ class Op(Pictured):
     varying: tuple[str, ...] = ()
     moves: bool = False
 
-    #: The node that the tape keeps of a call.
+    #: The class of the node that the tape records for a call.
     node: ClassVar[type[OpNode]] = OpNode
-    #: Whether it runs steps while it computes.
+    #: True if it runs steps while it computes.
     communicates: ClassVar[bool] = False
-    #: Whether messages show its parameters.
+    #: True if messages show its parameters.
     shows_parameters: ClassVar[bool] = True
     #: Runs the local functions of the owned ranks together, if they wait for each other: ``(world, mesh, name, jobs) -> results``.
-    run_together: ClassVar[Callable[[AbstractWorld, Mesh, str, dict[int, Job]], dict[int, object]] | None] = (
-        None
-    )
+    run_together: ClassVar[RunTogether | None] = None
 
     def __call__(self, *tensors: T, **params: object) -> T:
-        """Apply the operator; see :func:`spmdsim.core.operator.apply`. Several results are a tuple: :meth:`results`."""
+        """Apply the operator to tensors; several results are returned as a tuple.
+
+        See :func:`spmdsim.core.operator.apply`.
+        """
         return apply(self, tensors, params)  # type: ignore[no-any-return]
 
     def apply(
         self, tensors: Sequence[PlainTensor], params: dict[str, object], strategy: ShardedOp | None = None
     ) -> PlainTensor | tuple[PlainTensor, ...]:
-        """Apply the operator, maybe with a strategy of its own; several results are a tuple."""
+        """Apply the operator, with ``strategy`` instead of the cheapest strategy if it is not None.
+
+        Returns the result, or a tuple of several results.
+        """
         return apply(self, tensors, params, strategy)  # type: ignore[no-any-return]
 
     def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
-        """Apply an operator with several results."""
+        """Apply the operator and return a tuple of its results, also for an operator with one result."""
         results: T | tuple[T, ...] = apply(self, tensors, params)
         return results if isinstance(results, tuple) else (results,)
 
@@ -119,25 +125,30 @@ class Op(Pictured):
         Args:
             in_strategy: cuts per operand such as ``((2, 4), (4, 1))``, a layout per operand, or a mapping of
                 factors to axes such as ``{"m": "dp", "k": "tp"}``.
-            out_strategy: cuts or layout of the result; as computed if left out, pending reductions done.
-            repeat: the side of the device matrix on which repeated calculation goes, for cuts.
+            out_strategy: cuts or layout of the result; None for the computed layout without pending reductions.
+            repeat: for cuts, the side of the device matrix on which repeated calculation is put: "right" or "left".
         """
-        return sharded(self, in_strategy, out_strategy, repeat)
+        return build_sharded_op(self, in_strategy, out_strategy, repeat)
 
     def bind(self, shapes: Sequence[Shape], params: Params, dtypes: Dtypes | None = None) -> BoundRule:
-        """Return the rule for these shapes and element types. Raise RuleError if they do not fit."""
+        """Return the operator's rule, bound to the shapes and element types of operands.
+
+        Raises RuleError if they do not fit.
+
+        Without ``dtypes`` the rule is that of a type with sums.
+        """
         with context(operator=self.name):
-            source = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
-            rule, sizes = source if isinstance(source, tuple) else (source, {})
+            declared = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
+            rule, sizes = declared if isinstance(declared, tuple) else (declared, {})
             if dtypes is not None and len(dtypes) == len(rule.inputs):
                 kind = self.result_dtype(dtypes, params)
                 rule = typed_rule(rule, tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
             return bind(rule, tuple(map(tuple, shapes)), tuple(sorted(sizes.items())))
 
     def result_dtype(self, dtypes: Dtypes, params: Params) -> np.dtype | tuple[np.dtype, ...]:
-        """Return the element type of the result, or a tuple if several results have different types."""
+        """Return the element type of the result, or a tuple if ``dtype`` returns one type per result."""
         if self.dtype is None:
-            return promoted(*dtypes)
+            return promote_types(*dtypes)
         kind: Any = self.dtype(*dtypes, **params)
         return kind if isinstance(kind, tuple) else np.dtype(kind)
 
@@ -146,24 +157,31 @@ class Op(Pictured):
         return bound.output_layouts(strategy)
 
     def result_layout(self, computed: Layout) -> Layout:
-        """Return the layout in which a caller gets a result: pending reductions are done if the operator finishes them."""
+        """Return the layout in which the caller receives a result.
+
+        It is the layout ``computed``, without pending reductions if the operator finishes its results.
+        """
         return computed.reduced if self.finish else computed
 
     def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return the layouts in which the gradients of the results are accepted."""
+        """Return the layouts in which the local gradient function takes the gradients of the results."""
         return tuple(layout.dual() for layout in self.output_layouts(bound, strategy))
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
-        """Return other facts that a kind of operators derives once, for its recipe."""
+        """Return facts that a class of operators derives once per recipe; None by default.
+
+        They become the recipe's ``prepared``.
+        """
         return None
 
     def functions(self, dtypes: Dtypes) -> tuple[Local, Local | None]:
-        """Return ``forward`` and ``vjp``, or None without one; they get float32 for floats of at most 16 bits.
+        """Return the local function and the local gradient function, which is None if there is none.
 
-        ``dtypes`` are the types of the operands and results. ``forward`` is unchanged if the operator only moves elements.
+        ``dtypes`` are the types of the operands and results. If one is a float of at most 16 bits, the functions
+        receive float32 instead, except a ``forward`` that only moves elements.
         """
-        vjp = None if self.vjp is None else computed_widely(self.vjp, dtypes)
-        return self.forward if self.moves else computed_widely(self.forward, dtypes), vjp
+        vjp = None if self.vjp is None else compute_in_float32(self.vjp, dtypes)
+        return self.forward if self.moves else compute_in_float32(self.forward, dtypes), vjp
 
     @property
     def has_gradient(self) -> bool:
@@ -171,12 +189,15 @@ class Op(Pictured):
         return self.functions(())[1] is not None
 
     def user_functions(self) -> tuple[object, ...]:
-        """Return the functions that ranks compare, if they are a user's."""
+        """Return the functions of which ranks compare the code, because the operator may be a user's."""
         return self.forward, self.vjp, self.rule
 
-    def typed(self, result: object, dtype: np.dtype) -> np.ndarray:
-        """Return a local result in the type that the operator declares; RuleError if that would lose its kind."""
-        array: np.ndarray = np.asarray(result)  # some ranks may have a scalar of numpy's
+    def cast_result(self, result: object, dtype: np.dtype) -> np.ndarray:
+        """Return a local result as an array of the declared type, C-ordered.
+
+        Raises RuleError if the conversion loses the kind of the values, such as fractions for integers.
+        """
+        array: np.ndarray = np.asarray(result)  # A local function may return a scalar of NumPy's.
         if array.dtype == dtype:
             return array
         if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
@@ -186,13 +207,21 @@ class Op(Pictured):
         return np.asarray(array, dtype, order="C")
 
     def compute(self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: Arrays) -> list[Arrays]:
-        """Return the results' arrays on every owned rank, from those of the operands where the local function wants them."""
+        """Return the arrays of every result on every owned rank.
+
+        Args:
+            recipe: the recipe of the call.
+            world: the world.
+            params: the parameters.
+            lists: for each operand its array on every owned rank, in the layout that the recipe requires.
+        """
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.outputs]
         if recipe.is_alone:
-            return [[array] for array in recipe.local(params, *[shards[0] for shards in lists])]
-        by_rank = recipe.on_ranks(world, partial(recipe.local, params), *lists)
-        return [[*shards] for shards in zip(*[recipe.outside() if row is None else row for row in by_rank])]
+            return [[array] for array in recipe.run_local(params, *[shards[0] for shards in lists])]
+        by_rank = recipe.run_on_ranks(world, partial(recipe.run_local, params), *lists)
+        rows = [recipe.empty_results() if row is None else row for row in by_rank]
+        return [[*shards] for shards in zip(*rows)]
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -201,10 +230,19 @@ class Op(Pictured):
 def apply(
     op: Op, operands: Sequence[Any], params: Params, strategy: ShardedOp | Strategy | None = None
 ) -> Any:
-    """Apply an operator to global tensors of one world; with several results, it gives a tuple.
+    """Apply an operator to global tensors of one world. Return the result, or a tuple of several results.
 
-    The recipe is derived once per combination of operand metas, parameters (hashable values) and strategy, which is the
-    cheapest one if none is given; a repeated call only looks it up. An SpmdError says what does not fit, of which operator.
+    The recipe is derived once per combination of operand metas, parameters (hashable values) and strategy; a repeated
+    call only looks it up.
+
+    Args:
+        op: the operator.
+        operands: the tensors, or objects with a ``tensor``.
+        params: the parameters of the operator.
+        strategy: the strategy; None for the cheapest one.
+
+    Raises:
+        SpmdError: If operands, parameters or strategy do not fit the operator; the message names the operator.
     """
     world: Any = getattr(operands[0], "world", None) if operands else None
     for x in operands:
@@ -212,17 +250,17 @@ def apply(
             operands = operands_of_one_world(op.name, operands)
             world = operands[0].world
             break
-    observers, called = world.observers, (op, operands, params, strategy)
+    observers, call = world.observers, (op, operands, params, strategy)
     watcher = observers.watchers[-1] if observers.watchers else None
     if watcher is not None:
-        op, strategy = watcher.before(*called)
-    key = (op, strategy, *map(_meta, operands))
+        op, strategy = watcher.before(*call)
+    key = (op, strategy, *[x.meta for x in operands])
     if params:
         key += tuple(params.items()) if not op.varying else tuple(derived_from(op, params))
     recipe: Recipe | None = world.cache.get(key)
     if recipe is None:
         metas = [x.meta for x in operands]
-        with context(operator=op.name, operands=partial(_in_words, metas)):
+        with context(operator=op.name, operands=lambda: ", ".join(map(repr, metas))):
             recipe = Recipe.derive(op, metas, params, world, strategy)
         world.cache[key] = recipe
     if observers.traces:
@@ -231,21 +269,24 @@ def apply(
     else:
         results = recipe.run(operands, params)
     if watcher is not None:
-        watcher.after(*called, results)
+        watcher.after(*call, results)
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def derived_from(op: Op, params: Params) -> list[tuple[str, Any]]:
-    """Return the parameters from which something is derived."""
+    """Return ``(name, value)`` of the parameters on which a recipe depends.
+
+    These are all parameters but the operator's ``varying`` ones.
+    """
     return [(name, value) for name, value in params.items() if name not in op.varying]
 
 
-def _in_words(metas: Sequence[Meta]) -> str:
-    return ", ".join(map(repr, metas))
-
-
 def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTensor]:
-    """Return an operator's operands as tensors of one world; NoTensorError if none is a tensor or stands for one."""
+    """Return the operands of the operator ``name`` as tensors of one world.
+
+    The world of the first tensor converts the others. Raises NoTensorError if no value is a tensor or has one as
+    ``tensor``.
+    """
     for x in values:
         tensor = x if isinstance(x, PlainTensor) else getattr(x, "tensor", None)
         if isinstance(tensor, PlainTensor):

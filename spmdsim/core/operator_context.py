@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from spmdsim.core.rule import BoundRule, Strategy, laid_out
+from spmdsim.core.rule import BoundRule, Strategy, term_layout
 from spmdsim.pictured import ShortRepr
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Context(ShortRepr):
-    """The facts about its rank's shard that a contextual local function may ask for; one per recipe and rank.
+    """Facts about the shard of a rank, for the local function of a contextual operator.
+
+    One per recipe and rank.
 
     Attributes:
         bound: the operator's rule for the shapes of the call.
-        strategy: which axes split which factors.
+        strategy: the axes that split each factor.
         rank: the rank.
     """
 
@@ -25,11 +27,12 @@ class Context(ShortRepr):
 
     @cached_property
     def _bounds(self) -> dict[str, tuple[int, int]]:
-        layout = laid_out(tuple((factor,) for factor in self.bound.sizes), self.strategy)
+        """Block ``(start, stop)`` of each factor that the rank computes."""
+        layout = term_layout(tuple((factor,) for factor in self.bound.sizes), self.strategy)
         return dict(zip(self.bound.sizes, layout.bounds(tuple(self.bound.sizes.values()), self.rank)))
 
     def bounds(self, factor: str) -> tuple[int, int]:
-        """Return ``(start, stop)`` of this rank's part of a factor."""
+        """Return ``(start, stop)`` of this rank's block of a factor."""
         return self._bounds[factor]
 
     def size(self, factor: str) -> int:
@@ -38,9 +41,10 @@ class Context(ShortRepr):
 
     @cached_property
     def _slices(self) -> list[tuple[slice, ...]]:
+        """Slices of the rank's shard of each operand and of the first result, in global indices."""
         bound, strategy = self.bound, self.strategy
         pairs = zip((*bound.inputs, bound.outputs[0]), (*bound.shapes, bound.output_shapes[0]))
-        return [laid_out(term, strategy).slices(shape, self.rank) for term, shape in pairs]
+        return [term_layout(term, strategy).slices(shape, self.rank) for term, shape in pairs]
 
     def index(self, operand: int) -> tuple[slice, ...]:
         """Return the global slices of an operand's shard; operand -1 is the first result."""

@@ -1,7 +1,7 @@
-"""The recipe of an operator call: everything that follows from the operator, its parameters and the operands' metas.
+"""Recipes: derive once what all operator calls with equal operator, parameters and operand metas share.
 
-It is derived once and used by all calls with equal metas: the strategy, a redistribution for each operand in another
-layout, the local functions, the metas of the results, and what gradients need.
+A recipe has the strategy, a redistribution for each operand in another layout, the local functions, the metas of the
+results, and the facts that gradients need.
 
 Next: :mod:`spmdsim.core.operator`, the declaration of operators and their calls.
 """
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,27 +32,33 @@ if TYPE_CHECKING:
     from spmdsim.core.operator import Op
 
 Arrays = list[np.ndarray]
-#: A local function, from arrays to arrays; and a call of one.
+#: A local function, from arrays to arrays.
 Local = Callable[..., object]
+#: A call of a local function with all its arguments.
 Job = Callable[[], object]
-
-_tracked = attrgetter("_tracked")
 
 
 @dataclass
 class Recipe:
-    """The derived facts of an operator call with these metas in this world.
+    """Derived facts of an operator call with these metas in this world.
 
     Attributes:
-        plans: the redistributions of operands, None where there is nothing to move.
-        inputs: the metas of operands that the local function sees.
-        outputs: the metas of results that it leaves.
-        finals: the redistributions of results, None where there is nothing to move.
-        active: per owned rank, whether it takes part.
-        prepared: what a kind of operators derived besides.
-        number: of the operator with the user's functions and its parameters, the same in all processes; provenance sets it.
-        title: the operator's name, and where the user's function stands, for messages; provenance sets it.
-        blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
+        op: the operator that runs.
+        bound: its rule, bound to the shapes of the operands.
+        strategy: the axes that split each factor.
+        plans: the redistribution of each operand, None if the operand need not move.
+        inputs: the meta of each operand in the layout that the local function needs.
+        outputs: the meta of each result as the local function leaves it.
+        finals: the redistribution of each result, None if the result need not move.
+        active: for each owned rank, True if it is in the strategy's mesh.
+        forward: the local function.
+        vjp: the local gradient function, or None.
+        prepared: the value of :meth:`Op.prepared`.
+        number: a number of the operator with the user's functions and its parameters, equal in all processes; set by
+            provenance.
+        title: the operator's name and the source line of the user's function, for messages; set by provenance.
+        blanks: by choice of operands whose gradients are wanted, the arrays that replace the operands that their
+            gradients do not read.
     """
 
     op: Op
@@ -73,12 +78,15 @@ class Recipe:
     _contexts: dict[int, Context] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Derive what each call asks: whether operands and results move, and whether one rank computes without a context."""
+        """Derive what each call checks.
+
+        Do operands move, do results move, and does one rank compute without a context?
+        """
         self.moves_operands = any(route is not None for route in self.plans)
         self.moves_results = any(route is not None for route in self.finals)
         self.is_alone = self.active == (True,) and not self.op.contextual
-        #: The type in which the only result is stored; None if there are several.
-        self.kind = self.outputs[0].held if len(self.outputs) == 1 else None
+        #: The type in which the only result is stored; None if there are several results.
+        self.only_dtype = self.outputs[0].held if len(self.outputs) == 1 else None
 
     @classmethod
     def derive(
@@ -87,19 +95,31 @@ class Recipe:
         metas: Sequence[Meta],
         params: Params,
         world: AbstractWorld,
-        asked: ShardedOp | Strategy | None = None,
+        requested: ShardedOp | Strategy | None = None,
     ) -> Recipe:
-        """Return the recipe of a call, maybe with a given strategy; RuleError if operands or parameters do not fit."""
+        """Return the recipe of a call.
+
+        Args:
+            op: the operator.
+            metas: the metas of the operands.
+            params: the parameters.
+            world: the world of the operands.
+            requested: a strategy. None for the strategy that the operands' layouts fit; if there is none, the
+                planner's choice.
+
+        Raises:
+            RuleError: If operands, parameters or the requested strategy do not fit the operator.
+        """
         layouts, dtypes = [meta.layout for meta in metas], [meta.dtype for meta in metas]
         shapes = [meta.shape for meta in metas]
         bound, sharding, strategy = op.bind(shapes, params, dtypes), None, None
-        if isinstance(asked, ShardedOp):
-            sharding, strategy = asked, asked.strategy(bound, world.size, layouts[0].mesh)
+        if isinstance(requested, ShardedOp):
+            sharding, strategy = requested, requested.strategy(bound, world.size, layouts[0].mesh)
             world.check_mesh(strategy.mesh)
-            op = asked.instead(bound, strategy, params)
+            op = requested.substitute_op(bound, strategy, params)
             bound = op.bind(shapes, params, dtypes)
-        elif asked is not None:
-            strategy = asked
+        elif requested is not None:
+            strategy = requested
         if strategy is not None:
             bound.check(strategy)
         else:
@@ -109,39 +129,45 @@ class Recipe:
                 strategy = world.planner.choose(bound, layouts, [meta.held for meta in metas])
         world.check_mesh(strategy.mesh)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
-        plans = tuple(routed(meta, wanted.layout, world) for meta, wanted in zip(metas, inputs))
-        dtype, computed = op.result_dtype(dtypes, params), op.output_layouts(bound, strategy)
-        kinds = dtype if isinstance(dtype, tuple) else (dtype,) * len(computed)
-        outputs = tuple(map(Meta.of, computed, bound.output_shapes, kinds))
-        finals = tuple(
-            routed(meta, op.result_layout(meta.layout), world)
-            if sharding is None
-            else routed(meta, sharding.result_layout(meta.layout, meta.shape), world)
-            for meta in outputs
-        )
+        plans = tuple(plan_route(meta, needed.layout, world) for meta, needed in zip(metas, inputs))
+        dtype, output_layouts = op.result_dtype(dtypes, params), op.output_layouts(bound, strategy)
+        output_dtypes = dtype if isinstance(dtype, tuple) else (dtype,) * len(output_layouts)
+        outputs = tuple(map(Meta.of, output_layouts, bound.output_shapes, output_dtypes))
+        if sharding is None:
+            final_layouts = [op.result_layout(meta.layout) for meta in outputs]
+        else:
+            final_layouts = [sharding.result_layout(meta.layout, meta.shape) for meta in outputs]
+        finals = tuple(plan_route(meta, layout, world) for meta, layout in zip(outputs, final_layouts))
         active = tuple(rank in strategy.mesh for rank in world.ranks)
         functions = op.functions([meta.dtype for meta in (*inputs, *outputs)])
         prepared = op.prepared(bound, strategy, params)
         recipe = cls(op, bound, strategy, plans, inputs, outputs, finals, active, *functions, prepared)
-        if sharding is None and not strategy.splits and not all(map(lies_so, plans, metas, inputs)):
+        if sharding is None and not strategy.splits and not all(map(is_noop_route, plans, metas, inputs)):
             world.observers.gathered(recipe, metas)
         return recipe
 
-    def bring(self, operand: int, tensor: T) -> T:
-        """Return an operand in the layout that the local function wants: itself if it lies so, under whatever name."""
-        route = self.plans[operand]  # the tape has the same nodes on all ranks, in the mesh or not
+    def redistribute_operand(self, operand: int, tensor: T) -> T:
+        """Return an operand in the layout that the local function needs.
+
+        The tensor itself is returned if its shards need not change. A guard is called before a redistribution.
+        """
+        route = self.plans[operand]  # Ranks outside the mesh follow it, too: the tape is equal on all ranks.
         if route is None:
             return tensor
         if guards := tensor.world.observers.guards:
             guards[-1](self.op.name, route)
-        return tensor if lies_so(route, tensor.meta, self.inputs[operand]) else follow(tensor, route)
+        return tensor if is_noop_route(route, tensor.meta, self.inputs[operand]) else follow(tensor, route)
 
     def run(self, operands: Sequence[T], params: Params) -> list[T]:
-        """Bring the operands, compute, and return the results in the layouts in which the caller gets them."""
+        """Run the call: redistribute the operands, compute, and redistribute the results.
+
+        Returns the results as the caller receives them. If an operand tracks gradients, the call is recorded on the
+        tape.
+        """
         world, kind = operands[0].world, type(operands[0])
         provenance = world.provenance
         if self.moves_operands:
-            operands = [self.bring(k, x) for k, x in enumerate(operands)]
+            operands = [self.redistribute_operand(k, x) for k, x in enumerate(operands)]
         lists = [x.held for x in operands]
         if provenance is not None and self.op.communicates:
             world.call_provenance = provenance.of_result(self, operands, 0, params)
@@ -156,106 +182,130 @@ class Recipe:
         if provenance is not None:
             for k, result in enumerate(results):
                 result.origin = provenance.of_result(self, operands, k, params)
-        if self.tracked and any(map(_tracked, operands)):
-            self.track(operands, results, params)
-        return self.finished(results) if self.moves_results else results
+        if self.tracked and any(x._tracked for x in operands):
+            self.record(operands, results, params)
+        return self.finish_results(results) if self.moves_results else results
 
-    def finished(self, results: list[T]) -> list[T]:
-        """Return the results in the layouts in which the caller gets them."""
-        laid_out = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
+    def finish_results(self, results: list[T]) -> list[T]:
+        """Return the results in the layouts in which the caller receives them."""
+        redistributed = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
         if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
-            # A local gradient function looks at what the user sees.
-            node.saved = [result.held for result in laid_out]
-        return laid_out
+            # The local gradient function reads the results as the user sees them.
+            node.saved = [result.held for result in redistributed]
+        return redistributed
 
-    def track(self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params) -> None:
-        """Remember what computed the results, for their gradients."""
+    def record(self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params) -> None:
+        """Record a node on the tape: the results with gradients refer to it."""
         node = self.op.node(self, operands, results, params)
         for k in self.tracked:
             results[k]._tracked, results[k].node, results[k].output = True, node, k
 
-    def head(self, rank: int) -> tuple[Context, ...]:
-        """Return what comes before a rank's arrays in the local functions: its context, where the operator asks for one."""
+    def context_arguments(self, rank: int) -> tuple[Context, ...]:
+        """Return the arguments that precede a rank's arrays in the local functions.
+
+        They are its context for a contextual operator; other operators have none.
+        """
         if self.op.contextual and rank not in self._contexts:
             self._contexts[rank] = Context(self.bound, self.strategy, rank)
         return (self._contexts[rank],) if self.op.contextual else ()
 
-    def on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
-        """Return the results of a function of every owned rank's arrays; None for ranks outside of the mesh."""
+    def run_on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
+        """Return the result of a function on every owned rank; None for ranks outside the mesh.
+
+        Args:
+            world: the world.
+            function: takes one array per list, and ``head`` if the operator is contextual.
+            lists: for each argument its array on every owned rank.
+        """
         if self.op.contextual:
             columns = zip(world.ranks, self.active, *lists)
             jobs: dict[int, Job] = {
-                r: partial(function, *arrays, head=self.head(r)) for r, active, *arrays in columns if active
+                r: partial(function, *arrays, head=self.context_arguments(r))
+                for r, active, *arrays in columns
+                if active
             }
             run_together = type(self.op).run_together
             if run_together is not None:
                 results = run_together(world, self.strategy.mesh, self.op.name, jobs)
-            else:  # each is forgotten as soon as it has run
+            else:  # Drop each job after its run, so that its arrays can be freed.
                 results = {rank: jobs.pop(rank)() for rank in [*jobs]}
             return [results.get(rank) for rank in world.ranks]
         if all(self.active):
             return each(function, *lists)
         if not any(self.active):
             return [None] * len(self.active)
-        inside = iter(each(function, *[[*compress(arrays, self.active)] for arrays in lists]))
-        return [next(inside) if active else None for active in self.active]
+        computed = iter(each(function, *[[*compress(arrays, self.active)] for arrays in lists]))
+        return [next(computed) if active else None for active in self.active]
 
-    def local(self, params: Params, *arrays: np.ndarray, head: Sequence[Any] = ()) -> tuple[np.ndarray, ...]:
-        """Return what the local function makes of a rank's arrays: an array per result."""
+    def run_local(self, params: Params, *arrays: np.ndarray, head: Any = ()) -> tuple[np.ndarray, ...]:
+        """Run the local function on a rank's arrays and return a tuple with one array per result."""
         result = self.forward(*head, *arrays, **params)
-        return (result,) if type(result) is np.ndarray and result.dtype is self.kind else self.typed(result)
+        is_typed = type(result) is np.ndarray and result.dtype is self.only_dtype
+        return (result,) if is_typed else self.cast_results(result)
 
-    def typed(self, result: Any) -> tuple[np.ndarray, ...]:
-        """Return what the local function gave, an array per result, in the types that the metas say."""
-        results = result if self.kind is None else (result,)
-        return tuple([self.op.typed(array, meta.held) for array, meta in zip(results, self.outputs)])
+    def cast_results(self, result: Any) -> tuple[np.ndarray, ...]:
+        """Return the value of the local function as one array per result, in the types of ``outputs``."""
+        results = result if self.only_dtype is None else (result,)
+        return tuple([self.op.cast_result(array, meta.held) for array, meta in zip(results, self.outputs)])
 
-    def outside(self) -> tuple[np.ndarray, ...]:
-        """Return the arrays of a rank outside the mesh; they have no elements."""
+    def empty_results(self) -> tuple[np.ndarray, ...]:
+        """Return the results of a rank outside the mesh: arrays without elements."""
         return tuple(np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs)
 
-    def kept(
+    def save_arrays(
         self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], wanted: tuple[bool, ...]
     ) -> tuple[list[Arrays], list[Arrays] | None]:
-        """Return the operands' and results' arrays that a backward pass needs.
+        """Return the arrays of operands and results that a node stores for its backward pass.
 
-        Unneeded operands become zeros without memory. The results are None unless the operator saves them.
+        Args:
+            operands: the operands as the local function read them.
+            results: the results as it left them.
+            wanted: for each operand, True if its gradient is wanted.
+
+        Returns:
+            One list of shards per operand; operands that the gradients do not read are replaced by zeros without
+            memory.
+            Then one list of shards per result, or None if the operator does not save results.
         """
         blanks = self.blanks.get(wanted)
         if blanks is None:
-            held = [x.held if x.world.has_data else [] for x in operands]
+            shards = [x.held if x.world.has_data else [] for x in operands]
             zeros = [
                 [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
-                for arrays in held
+                for arrays in shards
             ]
-            looks = looks_at(self.bound.rule, wanted, self.op.unseen)
-            blanks = self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
+            reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
+            blanks = self.blanks[wanted] = [[] if is_read else blank for is_read, blank in zip(reads, zeros)]
         saved = [result.held for result in results] if self.op.saves_result else None
         return [blank or operand.held for blank, operand in zip(blanks, operands)], saved
 
     @cached_property
     def tracked(self) -> tuple[int, ...]:
-        """The numbers of the results through which gradients return; none without a ``vjp`` or if the first has none."""
+        """Numbers of the results that carry gradients: those of floating or complex type.
+
+        Empty without a ``vjp``, or if the first result has no gradient.
+        """
         differentiable = [has_gradient(meta.dtype) for meta in self.outputs]
-        whole = self.vjp is not None and differentiable[0]
-        return tuple(compress(range(len(differentiable)), differentiable)) if whole else ()
+        has_gradient_function = self.vjp is not None and differentiable[0]
+        return tuple(compress(range(len(differentiable)), differentiable)) if has_gradient_function else ()
 
     @cached_property
     def duals(self) -> tuple[Layout, ...]:
-        """The layouts in which the gradients of the results are accepted."""
+        """Layouts in which the local gradient function takes the gradients of the results."""
         return self.op.duals(self.bound, self.strategy)
 
     @cached_property
     def gradients(self) -> tuple[Meta, ...]:
-        """The metas of the operands' gradients as the local gradient function leaves them."""
+        """Metas of the operands' gradients as the local gradient function leaves them."""
         layouts = (self.bound.gradient_layout(self.strategy, i) for i in range(len(self.inputs)))
         return tuple(map(Meta.with_layout, self.inputs, layouts))
 
 
-def looks_at(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
-    """Return, for each operand, whether the gradients of the wanted operands depend on it.
+def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
+    """Return, for each operand, True if the gradients of the wanted operands read it.
 
-    A gradient depends on a seen operand if the rule is not linear in both operands together, for some wanted operand.
+    A gradient reads operand ``i`` if, for some wanted operand ``j``, the rule is not jointly linear in ``i`` and
+    ``j``. Operands in ``unseen`` are never read.
     """
     linear = rule.linear if "sum" in rule.passes else ()
     return tuple(
@@ -265,12 +315,12 @@ def looks_at(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> 
     )
 
 
-def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
-    """Return True if shards stay what they are on the way from one layout to another."""
+def is_noop_route(route: Route | None, before: Meta, after: Meta) -> bool:
+    """Return True if a route changes no shard and no element type."""
     return route is None or (not route.steps and before.held is after.held)
 
 
-def routed(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:
-    """Return the route of a tensor to a layout; None if the tensor is in this layout."""
+def plan_route(meta: Meta, layout: Layout, world: AbstractWorld) -> Route | None:
+    """Return the planned route of a tensor to a layout; None if the tensor has this layout."""
     same = layout is meta.layout or layout.canonical == meta.layout.canonical
     return None if same else world.planner.plan(meta.layout, layout, meta.shape, meta.dtype)

@@ -1,9 +1,10 @@
-"""The rule: what an operator means for layouts, in one line; the strategy, which axes split its factors; both for given shapes.
+"""Rules: state in one line what an operator means for layouts; strategies: the axes that split a rule's factors.
 
 ``"... m k, ... k n -> ... m n"`` declares a matrix product. A letter (factor) that an operand shares with the result
 passes through; one that is missing from the result is reduced; ``...`` stands for leading dims that broadcast as in
 numpy; ``1`` is a dim of size one; ``(a b)`` is a dim made of two factors, a major. Strategies, layouts, pending
-reductions, gradients, flops and tests are derived from the line. Bound to shapes, a rule leads from strategies to layouts and back.
+reductions, gradients, flops and tests are derived from the line. A rule bound to shapes converts strategies to layouts
+and back.
 
 The notation is that of einops and Shardy's sharding rules; the kinds of factors are Shardy's.
 
@@ -21,7 +22,7 @@ from typing import Any
 
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation import rules
-from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fitted, members
+from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fit_shapes, members
 from spmdsim.errors import RuleError
 from spmdsim.pictured import Pictured, ShortRepr
 
@@ -31,23 +32,23 @@ Passed = tuple[str, frozenset[int], str]
 
 @dataclass(frozen=True, repr=False)
 class Rule(ShortRepr):
-    """An operator's declaration. Build it with :meth:`parse`.
+    """Declaration of an operator. Build it with :meth:`parse`.
 
     Attributes:
         text: the line it was parsed from.
         inputs: one term per operand.
         outputs: one term per result.
-        reductions: factors that reduce with something else than a sum.
-        whole: factors that must not be split (a sort's dim, say).
-        indexed: factors looked up by value (an embedding's rows): split, each rank contributes the rows it
-            holds and zeros for the others.
-        linear: the sets of operands that may hold partial values together, the others being replicated.
+        reductions: ``(factor, reduction)`` of the factors that are not reduced by a sum.
+        whole: factors that must not be split, such as the dim of a sort.
+        indexed: factors looked up by value, such as an embedding's rows. If one is split, each rank contributes the
+            rows that it owns and zeros for the others.
+        linear: the sets of operands that may be partial together while the other operands are replicated.
             A product is linear in each operand, a sum in all of them jointly.
         passes: the pending reductions that pass through linear operands.
-        order: factors in the order of the device matrix, where it is not that of first appearance.
-        work: what the local function does with each element: :data:`ELEMENTS`, :data:`FUNCTIONS` or :data:`PASSES`;
-            products and look-ups show in the rule itself.
-        backward: how many times the function's work its gradients take together; for a product, each of them.
+        order: factors in the order of the device matrix, if it is not the order of first appearance.
+        work: the work of the local function on each element: :data:`ELEMENTS`, :data:`FUNCTIONS` or :data:`PASSES`.
+            Products and look-ups follow from the rule itself.
+        backward: the work of all gradients together, as a multiple of the function's; for a product, of each gradient.
     """
 
     text: str
@@ -76,11 +77,22 @@ class Rule(ShortRepr):
         work: str = ELEMENTS,
         backward: float = 1.0,
     ) -> Rule:
-        """Read a rule: operands, ``->``, results; terms separated by commas, dims by spaces.
+        """Parse a rule: operands, ``->``, results; terms separated by commas, dims by spaces.
 
-        ``reduce`` is the reduction of all factors missing from the results, or per factor; ``linear`` is ``"none"``,
-        ``"each"`` (in every operand by itself), ``"all"`` (in all jointly) or sets of operand numbers. The rest are the
-        attributes, names of factors separated by spaces. A RuleError says where a text is not a rule.
+        Args:
+            text: the rule.
+            reduce: the reduction of all factors missing from the results, or a reduction per factor.
+            whole: names of factors that must not be split, separated by spaces.
+            indexed: names of factors that are looked up by value, separated by spaces.
+            linear: ``"none"``, ``"each"`` (linear in every operand by itself), ``"all"`` (in all jointly) or sets of
+                operand numbers.
+            passes: the pending reductions that pass through linear operands.
+            order: names of factors in the order of the device matrix, separated by spaces.
+            work: the work of the local function; see the attribute.
+            backward: the work of the gradients; see the attribute.
+
+        Raises:
+            RuleError: If the text is not a rule, or an argument names an unknown factor or kind of work.
 
         >>> rule = Rule.parse("m k, k n -> m n", linear="each")
         >>> rule.factors, rule.reduced
@@ -105,16 +117,19 @@ class Rule(ShortRepr):
 
     @cached_property
     def factors(self) -> tuple[str, ...]:
-        """All factors, operands' first, in order of first appearance (``...`` included)."""
+        """Tuple of all factors in order of first appearance, operands' first, including ``...``."""
         return tuple(dict.fromkeys(f for term in (*self.inputs, *self.outputs) for dim in term for f in dim))
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """The factors missing from some result, which splitting therefore leaves partial."""
+        """Factors that some result lacks; a result is partial along axes that split them."""
         return tuple(f for f in self.factors if any(f not in members(out) for out in self.outputs))
 
     def reduction(self, factor: str) -> str:
-        """Return the reduction of a factor; the dims of ``...`` are called ``.0``, ``.1``, …"""
+        """Return the name of the reduction of a factor, "sum" by default.
+
+        The dims of ``...`` are called ``.0``, ``.1`` and so on; they have the reduction of ``...``.
+        """
         return dict(self.reductions).get(ELLIPSIS if factor[0] == "." else factor, "sum")
 
     def __str__(self) -> str:
@@ -123,11 +138,11 @@ class Rule(ShortRepr):
 
 @dataclass(frozen=True)
 class Strategy(Pictured):
-    """Axes assigned to factors, for one operator on one mesh.
+    """Mesh axes assigned to factors, for one operator on one mesh.
 
     Attributes:
         mesh: the mesh.
-        splits: per split factor its axes, major to minor.
+        splits: each split factor with its axes, major to minor; sorted by factor.
         passed: axes along which some operands are partial, with those operands and the pending reduction.
     """
 
@@ -139,17 +154,17 @@ class Strategy(Pictured):
     def of(
         cls, mesh: Mesh, splits: Mapping[str, str | Iterable[str]], passed: Iterable[Passed] = ()
     ) -> Strategy:
-        """Build a strategy from a mapping such as ``{"m": "dp", "k": ("tp", "sp")}``."""
+        """Return the strategy with these axes by factor, such as ``{"m": "dp", "k": ("tp", "sp")}``."""
         items = {f: (a,) if isinstance(a, str) else tuple(a) for f, a in splits.items()}
         return cls(mesh, tuple(sorted((f, a) for f, a in items.items() if a)), tuple(sorted(passed, key=str)))
 
     @cached_property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Axes by factor."""
+        """Axes by factor, for the split factors."""
         return dict(self.splits)
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
-        """Return the axes that split a factor (none for an unsplit one)."""
+        """Return the axes that split a factor, major to minor; none if it is not split."""
         return self.axes.get(factor, ())
 
     def parts(self, factor: str) -> int:
@@ -164,10 +179,17 @@ class Strategy(Pictured):
 
 @dataclass(frozen=True, repr=False)
 class BoundRule(ShortRepr):
-    """A rule whose factors have sizes and whose ``...`` is written out.
+    """Rule whose factors have sizes and whose ``...`` is written out.
 
-    The dims of ``...`` become factors ``.0``, ``.1``, … counted from the right; a dim of size one that is
-    broadcast has no factor, so that it is never split and its gradient sums over the factor it lacks.
+    The dims of ``...`` become factors ``.0``, ``.1``, … counted from the right. A dim of size 1 that is
+    broadcast has no factor: it is never split, and its gradient is summed over the factor that it lacks.
+
+    Attributes:
+        rule: the rule.
+        shapes: the global shapes of the operands.
+        inputs: one term per operand, written out.
+        outputs: one term per result, written out.
+        factor_sizes: each factor with its size, in device-matrix order.
     """
 
     rule: Rule
@@ -188,25 +210,28 @@ class BoundRule(ShortRepr):
 
     @cached_property
     def contraction(self) -> bool:
-        """True if products are summed: linear in each of several operands, and a factor is reduced."""
+        """True if products are summed.
+
+        This holds if the rule is linear in each of several operands, and a factor is reduced.
+        """
         each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
         return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced[0])
 
     @cached_property
     def reduced(self) -> tuple[tuple[str, ...], ...]:
-        """The factors of the operands that each result lacks, unless they must stay whole."""
+        """Factors of the operands that each result lacks, without those that must not be split."""
         of_inputs = set().union(*map(members, self.inputs)) - self.rule.whole
         lacking = [of_inputs - members(term) for term in self.outputs]
-        return tuple(tuple(f for f in self.sizes if f in some) for some in lacking)
+        return tuple(tuple(f for f in self.sizes if f in factors) for factors in lacking)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
-        """The factors that an axis may split."""
+        """Factors that an axis may split."""
         return tuple(f for f in self.sizes if f not in self.rule.whole)
 
     @cached_property
     def compound(self) -> frozenset[str]:
-        """The factors that share a dim with another one; they split evenly only."""
+        """Factors that share a dim with another factor; they can only be split evenly."""
         terms = (*self.inputs, *self.outputs)
         return frozenset(f for term in terms for dim in term if len(dim) > 1 for f in dim)
 
@@ -214,44 +239,49 @@ class BoundRule(ShortRepr):
 
     def refusals(self, strategy: Strategy) -> Iterator[str]:
         """Yield the reasons why the rule does not allow a strategy."""
-        return rules.of_strategy(self, strategy)
+        return rules.list_refusals(self, strategy)
 
     def allows(self, strategy: Strategy) -> bool:
         """Return True if the rule allows a strategy."""
         return next(self.refusals(strategy), None) is None
 
     def check(self, strategy: Strategy) -> None:
-        """Refuse a strategy that the rule does not allow, by a RuleError."""
+        """Raise RuleError if the rule does not allow a strategy."""
         for refusal in self.refusals(strategy):
             raise RuleError(refusal)
 
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return one layout per operand: the layout that the operand must have."""
+        """Return the layouts that the local function needs, one per operand."""
         return tuple(
-            laid_out(term, strategy, tuple((a, op) for a, operands, op in strategy.passed if i in operands))
+            term_layout(term, strategy, tuple((a, op) for a, xs, op in strategy.passed if i in xs))
             for i, term in enumerate(self.inputs)
         )
 
     def steps(self, strategy: Strategy) -> Sequence[tuple[Any, Any]] | None:
-        """Return each collective in the middle of the local function with its element type; None if there are none."""
+        """Return the collectives that the local function runs, each with its element type, or None.
+
+        Rules of operators that communicate while they compute override it.
+        """
         return None
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return the layouts of the results, pending reductions included."""
-        return tuple(laid_out(t, strategy, self.partial_of(strategy, i)) for i, t in enumerate(self.outputs))
+        """Return the layouts of the results, with their pending reductions."""
+        partial = [self.partial_of(strategy, output) for output in range(len(self.outputs))]
+        return tuple(term_layout(term, strategy, axes) for term, axes in zip(self.outputs, partial))
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
-        """Return the layout in which the transposed rule leaves the gradient of an operand.
+        """Return the layout in which the local gradient function leaves the gradient of an operand.
 
-        Axes of factors that the operand lacks are partial, as are those along which its co-factor was.
+        The gradient is partial along the axes that split factors which the operand lacks, and along the axes over
+        which the strategy has other operands partial.
         """
         present, size = members(self.inputs[operand]), strategy.mesh.size_of
         lacking = [a for f, axes in strategy.splits if f not in present for a in axes if size[a] > 1]
         passed = [axis for axis, operands, _ in strategy.passed if operand not in operands]
-        return laid_out(self.inputs[operand], strategy, (*lacking, *passed))
+        return term_layout(self.inputs[operand], strategy, (*lacking, *passed))
 
     def partial_of(self, strategy: Strategy, output: int) -> tuple[tuple[str, str], ...]:
-        """Return the axes along which a result is partial, with their pending reductions."""
+        """Return ``(axis, reduction)`` of the axes along which result number ``output`` is partial."""
         reduced = [
             (axis, self.rule.reduction(factor))
             for factor in self.reduced[output]
@@ -263,7 +293,10 @@ class BoundRule(ShortRepr):
     # -- layouts -> strategy ------------------------------------------------------------------------
 
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
-        """Return the strategy that fits operands in these layouts without redistribution. Raise RuleError if there is none."""
+        """Return the strategy for which operands in these layouts need no redistribution.
+
+        Raises RuleError if there is none.
+        """
         mesh = rules.common_mesh(layouts)
         splits: dict[str, list[tuple[int, Axes]]] = {}  # by factor: the operands that have it, and its axes
         for i, (term, layout) in enumerate(zip(self.inputs, layouts)):
@@ -271,40 +304,56 @@ class BoundRule(ShortRepr):
                 splits.setdefault(factor, []).append((i, axes))
         rules.check_axes(self.rule, splits)
         axes_of = {factor: axes for factor, [(_, axes), *_] in splits.items()}
-        strategy = Strategy.of(mesh, axes_of, self._passed(layouts, axes_of))
+        strategy = Strategy.of(mesh, axes_of, self._find_passed(layouts, axes_of))
         self.check(strategy)
         return strategy
 
     def _factor_axes(self, term: Term, layout: Layout, operand: int) -> dict[str, Axes]:
+        """Return the axes of each factor of an operand in a layout.
+
+        The axes of a compound dim go to its major factors until these are split completely. Raises RuleError if an
+        axis splits a dim without factors.
+        """
         axes_of: dict[str, Axes] = {}
         for dim, (factors, axes) in enumerate(zip(term, layout.dims)):
             if not factors and axes:
-                raise rules.split_of_size_one(self.rule, operand, dim, axes)
+                raise rules.size_one_split_error(self.rule, operand, dim, axes)
             for factor in factors:
-                taken = len(axes) if factor == factors[-1] else 0
-                while taken < len(axes) and layout.mesh.axis_size(*axes[:taken]) < self.sizes[factor]:
-                    taken += 1
-                axes_of[factor], axes = axes[:taken], axes[taken:]
+                count = len(axes) if factor == factors[-1] else 0
+                while count < len(axes) and layout.mesh.axis_size(*axes[:count]) < self.sizes[factor]:
+                    count += 1
+                axes_of[factor], axes = axes[:count], axes[count:]
         return axes_of
 
-    def _passed(self, layouts: Sequence[Layout], splits: Mapping[str, Axes]) -> list[Passed]:
+    def _find_passed(self, layouts: Sequence[Layout], splits: Mapping[str, Axes]) -> list[Passed]:
+        """Return the axes along which operands are partial, with these operands and the reduction.
+
+        Raises RuleError if the rule does not pass the reduction on: it is not linear in the operands, or an axis also
+        splits a factor.
+        """
         partial: dict[str, dict[int, str]] = {}
         for i, layout in enumerate(layouts):
             for axis, op in layout.canonical.partial:
                 partial.setdefault(axis, {})[i] = op
-        passed, split = [], {*itertools.chain(*splits.values())}
+        passed_axes, split_axes = [], {*itertools.chain(*splits.values())}
         for axis, operands in partial.items():
             group, ops = frozenset(operands), {*operands.values()}
-            if group not in self.rule.linear or len(ops) > 1 or not ops <= self.rule.passes or axis in split:
-                raise rules.not_passed_on(self.rule, [*group], [*ops], axis)
-            passed.append((axis, group, ops.pop()))
-        return passed
+            passes = group in self.rule.linear and len(ops) == 1 and ops <= self.rule.passes
+            if not passes or axis in split_axes:
+                raise rules.not_passed_error(self.rule, [*group], [*ops], axis)
+            passed_axes.append((axis, group, ops.pop()))
+        return passed_axes
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
-        """Yield every strategy on a mesh: each axis splits one factor, passes a partial value on, or does nothing.
+        """Yield every strategy on a mesh.
 
-        ``partial``: also those in which operands arrive partial (sums); ``empty``: also those in which some rank gets
-        an empty block.
+        Each axis splits one factor, passes a partial value on, or does nothing.
+
+        Args:
+            mesh: the mesh.
+            partial: True for strategies in which operands are partial, too; the pending reduction is a sum if the rule
+                passes it.
+            empty: True for strategies in which some ranks own empty blocks, too.
         """
         choices: list[object] = [None, *self.splittable, *(self.rule.linear if partial else ())]
         op = "sum" if "sum" in self.rule.passes else min(self.rule.passes, default="sum")
@@ -322,18 +371,23 @@ class BoundRule(ShortRepr):
 
 
 @lru_cache(maxsize=4096)
-def laid_out(term: Term, strategy: Strategy, partial: tuple[Any, ...] = ()) -> Layout:
-    """Return the layout of a tensor whose dims have these factors; ``partial`` are axes, or axes with their reductions."""
+def term_layout(term: Term, strategy: Strategy, partial: tuple[Any, ...] = ()) -> Layout:
+    """Return the layout of a tensor whose dims have the factors of ``term``.
+
+    ``partial`` has axes with pending sums, or axes with their reductions.
+    """
     dims = [tuple(axis for factor in dim for axis in strategy.axes_of(factor)) for dim in term]
     return Layout(strategy.mesh, dims, partial)
 
 
 @lru_cache(maxsize=4096)
 def bind(rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...] = ()) -> BoundRule:
-    """Give a rule the shapes of its operands, and the sizes of factors that these do not determine; RuleError if they do not fit.
+    """Return a rule bound to the shapes of its operands; RuleError if they do not fit.
+
+    ``sizes`` has the sizes of factors that the shapes do not determine.
 
     >>> bind(Rule.parse("... m k, ... k n -> ... m n"), ((5, 2, 3), (3, 4))).output_shapes
     ((5, 2, 4),)
     """
-    inputs, outputs, factor_sizes = fitted(rule, shapes, sizes)
+    inputs, outputs, factor_sizes = fit_shapes(rule, shapes, sizes)
     return BoundRule(rule, shapes, inputs, outputs, factor_sizes)

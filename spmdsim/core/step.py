@@ -1,12 +1,12 @@
-"""One step of a redistribution, a collective that takes a tensor from one layout to another, as a value; and the shortest path of steps.
+"""Steps of redistributions: a step is one collective between two layouts; find the cheapest path of steps.
 
-Who sends which box to whom follows from a step's two layouts: a rank receives, from each member of its group, the overlap
-of the member's source box with its own target box. Placing the boxes gives all_gather, all_to_all and slice; reducing
-them gives all_reduce and reduce_scatter.
+A step's two layouts state which rank sends which box to which rank. A rank receives, from each member of its group,
+the overlap of the member's source box with its own target box. Placing the boxes gives all_gather, all_to_all and
+slice; reducing them gives all_reduce and reduce_scatter.
 
-The plain planner goes from layout to layout on one mesh. Splits are nested, so only the last axes of a dim can be gathered or
-moved away, and axes can only be appended at the end. A world may be given another
-planner: :mod:`spmdsim.redistribution` finds exact plans, across meshes and shapes, too.
+The plain planner goes from layout to layout on one mesh. Splits are nested, so only the last axes of a dim can be
+gathered or moved away, and axes can only be appended at the end. A world may receive another planner:
+:mod:`spmdsim.redistribution` finds exact plans, across meshes and shapes, too.
 
 Next: :mod:`spmdsim.core.element_types`.
 """
@@ -28,12 +28,13 @@ from spmdsim.pictured import ShortRepr
 
 Index = tuple[slice, ...]
 
-#: The steps in which nothing is sent, and those that connect the ranks of both meshes, not groups of one.
+#: The steps in which nothing is sent.
 LOCAL_STEPS = ("slice", "fill", "reshape", "window")
+#: The steps that connect the ranks of both meshes, not groups of one mesh.
 EXCHANGES = ("exchange", "reduce_exchange")
-#: The collectives after which a rank has its target box, received from those that had it.
+#: The collectives that place received boxes in the target box.
 PLACING = ("all_gather", "all_to_all", "exchange")
-#: The collectives that reduce blocks as :func:`reduction_elements` says.
+#: The collectives that reduce blocks; :func:`reduction_elements` counts what they receive.
 REDUCING = ("all_reduce", "reduce_scatter")
 
 
@@ -48,43 +49,46 @@ def overlap(a: Bounds, b: Bounds) -> Bounds | None:
 
 
 def within(box: Bounds, outer: Bounds) -> Index:
-    """Return the box as slices relative to the start of ``outer``."""
+    """Return ``box`` as slices relative to the start of ``outer``."""
     return tuple(slice(start - base, stop - base) for (start, stop), (base, _) in zip(box, outer))
 
 
 def volume(box: Bounds) -> int:
-    """Number of elements of a box."""
+    """Return the number of elements of a box."""
     return math.prod(stop - start for start, stop in box)
 
 
-def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
-    """Return the number of elements that a rank receives in a bandwidth-optimal reduction of ``members`` ranks.
+def reduction_elements(collective: str, members: int, result_size: Any, position: Any = 0) -> Any:
+    """Return the number of elements that a rank receives in a bandwidth-optimal reduction.
 
-    After it the rank has ``held`` elements (a number, or an array). ``place`` is the position of the rank in its group; the
-    rank at position 0, the default, is the busiest.
+    Args:
+        collective: "reduce_scatter", or anything else for "all_reduce".
+        members: the number of ranks in the group.
+        result_size: the number of elements that the rank owns afterwards, or an array of numbers.
+        position: the position of the rank in its group, or an array of positions. Position 0 is the busiest one.
 
     >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
     (30, 16)
     """
     if collective == "reduce_scatter":
-        return (members - 1) * held
-    block = split_block(0, held, members, place)[1]
-    return (members - 1) * block + held - block
+        return (members - 1) * result_size
+    block = split_block(0, result_size, members, position)[1]
+    return (members - 1) * block + result_size - block
 
 
 @dataclass(frozen=True, repr=False)
 class Step(ShortRepr):
-    """A collective between two layouts of a tensor of some global shape.
+    """Collective between two layouts of a tensor.
 
     Args:
-        collective: ``slice``, which is local, ``all_gather``, ``all_to_all``, ``all_reduce`` or ``reduce_scatter``; worlds outside
-            of core run more (:data:`spmdsim.worlds.programs.STEP_COLLECTIVES`).
+        collective: ``slice``, which is local, ``all_gather``, ``all_to_all``, ``all_reduce`` or ``reduce_scatter``;
+            worlds outside of core run more (:data:`spmdsim.worlds.programs.STEP_COLLECTIVES`).
         axes: the mesh axes along which the groups communicate; empty for exchanges and local steps.
-        src: the layout before.
-        dst: the layout after.
-        shape: of the tensor.
-        op: the reduction, for steps that reduce; the pending one, for fill.
-        to_shape: the global shape after, where the step changes it (no step of core does).
+        src: the layout before the step.
+        dst: the layout after the step.
+        shape: the tensor's global shape before the step.
+        op: the reduction that the step carries out; for "fill", the reduction that is pending after it; else None.
+        to_shape: the global shape after the step if the step changes it, which no step of core does; else None.
     """
 
     collective: str
@@ -97,7 +101,7 @@ class Step(ShortRepr):
 
     @cached_property
     def number(self) -> int:
-        """Its hash, derived once: caches look steps up by it, and compare."""
+        """Hash of the step, derived once: caches look steps up by it."""
         return hash(self)
 
     @property
@@ -106,28 +110,34 @@ class Step(ShortRepr):
         return self.shape if self.to_shape is None else self.to_shape
 
     def group(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks of ``rank``'s group, major axis first, including ``rank``."""
+        """Return the ranks of ``rank``'s group, including ``rank``.
+
+        The first of the step's axes is the major one.
+        """
         return self.src.mesh.group(rank, *self.axes)
 
-    def place(self, rank: int) -> int:
-        """Return the position of ``rank`` among the sorted ranks of its group, which is the number of its block in an all_reduce."""
+    def group_position(self, rank: int) -> int:
+        """Return the position of ``rank`` among the sorted ranks of its group.
+
+        It is the number of the rank's block in an all_reduce.
+        """
         mesh = self.src.mesh
         if mesh.ranks is not None:
             return sorted(self.group(rank)).index(rank)
-        coords, place = mesh.coords(rank), 0  # without listing the group's members: they may be a million
+        coords, position = mesh.coords(rank), 0  # The members are not listed, because there may be a million.
         for axis in sorted(self.axes, key=mesh.axis_index):
-            place = place * mesh.axis_size(axis) + coords[mesh.axis_index(axis)]
-        return place
+            position = position * mesh.axis_size(axis) + coords[mesh.axis_index(axis)]
+        return position
 
     def nbytes(self, rank: int, itemsize: int) -> int:
-        """Return the bytes that ``rank`` receives from others."""
+        """Return the bytes that ``rank`` receives from other ranks, for elements of ``itemsize`` bytes."""
         return itemsize * self.received_elements(rank)
 
     def received_elements(self, rank: int) -> int:
-        """Return the number of elements that ``rank`` receives from others; classes of other collectives override it.
+        """Return the number of elements that ``rank`` receives from other ranks.
 
-        Raises:
-            PlanError: If the step's class does not know its collective.
+        Subclasses override it for other collectives. Raises PlanError if the step's class does not know its
+        collective.
         """
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:
             return 0
@@ -136,37 +146,37 @@ class Step(ShortRepr):
         target = self.dst.bounds(self.shape, rank)
         if self.collective in REDUCING:
             size = self.src.mesh.axis_size(*self.axes)
-            return int(reduction_elements(self.collective, size, volume(target), self.place(rank)))
-        own = overlap(self.src.bounds(self.shape, rank), target) if rank in self.src.mesh else None
-        return volume(target) - (0 if own is None else volume(own))
+            return int(reduction_elements(self.collective, size, volume(target), self.group_position(rank)))
+        own_box = overlap(self.src.bounds(self.shape, rank), target) if rank in self.src.mesh else None
+        return volume(target) - (0 if own_box is None else volume(own_box))
 
     def __str__(self) -> str:
         over = f" over {','.join(self.axes)}" if self.axes else ""
         return f"{self.collective}{over}: {self.src.short()} -> {self.dst.short()}"
 
 
-#: What a step of elements of so many bytes costs.
+#: A function that returns the cost of a step, from the step and the bytes of an element.
 Price = Callable[[Step, int], float]
 
 
 class Route(Protocol):
-    """The interface of plans: steps from one layout to another."""
+    """Interface of plans: steps from one layout to another."""
 
     @property
     def dst(self) -> Layout:
-        """The layout at the end."""
+        """Layout at the end of the route."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The collectives in order."""
+        """Collectives in their order."""
 
     @property
     def shape_after(self) -> Shape:
-        """The global shape at the end."""
+        """Global shape at the end of the route."""
 
 
 class ShortestRoute(NamedTuple):
-    """The result of :func:`shortest_route`: its end, its steps and the shape at its end."""
+    """Result of :func:`shortest_route`: the layout at the end, the steps, and the global shape at the end."""
 
     dst: Layout
     steps: tuple[Step, ...]
@@ -174,7 +184,17 @@ class ShortestRoute(NamedTuple):
 
 
 def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price: Price) -> ShortestRoute:
-    """Return the cheapest path of steps, with the fewest steps among equal costs (Dijkstra). Raise PlanError if there is none.
+    """Return the cheapest path of steps between two layouts on one mesh.
+
+    The search is Dijkstra's. Of several paths with equal costs it returns one with the fewest steps. Raises PlanError
+    if no path exists.
+
+    Args:
+        src: the first layout.
+        dst: the last layout.
+        shape: the tensor's global shape.
+        itemsize: the bytes of an element.
+        price: the cost of a step, for elements of so many bytes.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -184,48 +204,52 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
     """
     if src.mesh != dst.mesh or len(src.dims) != len(dst.dims) or not {*dst.partial} <= {*src.partial}:
         raise PlanError(f"no steps on one mesh lead from {src} to {dst}")
-    number, settled = count(), set()
-    queue: list[tuple[float, int, int, Layout, tuple[Step, ...]]] = [(0.0, 0, next(number), src, ())]
+    tie_breaker, visited = count(), set()
+    queue: list[tuple[float, int, int, Layout, tuple[Step, ...]]] = [(0.0, 0, next(tie_breaker), src, ())]
     while queue:
-        cost, length, _, here, steps = heapq.heappop(queue)
-        if here == dst:
+        cost, length, _, layout, steps = heapq.heappop(queue)
+        if layout == dst:
             return ShortestRoute(dst, steps, shape)
-        if here not in settled:
-            settled.add(here)
-            for step in _moves(here, dst, shape):
+        if layout not in visited:
+            visited.add(layout)
+            for step in _moves(layout, dst, shape):
                 total = cost + price(step, itemsize)
-                heapq.heappush(queue, (total, length + 1, next(number), step.dst, (*steps, step)))
+                heapq.heappush(queue, (total, length + 1, next(tie_breaker), step.dst, (*steps, step)))
     raise PlanError(f"no collective steps lead from {src} to {dst}")
 
 
-def _moves(here: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
-    """Yield the steps that may be useful: reduce pending axes, split by the target's axes, gather all others."""
+def _moves(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
+    """Yield the steps from ``layout`` that can be part of a cheapest path to ``dst``.
 
-    def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = here.partial) -> Step:
-        op = here.reduce_op if collective in REDUCING else None
-        return Step(collective, tuple(axes), here, Layout(here.mesh, dims, partial), shape, op)
+    They reduce pending axes, split dims by the target's axes, and gather or move away the axes that the target does
+    not have.
+    """
+
+    def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = layout.partial) -> Step:
+        op = layout.reduce_op if collective in REDUCING else None
+        return Step(collective, tuple(axes), layout, Layout(layout.mesh, dims, partial), shape, op)
 
     def with_entries(*changed: tuple[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
-        return [dict(changed).get(dim, entry) for dim, entry in enumerate(here.dims)]
+        return [dict(changed).get(dim, entry) for dim, entry in enumerate(layout.dims)]
 
-    reducible = [axis for axis, op in here.partial if (axis, op) not in dst.partial]
-    free = {*here.replicated_axes}
-    for dim, (entry, target) in enumerate(zip(here.dims, dst.dims)):
+    reducible = [axis for axis, op in layout.partial if (axis, op) not in dst.partial]
+    free = {*layout.replicated_axes}
+    for dim, (entry, target) in enumerate(zip(layout.dims, dst.dims)):
         common = next(
             (k for k, (a, b) in enumerate(zip(entry, target)) if a != b), min(len(entry), len(target))
         )
-        ahead, beyond = target[len(entry) :] if common == len(entry) else (), entry[common:]
-        if ahead and ahead[0] in free:
-            yield step("slice", (), with_entries((dim, entry + ahead[:1])))
-        for k in range(1, len(ahead) + 1):
-            if {*ahead[:k]} <= {*reducible}:
-                left = [(axis, op) for axis, op in here.partial if axis not in ahead[:k]]
-                yield step("reduce_scatter", ahead[:k], with_entries((dim, entry + ahead[:k])), left)
-        for k in range(1, len(beyond) + 1):
-            yield step("all_gather", beyond[-k:], with_entries((dim, entry[:-k])))
-            for other, wanted in enumerate(dst.dims):
-                moved = here.dims[other] + beyond[-k:]
-                if other != dim and wanted[: len(moved)] == moved:
-                    yield step("all_to_all", beyond[-k:], with_entries((dim, entry[:-k]), (other, moved)))
+        missing, surplus = target[len(entry) :] if common == len(entry) else (), entry[common:]
+        if missing and missing[0] in free:
+            yield step("slice", (), with_entries((dim, entry + missing[:1])))
+        for k in range(1, len(missing) + 1):
+            if {*missing[:k]} <= {*reducible}:
+                remaining = [(axis, op) for axis, op in layout.partial if axis not in missing[:k]]
+                yield step("reduce_scatter", missing[:k], with_entries((dim, entry + missing[:k])), remaining)
+        for k in range(1, len(surplus) + 1):
+            yield step("all_gather", surplus[-k:], with_entries((dim, entry[:-k])))
+            for to_dim, target_axes in enumerate(dst.dims):
+                moved = layout.dims[to_dim] + surplus[-k:]
+                if to_dim != dim and target_axes[: len(moved)] == moved:
+                    yield step("all_to_all", surplus[-k:], with_entries((dim, entry[:-k]), (to_dim, moved)))
     if reducible:
-        yield step("all_reduce", reducible, here.dims, dst.partial)
+        yield step("all_reduce", reducible, layout.dims, dst.partial)

@@ -1,13 +1,13 @@
-"""The tape: what computed each tensor, and the gradients that follow from it.
+"""The tape: record what computed each tensor, and compute gradients from the records.
 
-No operator has a gradient collective of its own. The local gradient function runs on the same shards with the same
-strategy; every factor an operand lacks makes its gradient partial (the transposed rule), and a gradient is finally
-laid out by the dual layout of its tensor (S stays S, R stays R, P becomes R), or as the tensor says
-(``gradient_layout``: where an optimiser split further wants it). Between an operator and its operand a redistribution
-is the identity on the global tensor, so gradients pass through it as they are, still partial, and are reduced once,
-where they are used or kept.
+No operator has a gradient collective of its own. The local gradient function runs on the shards of the forward pass
+with the same strategy. Its gradient is partial along the axes of every factor that the operand lacks (the transposed
+rule). The final gradient has the dual layout of its tensor (S stays S, R stays R, P becomes R), or the tensor's
+``gradient_layout``, which an optimiser sets to split it further. A redistribution between an operator and its operand
+is the identity on the global tensor. So gradients pass through it unchanged, still partial, and are reduced once, when
+an operator reads them or a leaf stores them.
 
-Next: :mod:`spmdsim.core.recipe`, what the tape remembers.
+Next: :mod:`spmdsim.core.recipe`, what the tape records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,50 +29,58 @@ from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 if TYPE_CHECKING:
     from spmdsim.core.recipe import Recipe
 
-#: Of one tensor, as they arrive: not yet added up, in any layout, partial or not.
+#: The addends of the gradient of one tensor, in any layouts, partial or not.
 Gradients = list[Any]
 _numbers = count()
-_tracked = attrgetter("_tracked")
 
 
 class Node(ABC):
-    """The record of a calculation: its operands that are leaves, and the meta of its first result."""
+    """Record of a calculation on the tape.
+
+    Attributes:
+        world: the world of the operands.
+        meta: the meta of the first operand.
+        wanted: for each operand, True if it requires a gradient.
+        sources: for each operand the receiver of its gradient: ``(node, result number)``, a leaf tensor, or None.
+        number: a serial number, higher than those of all nodes on which this one depends.
+    """
 
     __slots__ = ("meta", "number", "sources", "wanted", "world")
 
-    #: How many tensors it computed.
+    #: The number of tensors that it computed.
     results = 1
-    #: Whether a backward pass went through it, and dropped what it had kept.
+    #: True after a backward pass that dropped the stored arrays.
     spent = False
 
     def __init__(self, *operands: PlainTensor) -> None:
         self.world, self.meta = operands[0].world, operands[0].meta
-        #: Which operands gradients are for, and where these go: to a result of a node, or to a leaf.
-        self.wanted = tuple(map(_tracked, operands))
+        self.wanted = tuple([x._tracked for x in operands])
         self.sources = [((x.node, x.output) if x.node else x) if x._tracked else None for x in operands]
-        #: Grows from call to call, so a node's number is higher than those of the nodes it depends on.
         self.number = next(_numbers)
 
     @abstractmethod
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradients of each operand from the gradients of each result."""
+        """Return the gradients of each operand from the gradients of each result.
 
-    def spend(self) -> None:  # noqa: B027 - most keep nothing
-        """Drop what only the first backward pass needs."""
+        A list holds the addends of one gradient, which may be in different layouts.
+        """
+
+    def spend(self) -> None:  # noqa: B027 - most nodes store nothing
+        """Drop the arrays that only the first backward pass needs."""
 
 
 class MoveNode(Node):
-    """The record of a redistribution, which is the identity on the global tensor."""
+    """Record of a redistribution, which is the identity on the global tensor."""
 
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Pass the gradients on in any layout."""
+        """Return the gradients unchanged, in whatever layouts they are."""
         return gradients
 
 
 class OpNode(Node):
-    """The record of an operator call with the arrays that its local gradient function reads."""
+    """Record of an operator call with the arrays that its local gradient function reads."""
 
     __slots__ = ("origin", "params", "recipe", "results", "saved", "spent", "values")
 
@@ -83,23 +90,24 @@ class OpNode(Node):
         super().__init__(*operands)
         self.recipe, self.params, self.origin = recipe, params, results[0].origin
         self.results, self.spent = len(recipe.outputs), False
-        self.values, self.saved = recipe.kept(operands, results, self.wanted)
+        self.values, self.saved = recipe.save_arrays(operands, results, self.wanted)
 
     def spend(self) -> None:
-        """Drop the operands and results that the gradient function looked at."""
+        """Drop the stored operands and results, and mark the node as spent."""
         self.spent, self.sources, self.values, self.saved = True, [], [], None
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Bring the results' gradients together, and calculate the operands'.
+        """Reduce the results' gradients, and compute the gradients of the wanted operands.
 
         Raises:
-            RuleError: If the local gradient function looks at a result that is not saved.
+            RuleError: If the local gradient function reads a result that is not saved.
         """
         recipe, world, wanted = self.recipe, self.world, self.wanted
         observers, provenance = world.observers, world.provenance
         with observers.span(recipe, world, sum(wanted)) if observers.traces else nullcontext():
             dys = [
-                reduce_gradients(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)
+                reduce_gradients(addends, dual) if addends else None
+                for addends, dual in zip(gradients, recipe.duals)
             ]
             try:
                 computed = self.gradients(dys, wanted)
@@ -111,114 +119,153 @@ class OpNode(Node):
                     f"Op(..., saves_result=True): {error}"
                 ) from error
         present = [dy for dy in dys if dy is not None]
-        arrived: list[Gradients] = [[] for _ in computed]
-        for k, one in enumerate(computed):
-            if one is None or not wanted[k]:
+        call_vjp: list[Gradients] = [[] for _ in computed]
+        for k, gradient in enumerate(computed):
+            if gradient is None or not wanted[k]:
                 continue
-            if not isinstance(one, PlainTensor):
+            if not isinstance(gradient, PlainTensor):
                 origin = 0 if provenance is None else provenance.of_gradient(recipe, present, k, self.origin)
-                one = type(present[0])(world, recipe.gradients[k], one, origin=origin)
-            arrived[k].append(one)
-        return arrived
+                gradient = type(present[0])(world, recipe.gradients[k], gradient, origin=origin)
+            call_vjp[k].append(gradient)
+        return call_vjp
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return the wanted gradients of operands: arrays on every owned rank, or a tensor."""
+        """Return one gradient per operand: arrays on every owned rank, a tensor, or None.
+
+        ``dys`` are the reduced gradients of the results, None for results without gradient.
+        """
         recipe, world = self.recipe, self.world
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.gradients]
-        arrays, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
-        run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
+        arrays, present = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
+        run = partial(local_gradients, recipe, world, self.params, present, wanted)
         return world.perform(run, *arrays, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
 
 
-def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
-    """Call a rank's local gradient function with the results' gradients, the operands and the saved results."""
-    rest = iter(arrays)
-    dys = [next(rest) if there else None for there in arrived]
-    operands = [next(rest) for _ in recipe.inputs]
-    results = [*rest] or None
+def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, head: Any = ()) -> Any:
+    """Call a rank's local gradient function and return its gradients, one per operand.
+
+    Args:
+        recipe: the recipe of the forward call.
+        params: its parameters.
+        present: for each result, True if it has a gradient.
+        arrays: the present gradients, then the operands, then the saved results, if any.
+        head: the context, for a contextual operator.
+    """
+    remaining = iter(arrays)
+    dys = [next(remaining) if is_present else None for is_present in present]
+    operands = [next(remaining) for _ in recipe.inputs]
+    results = [*remaining] or None
     vjp: Any = recipe.vjp
-    facts = (dys[0], operands, results and results[0]) if len(dys) == 1 else (dys, operands, results)
-    return vjp(*head, *facts, **params)
+    arguments = (dys[0], operands, results and results[0]) if len(dys) == 1 else (dys, operands, results)
+    return vjp(*head, *arguments, **params)
 
 
 def local_gradients(
     recipe: Recipe,
     world: AbstractWorld,
     params: Params,
-    arrived: list[bool],
+    present: list[bool],
     wanted: Sequence[bool],
     *lists: Any,
 ) -> list[list[Any] | None]:
-    """Return the operands' gradients on every owned rank, computed by :func:`pulled`; None where there is none."""
-    kinds = [meta.held if asked else None for asked, meta in zip(wanted, recipe.gradients)]
-    # Ranks outside the mesh cannot know what has no gradient: zeros.
-    nothing = np.zeros_like if recipe.strategy.mesh.size < world.size else lambda _: None
+    """Return the operands' gradients on every owned rank, computed by :func:`call_vjp`.
+
+    Args:
+        recipe: the recipe of the forward call.
+        world: the world.
+        params: the parameters of the call.
+        present: for each result, True if it has a gradient.
+        wanted: for each operand, True if its gradient is wanted.
+        lists: the arrays of :func:`call_vjp`, each as a list over the owned ranks.
+
+    Returns:
+        For each operand a list of arrays over the owned ranks, or None if it has no gradient.
+    """
+    dtypes = [meta.held if is_wanted else None for is_wanted, meta in zip(wanted, recipe.gradients)]
+    # Ranks outside the mesh cannot know which operands have no gradient, so all ranks take zeros for it.
+    replacement = np.zeros_like if recipe.strategy.mesh.size < world.size else lambda _: None
 
     def job(*arrays: Any, head: Any = ()) -> list[Any]:
-        own = zip(pulled(recipe, params, arrived, *arrays, head=head), arrays[sum(arrived) :])
-        pieces = [nothing(x) if one is None else one for one, x in own]
-        return [None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, pieces)]
+        """Return the gradients of one rank in the types of the operands, None for unwanted ones."""
+        pairs = zip(call_vjp(recipe, params, present, *arrays, head=head), arrays[sum(present) :])
+        gradients = [replacement(x) if gradient is None else gradient for gradient, x in pairs]
+        typed = zip(dtypes, gradients)
+        return [None if dtype is None or x is None else match_dtype(x, dtype) for dtype, x in typed]
 
-    rows = recipe.on_ranks(world, job, *lists)
+    rows = recipe.run_on_ranks(world, job, *lists)
     for k, row in enumerate(rows):
-        if row is None:  # outside of the mesh the operands are empty, as their gradients are
-            own = zip(kinds, lists[sum(arrived) :])
-            rows[k] = [None if kind is None else np.asarray(held[k], kind) for kind, held in own]
-    return [None if one is None else [row[i] for row in rows] for i, one in enumerate(rows[0])]
+        if row is None:  # Outside the mesh the operands are empty, so they are their own gradients.
+            operands = zip(dtypes, lists[sum(present) :])
+            rows[k] = [None if dtype is None else np.asarray(shards[k], dtype) for dtype, shards in operands]
+    return [None if first is None else [row[i] for row in rows] for i, first in enumerate(rows[0])]
 
 
-def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
-    """Convert a local gradient, or a function that computes it, to its operand's type; take the real part for real operands."""
+def match_dtype(gradient: Any, dtype: np.dtype) -> np.ndarray:
+    """Return a local gradient as a C-ordered array of its operand's type.
+
+    ``gradient`` is an array, or a function without arguments that computes it. For a real operand, the imaginary part
+    is dropped.
+    """
     gradient = np.asarray(gradient() if callable(gradient) else gradient)
     if gradient.dtype.kind == "c" and dtype.kind != "c":
         gradient = gradient.real
     return np.asarray(gradient, dtype, order="C")
 
 
-def converted(gradient: T, dtype: np.dtype) -> T:
-    """Return a gradient in the type of its tensor, without pending reductions."""
-    whole, world = gradient.detach().to(gradient.layout.reduced), gradient.world
-    shards = [like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
-    return type(gradient)(world, Meta.of(whole.layout, whole.shape, dtype), shards)
+def convert_gradient(gradient: T, dtype: np.dtype) -> T:
+    """Return a gradient tensor converted to an element type, without pending reductions."""
+    reduced, world = gradient.detach().to(gradient.layout.reduced), gradient.world
+    function = match_dtype if world.has_data else lambda x, dtype: world.empty(x.shape, dtype)
+    shards = [function(x, dtype) for x in reduced.shards]
+    return type(gradient)(world, Meta.of(reduced.layout, reduced.shape, dtype), shards)
 
 
 def reduce_gradients(gradients: list[T], layout: Layout) -> T:
-    """Add gradients up, taken out of their list, and bring them into a layout: equal layouts are added first, then reduced once."""
+    """Return the sum of gradients in a layout.
+
+    The list ``gradients`` is emptied, so that their memory is freed early. Gradients in equal layouts are added first,
+    so that each layout is redistributed once.
+    """
     by_meta: dict[int, list[T]] = {}
     while gradients:
         by_meta.setdefault(id(gradients[0].meta), []).append(gradients.pop(0))
-    return added([added(alike).to(layout) for alike in by_meta.values()])
+    return add_gradients([add_gradients(group).to(layout) for group in by_meta.values()])
 
 
-def added(gradients: Sequence[T], *, more_to_come: bool = False) -> T:
-    """Return the sum of gradients in equal layouts; more gradients may be added to it later."""
+def add_gradients(gradients: Sequence[T], *, more_to_come: bool = False) -> T:
+    """Return the sum of gradients in equal layouts.
+
+    If ``more_to_come``, the sum of 16-bit floats also stores its unrounded values for later additions.
+    """
     first, *others = gradients
-    return first._plus(others, more_to_come) if others and first.world.has_data else first
+    return first._add(others, more_to_come) if others and first.world.has_data else first
 
 
-def keep(leaf: PlainTensor, gradient: PlainTensor) -> None:
-    """Add a gradient to the one that a leaf has, which may have come into another layout."""
+def accumulate_grad(leaf: PlainTensor, gradient: PlainTensor) -> None:
+    """Add a gradient to the stored gradient of a leaf, which takes the layout of the new one."""
     if leaf.grad is not None:
-        gradient = added([leaf.grad.to(gradient.layout), gradient], more_to_come=True)
+        gradient = add_gradients([leaf.grad.to(gradient.layout), gradient], more_to_come=True)
     leaf.grad = gradient
 
 
 def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bool = False) -> None:
-    """Compute and keep the gradients of all leaves that ``result`` depends on."""
+    """Compute the gradients of all leaves on which ``result`` depends, and add them to ``grad``.
+
+    The arguments are those of :func:`pull_back`.
+    """
     leaves = pull_back(result, gradient, retain_graph)
-    for leaf, total in [
-        (x, reduce_gradients(arrived, x.gradient_layout or x.layout.dual())) for x, arrived in leaves
-    ]:
-        keep(leaf, total)
+    totals = [(leaf, reduce_gradients(xs, leaf.gradient_layout or leaf.layout.dual())) for leaf, xs in leaves]
+    for leaf, total in totals:
+        accumulate_grad(leaf, total)
 
 
 def pull_back(
     result: PlainTensor, gradient: PlainTensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
-    """Yield each leaf on which ``result`` depends with the list of its gradients, as soon as all of them have arrived.
+    """Yield each leaf on which ``result`` depends with the list of its gradients.
 
-    The caller sums the list.
+    A leaf is yielded as soon as its list is complete. The caller sums the list.
 
     Args:
         result: the tensor that is differentiated.
@@ -240,7 +287,7 @@ def pull_back(
             leaves.setdefault(id(source), (source, []))[1].extend(gradients)
         gradients.clear()
 
-    nodes = history(result.node)
+    nodes = collect_nodes(result.node)
     for node in nodes:
         if node.spent:
             assert isinstance(node, OpNode)
@@ -248,39 +295,45 @@ def pull_back(
                 f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
                 "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
             )
-    arrive((result.node, result.output) if result.node else result, [_first(result, gradient)])
-    last = {id(source): node for node in nodes for source in node.sources if not isinstance(source, tuple)}
+    arrive((result.node, result.output) if result.node else result, [_initial_gradient(result, gradient)])
+    sources_of = [(node, source) for node in nodes for source in node.sources]
+    last_user = {id(source): node for node, source in sources_of if not isinstance(source, tuple)}
     for node in nodes:
         sources = node.sources
-        arrived = [waiting.pop((node, k), []) for k in range(node.results)]
-        for source, gradients in zip(sources, node.pull(arrived) if any(arrived) else ()):
+        addends = [waiting.pop((node, k), []) for k in range(node.results)]
+        for source, gradients in zip(sources, node.pull(addends) if any(addends) else ()):
             arrive(source, gradients)
         if not retain_graph:
             node.spend()
         if leaves:
-            yield from (leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node)
+            yield from (leaves.pop(id(x)) for x in sources if id(x) in leaves and last_user[id(x)] is node)
     yield from leaves.values()
 
 
-def _first(result: PlainTensor, gradient: PlainTensor | None) -> PlainTensor:
+def _initial_gradient(result: PlainTensor, gradient: PlainTensor | None) -> PlainTensor:
+    """Return the gradient with which a backward pass starts.
+
+    It is ``gradient``, or ones in the dual layout of ``result``. Raises LayoutError if ``gradient`` has another shape
+    than ``result``.
+    """
     if gradient is not None:
         if gradient.shape != result.shape:
             raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
         return gradient
     world, meta = result.world, Meta.of(result.layout.dual(), result.shape, result.dtype)
-    held = [np.ones(x.shape, meta.held) for x in result.held] if world.has_data else world.empties(meta)
-    ones = type(result)(world, meta, held, origin=result.origin)
+    shards = [np.ones(x.shape, meta.held) for x in result.held] if world.has_data else world.empties(meta)
+    ones = type(result)(world, meta, shards, origin=result.origin)
     if world.observers.programs:
         world.observers.programs[-1].created(ones)
     return ones
 
 
-def history(root: Node | None) -> list[Node]:
-    """Return all nodes on which ``root`` depends, each after the nodes that use it."""
+def collect_nodes(root: Node | None) -> list[Node]:
+    """Return all nodes on which ``root`` depends, itself included, each after the nodes that use it."""
     nodes: dict[int, Node] = {}
-    waiting = [root]
-    for node in waiting:
+    queue = [root]
+    for node in queue:
         if node is not None and id(node) not in nodes:
             nodes[id(node)] = node
-            waiting += [source[0] for source in node.sources if isinstance(source, tuple)]
+            queue += [source[0] for source in node.sources if isinstance(source, tuple)]
     return sorted(nodes.values(), key=lambda node: node.number, reverse=True)

@@ -1,7 +1,7 @@
-"""The global tensor: one value, laid out over the ranks of a world; and what is known of it without its data, interned.
+"""The global tensor: a value distributed over the ranks of a world; and its meta, which is interned.
 
-A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns. What else a
-user's tensors can do (operators as symbols, files, pieces of any origin) is in :mod:`spmdsim.arrays`.
+A program states computations on whole tensors; each process stores only the shards of the ranks that it owns. The
+tensors of users, in :mod:`spmdsim.arrays`, add operators as symbols, files and other sources.
 
 Next: :mod:`spmdsim.core.tape`, the gradients.
 """
@@ -18,10 +18,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spmdsim.core.element_types import accumulator, has_gradient, held_type
+from spmdsim.core.element_types import accumulator, has_gradient, storage_dtype
 from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation.layouts import short_dtype
+from spmdsim.core.step import Index
 from spmdsim.core.world import Shards, T
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.pictured import Pictured
@@ -34,28 +35,33 @@ if TYPE_CHECKING:
 
 
 _ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
-"""All that some tensor or recipe has: two of equal values would not be one object otherwise."""
+"""All metas in use, by value: without it, two equal metas could be two objects."""
 
 
 class Meta:
-    """The layout, global shape and element type of a tensor; ``held`` is the type of its arrays, mostly ``dtype``.
+    """Layout, global shape and element type of a tensor.
 
-    Equal values are one object: operators look their recipe up by identity, which costs nothing.
+    ``held`` is the type of its arrays, mostly ``dtype``.
+
+    Metas with equal values are one object: operators look up their recipes by identity, which costs nothing.
     """
 
     __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
 
     def __init__(self, layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.layout, self.shape, self.dtype = layout, shape, dtype
-        self.held = held_type(layout, dtype)
+        self.held = storage_dtype(layout, dtype)
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
-        """Return the only Meta with these values. Raise LayoutError if the layout has another number of dims."""
-        return interned(layout, tuple(shape), np.dtype(dtype))
+        """Return the only Meta with these values.
+
+        Raises LayoutError if the layout has another number of dims than the shape.
+        """
+        return intern_meta(layout, tuple(shape), np.dtype(dtype))
 
     def with_layout(self, layout: Layout) -> Meta:
-        """Return the Meta of this tensor in another layout."""
+        """Return the Meta of this shape and element type in another layout."""
         return Meta.of(layout, self.shape, self.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,9 +73,9 @@ class Meta:
 
 
 @lru_cache(maxsize=4096)
-def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
-    """Return the only Meta with these values; recent ones are found first."""
-    shape = tuple([int(n) for n in shape])  # numpy's integers are equal to Python's, and would stay
+def intern_meta(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
+    """Return the only Meta with these values. The 4096 most recent combinations are in a cache."""
+    shape = tuple([int(n) for n in shape])  # NumPy's integers equal Python's, but must not be stored.
     meta = _ALIVE.get((layout, shape, dtype))
     if meta is None:
         layout.check_shape(shape)
@@ -78,18 +84,22 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
 
 
 class PlainTensor(Pictured):
-    """A global tensor over a world. Its shards are never changed in place.
+    """Global tensor over a world. Its shards never change in place.
 
     Attributes:
-        world: where it lives.
+        world: the world that owns its shards.
         meta: layout, global shape and element type.
         held: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
-            floats are float32 here: they are rounded once, when they are reduced.
-        requires_grad: whether :meth:`backward` computes a gradient for it.
-        grad: that gradient, laid out by the dual layout, or as ``gradient_layout`` says, after :meth:`backward`.
-        sums: of a gradient that more is added to, its sums before they were rounded.
-        node: what computed it, when gradients are tracked; it is that one's result number ``output``.
-        origin: a number of where its values come from, the same on all ranks that made the same; 0 where nobody compares.
+            floats are float32 here: they are rounded once, after the reduction.
+        name: a name for messages, or "".
+        requires_grad: True if :meth:`backward` computes a gradient for it.
+        grad: that gradient after :meth:`backward`, in the dual layout or in ``gradient_layout``; None before.
+        gradient_layout: the layout of ``grad``, or None for the dual layout.
+        sums: the unrounded shards of a gradient to which more is added, or None.
+        node: the record of the calculation that produced it, if gradients are tracked; None for leaves.
+        output: its number among the results of ``node``.
+        origin: its provenance, a number that identifies how it was computed, equal on all ranks of a correct program;
+            0 if nothing compares provenances.
     """
 
     __slots__ = (
@@ -109,7 +119,7 @@ class PlainTensor(Pictured):
         self.world, self.meta = world, meta
         self.held = shards if meta.held is meta.dtype else world.in_type(shards, meta.held)
         if not meta.shape and type(self.held) is list and any(isinstance(x, np.generic) for x in self.held):
-            self.held = world.perform(partial(each, np.asarray), self.held)  # numpy's scalars have no views
+            self.held = world.perform(partial(each, np.asarray), self.held)  # NumPy's scalars have no views.
         self._tracked = False
         if requires_grad:
             self._track(True)
@@ -124,25 +134,35 @@ class PlainTensor(Pictured):
     def from_array(
         cls: type[T], source: ArrayLike, layout: Layout, world: AbstractWorld, *, requires_grad: bool = False
     ) -> T:
-        """Create a tensor of which each rank copies its shard of an array.
+        """Return a tensor of which each rank copies its shard of an array.
 
-        Along a partial axis the first rank takes the values and the others the reduction's identity. If the reduction is
-        ``avg``, all ranks take the values.
+        Along a partial axis the first rank takes the values and the others the reduction's identity. If the reduction
+        is ``avg``, all ranks take the values.
+
+        Args:
+            source: the array.
+            layout: the layout of the tensor.
+            world: the world that owns the shards.
+            requires_grad: True if :meth:`backward` shall compute a gradient for it.
         """
         world.check_mesh(layout.mesh)
         array = np.asarray(source)
         meta = Meta.of(layout, array.shape, array.dtype)
-        return cls(world, meta, pieces(world, meta, lambda index: array[index].copy()), requires_grad)
+        return cls(world, meta, create_shards(world, meta, lambda index: array[index].copy()), requires_grad)
 
     @property
     def shards(self) -> list[np.ndarray]:
-        """The arrays of the owned ranks in the order of ``world.ranks``, of type ``dtype``. Raises WorldError if calls differ."""
+        """Arrays of the owned ranks in the order of ``world.ranks``, of type ``dtype``.
+
+        Raises WorldError if calls differ.
+        """
         self.world.verify_calls()
         if self.meta.held is not self.meta.dtype:
             return in_type(self.held, self.meta.dtype)
-        return OwnPieces(self.held) if len(self.held) > 1 else self.held
+        return WritableShards(self.held) if len(self.held) > 1 else self.held
 
     def _track(self, wanted: bool) -> None:
+        """Set ``requires_grad``. Raise UsageTypeError for an element type without gradients."""
         if wanted and not has_gradient(self.meta.dtype):
             raise UsageTypeError(
                 f"only floating and complex tensors have gradients, but this one holds {self.meta.dtype}"
@@ -158,12 +178,12 @@ class PlainTensor(Pictured):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Global shape."""
+        """Global shape of the tensor."""
         return self.meta.shape
 
     @property
     def dtype(self) -> np.dtype:
-        """Element type."""
+        """Element type of the tensor."""
         return self.meta.dtype
 
     def __repr__(self) -> str:
@@ -172,99 +192,104 @@ class PlainTensor(Pictured):
 
     @explained
     def to(self: T, layout: Layout) -> T:
-        """Return the same tensor in another layout, by the cheapest redistribution.
+        """Return the tensor in another layout, by the cheapest redistribution.
 
-        Along an axis that is pending in the new layout alone, each value is on one rank, and the others own what the
+        Along an axis that is pending only in the new layout, one rank owns the value, and the others own what the
         reduction ignores, such as 0 for a sum. A tensor that has the layout is returned itself.
 
         Raises:
-            PlanError: If the layout is for another number of dims, or pends by another reduction than the tensor does.
+            PlanError: If the layout has another number of dims, or another pending reduction than the tensor.
         """
         return self.world.move(self, layout)
 
     def full(self) -> np.ndarray:
-        """Return the whole tensor as one array of the caller's own, on every process.
+        """Return all elements of the tensor as a new array, on every process.
 
-        All ranks must call it, unless every rank has the tensor whole. Ranks that read different values there are told so
-        later, if they computed the tensor otherwise.
+        All ranks must call it, unless the tensor is replicated. If ranks read different values, because they computed
+        the tensor differently, a later verification of calls reports it.
 
         Raises:
-            WorldError: If the world holds no data, or ranks did not all call the same so far.
+            WorldError: If the world has no data, or the ranks' calls so far differ.
         """
         if not self.world.has_data:
             raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
         mesh, size = self.layout.mesh, self.world.size
-        everyone = mesh if mesh.size == size else Mesh((size,), ("world",))
-        everywhere = self.detach().to(everyone(*(None for _ in self.shape)))
+        full_mesh = mesh if mesh.size == size else Mesh((size,), ("world",))
+        replicated = self.detach().to(full_mesh(*(None for _ in self.shape)))
         self.world.verify_calls()
-        whole = np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
-        own = whole.flags.writeable and not any(np.may_share_memory(whole, held) for held in self.held)
-        whole = whole if own else whole.copy()
+        array = np.asarray(in_type(replicated.held[:1], self.dtype)[0])
+        if not array.flags.writeable or any(np.may_share_memory(array, shard) for shard in self.held):
+            array = array.copy()
         if self.world.provenance is not None:
-            self.world.provenance.note_read(self, whole)
-        return whole
+            self.world.provenance.note_read(self, array)
+        return array
 
     def detach(self: T) -> T:
-        """Return the data of the tensor without a gradient history."""
+        """Return a tensor of these shards without a gradient history."""
         if self.node is None and not self.requires_grad:
             return self
         return type(self)(self.world, self.meta, self.held, name=self.name, origin=self.origin)
 
     @explained
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
-        """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
+        """Compute the gradients of all leaves on which this tensor depends, and add them to their ``.grad``.
 
-        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
+        Gradients of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
 
         Args:
-            gradient: that of the final result with respect to this tensor; 1 for a tensor of one element.
-            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
+            gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one element.
+            retain_graph: True to keep the arrays that a second pass through these operators needs.
 
         Raises:
-            LayoutError: a gradient of another shape, or none for more than one element.
-            UsageTypeError: it needs no gradient; a second pass, where the first did not retain the graph.
+            LayoutError: If the gradient has another shape, or there is none and the tensor has several elements.
+            UsageTypeError: If the tensor needs no gradient, or an earlier pass did not retain the graph.
         """
-        from spmdsim.core.tape import backward, converted
+        from spmdsim.core.tape import backward, convert_gradient
 
         if gradient is None and math.prod(self.shape) != 1:
             raise LayoutError(
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
         if gradient is not None and gradient.dtype != self.dtype:
-            gradient = converted(gradient, self.dtype)
+            gradient = convert_gradient(gradient, self.dtype)
         backward(self, gradient, retain_graph)
 
-    def _plus(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
-        """Return the sum with tensors of the same layout, shard by shard: so gradients are added up.
+    def _add(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
+        """Return the sum with tensors of equal layout, shard by shard.
 
-        If ``more_to_come``, the sum keeps what was rounded, so that sums over many calls do not stand still either.
+        If ``more_to_come``, the sum of 16-bit floats also stores its float32 values in ``sums``: small addends are
+        then not lost when many gradients are added one by one.
         """
-        world, meta, kind = self.world, self.meta, accumulator("sum", self.meta.held)
+        world, meta, sum_dtype = self.world, self.meta, accumulator("sum", self.meta.held)
         lists = [
-            x.sums or (x.held if kind is meta.held else world.in_type(x.held, kind)) for x in (self, *others)
+            x.sums or (x.held if sum_dtype is meta.held else world.in_type(x.held, sum_dtype))
+            for x in (self, *others)
         ]
         sums = world.perform(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
         origin = 0 if world.provenance is None else world.provenance.of_sum([self, *others])
-        held = sums if kind is meta.held else world.in_type(sums, meta.held)
-        total = type(self)(world, meta, held, origin=origin)
-        if more_to_come and kind is not meta.held:
+        shards = sums if sum_dtype is meta.held else world.in_type(sums, meta.held)
+        total = type(self)(world, meta, shards, origin=origin)
+        if more_to_come and sum_dtype is not meta.held:
             total.sums = sums
         return total
 
 
-class OwnPieces(list[Any]):
-    """The shards of a tensor whose ranks are all in this process, for programs that read or write one of them.
+class WritableShards(list[Any]):
+    """List of a tensor's shards, for programs that read or write the shard of one rank.
 
-    Real ranks share no array: nor does a rank with equal pieces as soon as somebody asks for its own.
+    This process owns several ranks.
+
+    Ranks with equal shards may share one array. Real ranks share none, so a shard is copied when it is read by its
+    number.
     """
 
-    def __init__(self, held: list[Any]) -> None:
-        super().__init__(held)
-        self._held = held
+    def __init__(self, shards: list[Any]) -> None:
+        super().__init__(shards)
+        self._held = shards
 
     def __getitem__(self, k: Any) -> Any:
         array = super().__getitem__(k)
-        if isinstance(array, np.ndarray) and sum(one is array for one in self._held) > 1:
+        if isinstance(array, np.ndarray) and sum(shard is array for shard in self._held) > 1:
             array = array.copy()
             self[k] = array
         return array
@@ -274,28 +299,38 @@ class OwnPieces(list[Any]):
         self._held[k] = array
 
 
-def pieces(world: AbstractWorld, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndarray]) -> list[Any]:
-    """Return the shards of the owned ranks, read by a function of an index; ranks with equal shards share one array."""
+def create_shards(world: AbstractWorld, meta: Meta, take: Callable[[Index], np.ndarray]) -> list[Any]:
+    """Return the shards of the owned ranks. Ranks with equal shards share one array.
+
+    Args:
+        world: the world that owns the ranks.
+        meta: layout, shape and element type of the tensor.
+        take: returns the elements at an index of the global tensor. It is not called for empty shards.
+    """
     layout, mesh, op = meta.layout, meta.layout.mesh, str(meta.layout.reduce_op)
-    shards, shared = [], dict[Any, np.ndarray]()
+    shards, created = [], dict[Any, np.ndarray]()
     for rank in world.ranks:
         coords = dict(zip(mesh.axes, mesh.coords(rank))) if rank in mesh else {}
-        waits = op != "avg" and any(coords.get(axis) for axis in layout.partial_axes)
-        key = rank in mesh, waits, layout.bounds(meta.shape, rank)
-        if key not in shared:
+        takes_identity = op != "avg" and any(coords.get(axis) for axis in layout.partial_axes)
+        key = rank in mesh, takes_identity, layout.bounds(meta.shape, rank)
+        if key not in created:
             sizes = layout.local_shape(meta.shape, rank)
-            if rank not in mesh or 0 in sizes:  # nothing is asked for no elements
-                shared[key] = np.zeros(sizes, meta.dtype)
-            elif waits:
-                shared[key] = np.full(sizes, identity(op, meta.dtype), meta.dtype)
+            if rank not in mesh or 0 in sizes:  # ``take`` is not called for empty shards.
+                created[key] = np.zeros(sizes, meta.dtype)
+            elif takes_identity:
+                created[key] = np.full(sizes, identity(op, meta.dtype), meta.dtype)
             else:
-                shared[key] = take(layout.slices(meta.shape, rank))
-        shards.append(shared[key])
+                created[key] = take(layout.slices(meta.shape, rank))
+        shards.append(created[key])
     return shards
 
 
 def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
-    """Run the steps of a route on a tensor, and remember the way back: the identity, or what ``node`` does."""
+    """Run the steps of a route on a tensor and return the tensor in its new layout.
+
+    If the tensor requires a gradient, the result gets a node of the type ``node``, by default :class:`MoveNode`, which
+    passes gradients through unchanged.
+    """
     world, meta = tensor.world, Meta.of(route.dst, route.shape_after, tensor.dtype)
     shards = world.run_steps(route.steps, tensor, meta.held)
     if tensor.meta.held is not meta.held:

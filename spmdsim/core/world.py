@@ -1,10 +1,10 @@
-"""The world: it owns some ranks of all and runs steps on their shards.
+"""The world: own some of the ranks and run steps on their shards.
 
-A world is told *what* happens by a :class:`~spmdsim.core.step.Step`; which rank sends which box to whom follows from
-the step's two layouts. Arrays are values: a world never changes its inputs, may return them or views of them, and in
-one process equal replicas may be one array object.
+The two layouts of a :class:`~spmdsim.core.step.Step` state which rank sends which box to which rank. Arrays are
+values: a world never changes its inputs, may return them or views of them, and in one process equal replicas may be
+one array object.
 
-What is optional is a value that a world is given: a planner (:class:`~spmdsim.core.bytes_planner.Planner`), observers
+A world takes its optional parts as arguments: a planner (:class:`~spmdsim.core.bytes_planner.Planner`), observers
 (:class:`Observers`) and the provenance of tensors (:class:`ProvenanceNumbers`).
 
 Next: :mod:`spmdsim.core.lockstep`, the world in one process.
@@ -41,14 +41,16 @@ T = TypeVar("T", bound="PlainTensor")
 
 
 class Observers:
-    """The observers of worlds. Worlds may share them; the lists change while programs run.
+    """Observers of worlds. Worlds may share them; the lists change while programs run.
 
     Attributes:
-        watchers: see each operator call, and may change its operator and strategy. The last one counts.
-        guards: are called with an operator's name and a route before the operator moves an operand. The last one counts.
-        traces: the open recordings; :attr:`span` is only used while there are any.
-        programs: write down calculations, to repeat them. The last one counts.
-        span: returns the context in which an operator's recipe runs, or so many of its gradients, and records it.
+        watchers: see each operator call, and may change its operator and strategy. Only the last one is called.
+        guards: are called with an operator's name and a route before the operator moves an operand. Only the last one
+            is called.
+        traces: the open recordings; :attr:`span` is only used if there are any.
+        programs: record calculations, so that they can be replayed. Only the last one records.
+        span: takes a recipe, a world and a number of gradients (0 for the forward pass); returns the context in which
+            they are computed, and records it.
         gathered: is called once per recipe that moves operands and splits nothing.
     """
 
@@ -68,45 +70,52 @@ class Observers:
 
 
 class ProvenanceNumbers(Protocol):
-    """The interface of numbers that identify how tensors were computed: equal on all ranks; 0 if ranks compare nothing."""
+    """Interface of provenances: numbers that identify how tensors were computed.
+
+    They are equal on all ranks of a correct program, and 0 if ranks compare nothing.
+    """
 
     def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
-        """Return the number of an operator's result ``k``."""
+        """Return the number of result ``k`` of an operator call."""
 
     def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
-        """Return the number of the gradient of operand ``k``, from those of the results; ``result`` is the first one's number."""
+        """Return the number of the gradient of operand ``k``.
+
+        ``gradients`` are the gradients of the results; ``result`` is the number of the first result.
+        """
 
     def of_sum(self, tensors: Sequence[PlainTensor]) -> int:
         """Return the number of a sum of gradients."""
 
     def note_read(self, tensor: PlainTensor, array: np.ndarray) -> None:
-        """Note that this process reads the elements of a tensor as an array of its own."""
+        """Record that this process reads the elements of a tensor as an array of its own."""
 
 
 class ComparesCalls(Protocol):
-    """The interface of objects that compare the calls of this process with those of the others."""
+    """Interface of objects that compare the calls of this process with those of the others."""
 
     def compare(self) -> None:
         """Compare all calls so far. Raise WorldError if ranks disagree."""
 
 
 class AbstractWorld(Pictured, ABC):
-    """The base of all worlds.
+    """Base of all worlds.
 
     Args:
-        size: number of ranks.
-        ranks: the ranks this process owns, in the order in which shards are passed; ``rank`` is the first of them.
-        planner: plans redistributions and chooses strategies.
-        observers: see what runs.
+        size: the number of ranks.
+        ranks: the ranks that this process owns, in the order in which shards are passed; ``rank`` is the first of
+            them.
+        planner: plans redistributions and chooses strategies; by default it counts bytes.
+        observers: are called when operators and steps run; none by default.
         provenance: numbers tensors by how they were computed; None if nothing compares them.
-        advice: says how to get a world of so many ranks, at the end of an error.
+        advice: returns the end of an error: how to get a world of a number of ranks.
 
     Attributes:
-        has_data: whether shards are arrays; False where only shapes are followed.
-        collectives: the collectives of steps that it runs.
+        has_data: True if shards are arrays; False if the world computes shapes only.
+        collectives: the collectives of the steps that it runs.
         call_provenance: the provenance of the tensor that the next steps move; 0 if there is none.
         agreement: compares the calls of ranks; None if nothing compares them.
-        cache: what was derived for this world: operators' recipes, steps' programs.
+        cache: everything derived for this world: recipes of operators, programs of steps.
     """
 
     has_data = True
@@ -134,7 +143,7 @@ class AbstractWorld(Pictured, ABC):
         return f"{type(self).__name__}({self.size})"
 
     def __deepcopy__(self, _memo: object) -> AbstractWorld:
-        """Return the world itself, because copies of its tensors live in it, too."""
+        """Return the world itself, because copies of its tensors belong to the same world."""
         return self
 
     def __reduce__(self) -> str:
@@ -145,20 +154,26 @@ class AbstractWorld(Pictured, ABC):
 
     @abstractmethod
     def run(self, step: Step, shards: Shards) -> Shards:
-        """Run one step on the shards of the owned ranks, one array each, which are not changed.
+        """Run one step on the shards of the owned ranks, one array each, and return the new shards.
 
-        A rank outside the source mesh holds an array whose dims are all zero. The results are C-contiguous, and may be
-        the inputs, or views of them. A WorldError says that the mesh does not fit in the world, the shards do not fit
-        the source layout, or that the reduction has no meaning on the element type.
+        ``shards`` do not change. A rank outside the source mesh has an array whose dims are all zero. The results are
+        C-contiguous, and may be the inputs, or views of them.
+
+        Raises:
+            WorldError: If the world is smaller than the mesh, the shards do not fit the source layout, or the
+                reduction is undefined for the element type.
         """
 
-    def run_steps(self, steps: Sequence[Step], tensor: PlainTensor, held: np.dtype) -> Shards:
-        """Run steps on a tensor and return its final shards; convert them to the type ``held`` before a "fill"."""
+    def run_steps(self, steps: Sequence[Step], tensor: PlainTensor, fill_dtype: np.dtype) -> Shards:
+        """Run steps on a tensor and return its final shards.
+
+        Before a step "fill" the shards are converted to ``fill_dtype``, in which the pending reduction accumulates.
+        """
         shards = tensor.held
         try:
             for step in steps:
-                if step.collective == "fill":  # the result is pending, and its sum may grow
-                    shards = self.in_type(shards, held)
+                if step.collective == "fill":  # The result is pending: its sum may overflow 16 bits.
+                    shards = self.in_type(shards, fill_dtype)
                 self.call_provenance = tensor.origin
                 shards = self.run(step, shards)
         finally:
@@ -166,12 +181,15 @@ class AbstractWorld(Pictured, ABC):
         return shards
 
     def perform(self, run: Callable[..., Any], *lists: Sequence[Any]) -> Any:
-        """Return what a calculation makes of tensors' arrays, given as one list each. An open program writes it down."""
+        """Return ``run(*lists)``, a calculation on the arrays of tensors, with one list per tensor.
+
+        An open program records it.
+        """
         programs = self.observers.programs
         return programs[-1].perform(run, lists) if programs else run(*lists)
 
     def in_type(self, arrays: Shards, dtype: np.dtype) -> Shards:
-        """Return arrays in an element type; see :func:`~spmdsim.core.elements.convert`."""
+        """Return arrays converted to an element type; see :func:`~spmdsim.core.elements.convert`."""
         return self.perform(partial(each, partial(convert, dtype=dtype)), arrays)  # type: ignore[no-any-return]
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
@@ -179,16 +197,19 @@ class AbstractWorld(Pictured, ABC):
         return np.empty(tuple(shape), dtype)
 
     def empties(self, meta: Meta) -> list[Any]:
-        """Return uninitialised arrays of the owned ranks for a tensor."""
+        """Return the uninitialised shards of the owned ranks for a tensor with this meta."""
         return [self.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in self.ranks]
 
     def check_mesh(self, mesh: Mesh) -> None:
-        """Refuse a mesh with ranks that this world does not have, by a WorldError."""
+        """Raise WorldError if a mesh has ranks that this world lacks."""
         if mesh.ranks is not None or mesh.size > self.size:
             check_ranks(mesh, self.size, self.advice)
 
     def check_step(self, step: Step) -> None:
-        """Refuse a step that is none, or that leaves its mesh, or cannot run in this world, by a WorldError."""
+        """Raise WorldError if this world cannot run a step.
+
+        The collective is unknown, a mesh has ranks that the world lacks, or a collective of one mesh has two meshes.
+        """
         if step.collective not in self.collectives:
             raise WorldError(
                 f"no step is called {step.collective!r}; there are {', '.join(self.collectives)}"
@@ -197,41 +218,49 @@ class AbstractWorld(Pictured, ABC):
             self.check_mesh(mesh)
         if step.dst.mesh is not step.src.mesh:
             ranks = {*step.dst.mesh.rank_list}, {*step.src.mesh.rank_list}
-            apart = step.collective != "reduce_scatter" or ranks[0] != ranks[1]
-            if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
+            reorders = step.collective == "reduce_scatter" and ranks[0] == ranks[1]
+            crosses = reorders or step.collective in (*EXCHANGES, "reshape")
+            if not crosses and step.dst.mesh != step.src.mesh:
                 raise WorldError(
                     f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
                 )
 
     def move(self, tensor: T, layout: Layout) -> T:
-        """Return a tensor of this world in another layout."""
+        """Return a tensor of this world in another layout, by the planner's cheapest steps."""
         from spmdsim.core.tensor import follow
 
-        if layout == tensor.meta.layout:
+        meta = tensor.meta
+        if layout == meta.layout:
             return tensor
         self.check_mesh(layout.mesh)
-        return follow(
-            tensor, self.planner.plan(tensor.meta.layout, layout, tensor.meta.shape, tensor.meta.dtype)
-        )
+        return follow(tensor, self.planner.plan(meta.layout, layout, meta.shape, meta.dtype))
 
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
-        """Return the operands of the operator ``name``, of which ``like`` is one, as tensors of one world.
+        """Return the operands of an operator as tensors of one world.
+
+        Args:
+            name: the operator's name, for messages.
+            values: the operands as the caller passed them.
+            like: one of them that is a tensor; worlds that convert other values take its layout.
 
         Raises:
             UsageTypeError: If an operand is not a tensor.
-            WorldError: If a tensor lives in another world.
+            WorldError: If a tensor belongs to another world.
         """
         from spmdsim.core.tensor import PlainTensor
 
-        kinds = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
-        if kinds:
-            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(kinds)}")
+        wrong_types = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
+        if wrong_types:
+            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(wrong_types)}")
         if any(x.world is not self for x in values):
             raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
         return values
 
     def verify_calls(self) -> None:
-        """Verify that all ranks made equal calls so far, before numbers leave the program; WorldError if not."""
+        """Verify that all ranks made equal calls so far, before numbers leave the program.
+
+        Raises WorldError if they differ.
+        """
         if self.observers.programs:
             self.observers.programs[-1].looked_at()
         if self.agreement is not None:

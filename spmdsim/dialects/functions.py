@@ -24,7 +24,7 @@ from spmdsim.arrays.ops.dim_reductions import as_type, normal_dims, wide, with_s
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.table import Row, rows, same, with_parameters
 from spmdsim.errors import InputError
-from spmdsim.layout.element_type import has_gradient, promoted
+from spmdsim.layout.element_type import has_gradient, promote_types
 
 
 class FunctionError(InputError, RuntimeError):
@@ -157,7 +157,7 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **options)
         values = [wide(x) if isinstance(x, Tensor) else x for x in (*args, *options.values())]
         result = function(*values[: len(args)], **dict(zip(options, values[len(args) :])))
-        return as_type(result, promoted(*kinds))
+        return as_type(result, promote_types(*kinds))
 
     return call
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core.element_types import accumulator as accumulator
-from spmdsim.core.element_types import additive as additive
 from spmdsim.core.element_types import check_reduce as check_reduce
-from spmdsim.core.element_types import computed_widely as computed_widely
+from spmdsim.core.element_types import compute_in_float32 as compute_in_float32
 from spmdsim.core.element_types import has_gradient as has_gradient
-from spmdsim.core.element_types import held_type as held_type
+from spmdsim.core.element_types import is_additive as is_additive
 from spmdsim.core.element_types import is_float as is_float
 from spmdsim.core.element_types import is_half as is_half
-from spmdsim.core.element_types import promoted as promoted
+from spmdsim.core.element_types import promote_types as promote_types
+from spmdsim.core.element_types import storage_dtype as storage_dtype
 from spmdsim.core.element_types import typed_rule as typed_rule
-from spmdsim.core.element_types import widened as widened
+from spmdsim.core.element_types import widen_halves as widen_halves
 from spmdsim.errors import InputError, RuleError, unknown
 
 #: Names that the error of an unknown name lists.

@@ -158,7 +158,7 @@ class Windowed(Layout):
     def __init__(self, base: Layout, windows: Sequence[Window | None]) -> None:
         for name in ("mesh", "dims", "partial"):
             object.__setattr__(self, name, getattr(base, name))
-        self._settle(("base", "windows"), base, tuple(windows))
+        self._freeze(("base", "windows"), base, tuple(windows))
 
     def __repr__(self) -> str:
         return f"Windowed({self.base!r}, {self.windows})"

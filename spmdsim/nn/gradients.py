@@ -14,7 +14,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.arrays.program_tensor import origin_of
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
-from spmdsim.core.tape import added, keep, pull_back, reduce_gradients
+from spmdsim.core.tape import accumulate_grad, add_gradients, pull_back, reduce_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
@@ -278,13 +278,13 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     for leaf, gradients in pull_back(loss):
         leaves.append(leaf)
         if merge and len({id(gradient.meta) for gradient in gradients}) == 1:
-            gradients[:] = [added(gradients)]
+            gradients[:] = [add_gradients(gradients)]
         else:
             gradients[:] = [reduce_gradients(gradients, _wanted(leaf))]
         together.add(id(leaf), gradients.pop(), _wanted(leaf))
     complete = together.finish()
     for leaf in leaves:
-        keep(leaf, complete[id(leaf)])
+        accumulate_grad(leaf, complete[id(leaf)])
 
 
 def _wanted(leaf: Tensor) -> Layout:

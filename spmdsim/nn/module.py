@@ -15,7 +15,7 @@ from spmdsim.arrays.in_place import become
 from spmdsim.arrays.random import Index, normal_block, uniform_block
 from spmdsim.arrays.sources import check_layout
 from spmdsim.core import Layout
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient, number_type
@@ -161,7 +161,7 @@ class Parameter(Pictured):
         dtype: DTypeLike = np.float32,
     ) -> None:
         check_layout(layout)
-        self.shape, self.layout = integers(shape, "the sizes of a parameter"), layout
+        self.shape, self.layout = as_integers(shape, "the sizes of a parameter"), layout
         layout.check_shape(self.shape)
         self.dtype = number_type(dtype, "a parameter has")
         self.initialiser: Initialiser = initialiser or Normal()

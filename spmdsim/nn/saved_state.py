@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.elements import in_type
-from spmdsim.core.tensor import Meta, pieces
+from spmdsim.core.tensor import Meta, create_shards
 from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
 from spmdsim.layout.element_type import accumulator, is_float
 from spmdsim.nn.module import Parameter
@@ -142,7 +142,9 @@ def _zeros(world: World, meta: Meta) -> list[Any]:
     """Return the shards of a tensor of zeros; replicas in one process share one array."""
     if not world.has_data:
         return world.empties(meta)
-    return pieces(world, meta, lambda index: np.zeros([part.stop - part.start for part in index], meta.dtype))
+    return create_shards(
+        world, meta, lambda index: np.zeros([part.stop - part.start for part in index], meta.dtype)
+    )
 
 
 def _number(world: World, number: np.generic) -> Tensor:

@@ -147,7 +147,7 @@ def received_elements(step: Step) -> np.ndarray:
 
 
 def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
-    """Return ``Step.place`` of every position of a mesh."""
+    """Return ``Step.group_position`` of every position of a mesh."""
     if mesh.ranks is None:
         return piece_numbers(mesh, tuple(sorted(axes, key=mesh.axis_index)))
     groups = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in axes))
@@ -172,7 +172,7 @@ def step_messages(step: Step) -> int:
 def reduced_block(step: Step, rank: int) -> int:
     """Return the elements of the block that ``rank`` reduces in an all_reduce."""
     held = math.prod(step.dst.local_shape(step.shape, rank))
-    number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.place(rank))[1]
+    number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.group_position(rank))[1]
     return number
 
 

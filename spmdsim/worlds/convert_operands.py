@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta, PlainTensor
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout.element_type import as_array, promoted
+from spmdsim.layout.element_type import as_array, promote_types
 from spmdsim.worlds.provenance import NUMBER, combine_numbers
 from spmdsim.worlds.several_worlds import in_one_world
 
@@ -117,4 +117,4 @@ def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
     """Return the type of a Python number beside elements of a type: their type if it fits, as in NumPy."""
     if dtype.kind != "V":
         return np.result_type(dtype, value)
-    return promoted(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype
+    return promote_types(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype

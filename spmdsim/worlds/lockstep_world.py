@@ -12,7 +12,14 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import Bounds
 from spmdsim.core.elements import contiguous
-from spmdsim.core.lockstep import DERIVATIONS, Derivation, LockStepRunner, Program, grouped, holders
+from spmdsim.core.lockstep import (
+    DERIVATIONS,
+    Derivation,
+    LockStepRunner,
+    Program,
+    derive_groups,
+    ranks_by_box,
+)
 from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.core.world import Shards
 from spmdsim.errors import PlanError
@@ -181,8 +188,8 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
 def _covered(step: Step, dtype: np.dtype) -> Program:
     """Return what each group of a collective does, if the group owns the elements that the target needs."""
     for members in step.src.mesh.groups(*step.axes):
-        _check_cover(step, holders(step.src, step, members), holders(step.dst, step, members))
-    return grouped(step, dtype)
+        _check_cover(step, ranks_by_box(step.src, step, members), ranks_by_box(step.dst, step, members))
+    return derive_groups(step, dtype)
 
 
 #: Collectives whose targets may need elements that no rank of a group owns.

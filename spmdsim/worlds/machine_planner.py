@@ -17,7 +17,7 @@ from spmdsim.core.step import overlap, volume
 from spmdsim.cost.machine import CostModel, Link, Machine
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import element_type, held_type
+from spmdsim.layout.element_type import element_type, storage_dtype
 from spmdsim.redistribution.plans.planner import Plan, plan
 from spmdsim.redistribution.price import price_step, steps_seconds
 
@@ -150,7 +150,9 @@ def least_seconds(
         return 0.0
     reduces = any(item not in dst.partial and src.mesh.size_of[item[0]] > 1 for item in src.partial)
     ends = (dst.mesh.rank_at(0), dst.mesh.rank_at(dst.mesh.size - 1))
-    received = max(_missing(src, dst, shape, rank, reduces) for rank in ends) * held_type(src, dtype).itemsize
+    received = (
+        max(_missing(src, dst, shape, rank, reduces) for rank in ends) * storage_dtype(src, dtype).itemsize
+    )
     link = _best_link(model)
     return link.alpha + received * link.beta if received else 0.0
 

@@ -15,8 +15,8 @@ from spmdsim.core.cuts import ShardedOp
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import apply
-from spmdsim.core.recipe import looks_at
-from spmdsim.core.tape import added
+from spmdsim.core.recipe import find_read_operands
+from spmdsim.core.tape import add_gradients
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.core.world import Observers
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
@@ -90,7 +90,9 @@ def test_gradients_look_at_what_they_are_not_linear_in_together(rule, linear, lo
     """Of a sum at nothing, of a product at the other operand, of what is not linear at both."""
     bound = bind(Rule.parse(rule, linear=linear), ((4,), (4,)) if rule.startswith("a") else ((4, 6), (6, 8)))
     asked = (True, True), (True, False), (False, True)
-    assert looks == " ".join("".join(".x"[look] for look in looks_at(bound.rule, wanted)) for wanted in asked)
+    assert looks == " ".join(
+        "".join(".x"[look] for look in find_read_operands(bound.rule, wanted)) for wanted in asked
+    )
 
 
 def test_what_gradients_do_not_look_at_is_free_at_once():
@@ -165,10 +167,10 @@ def test_sixteen_bit_gradients_are_added_up_in_more(dtype, ones):
     """One more than the type can count to, twice: rounded once, it is two more."""
     world = LockStep(4)
     large, one = (Tensor.from_global(np.full(4, n, dtype), MESH("a"), world) for n in (ones, 1))
-    assert added([large, one, one]).full().astype(float).tolist() == [ones + 2] * 4
+    assert add_gradients([large, one, one]).full().astype(float).tolist() == [ones + 2] * 4
     pending = MESH("a", partial="b")
     large, one = (Tensor.from_global(np.full(4, n, dtype), pending, world) for n in (ones, 1))
-    assert added([large, one, one]).to(MESH("a")).full().astype(float).tolist() == [ones + 2] * 4
+    assert add_gradients([large, one, one]).to(MESH("a")).full().astype(float).tolist() == [ones + 2] * 4
 
 
 def test_what_cannot_be_reduced_has_no_identity():
@@ -246,4 +248,4 @@ def test_factors_without_a_reduction_of_their_own_are_added_up():
 def test_gradients_of_core_that_lie_alike_are_added_up():
     world, layout = PlainLockStep(2), Mesh((2,), ("x",))("x")
     ones, more = (PlainTensor.from_array(np.full(4, value), layout, world) for value in (1.0, 2.0))
-    assert added([ones, more, more]).full().tolist() == [5.0] * 4
+    assert add_gradients([ones, more, more]).full().tolist() == [5.0] * 4

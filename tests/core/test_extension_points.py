@@ -17,7 +17,7 @@ EXTENSION_POINTS = {
         *("infer", "refusals", "strategies", "input_layouts", "output_layouts", "gradient_layout", "steps"),
     },  # windows, steps in the middle, functions of a rank's arrays
     "Step": {"received_elements"},  # exchanges that core does not run
-    "ShardedOp": {"instead"},  # lookups of owned rows
+    "ShardedOp": {"substitute_op"},  # lookups of owned rows
     # MPI, shapes without data, fast paths of redistributions, numbers and arrays beside tensors
     "AbstractWorld": {"run", "empty", "has_data", "collectives", "move", "operands"},
     "Node": {"pull"},  # redistributions into other shapes

@@ -14,7 +14,7 @@ from layout_cases import cases, held
 
 from spmdsim.arrays.operands import flag
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
-from spmdsim.core.cuts import frozen, layout_from_cuts, strategy_from_cuts
+from spmdsim.core.cuts import freeze_strategy, layout_from_cuts, strategy_from_cuts
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.core.operator import Op
@@ -353,12 +353,12 @@ def test_boxes_have_a_box_in_common_or_no_element(boxes, common):
 def test_a_rank_has_its_place_among_the_ranks_of_its_group():
     mesh = Mesh((2, 2), ("a", "b"), [3, 1, 0, 2])
     step = Step("all_reduce", ("b", "a"), mesh(partial=("a", "b")), mesh(), (), "sum")
-    assert [step.place(rank) for rank in range(4)] == [0, 1, 2, 3] and step.number == hash(step)
+    assert [step.group_position(rank) for rank in range(4)] == [0, 1, 2, 3] and step.number == hash(step)
     step = Step("all_reduce", ("b",), mesh(partial="b"), mesh(), (), "sum")
-    assert [step.place(rank) for rank in range(4)] == [0, 0, 1, 1]
+    assert [step.group_position(rank) for rank in range(4)] == [0, 0, 1, 1]
     plain = Mesh((2, 2), ("a", "b"))
     step = Step("all_reduce", ("b", "a"), plain(partial=("a", "b")), plain(), (), "sum")
-    assert [step.place(rank) for rank in range(4)] == [0, 1, 2, 3]
+    assert [step.group_position(rank) for rank in range(4)] == [0, 1, 2, 3]
     moved = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 1))
     assert [moved.nbytes(rank, 4) for rank in range(4)] == [0] * 4
     moved = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 3))
@@ -476,7 +476,7 @@ def test_what_is_written_wrongly_is_refused():
     pending = mesh(None, None, partial=("x", "y"))
     assert layout_from_cuts((2, 3), pending, (6, 6)) == mesh("x", "y")
     assert layout_from_cuts((6, 1), pending, (6, 6)) == mesh(("x", "y"), None)
-    assert frozen([[1, 2], (3,)]) == ((1, 2), (3,))
+    assert freeze_strategy([[1, 2], (3,)]) == ((1, 2), (3,))
 
 
 def test_names_of_the_version_before_say_the_same() -> None:

@@ -14,7 +14,7 @@ from operator_types import ROWS, TYPES, Row
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.errors import RuleError, WorldError
-from spmdsim.layout.element_type import additive
+from spmdsim.layout.element_type import is_additive
 
 MESH = Mesh((2, 2), ("a", "b"))
 WORLD = LockStep(4)
@@ -119,11 +119,11 @@ def test_conversions_that_pass():
         warnings.simplefilter("ignore")
         for src, dst in itertools.product(TYPES, TYPES):
             if "b" in src.kind + dst.kind:
-                assert additive(src, dst) == (src == dst)
+                assert is_additive(src, dst) == (src == dst)
                 continue
             a, b = parts(src, (8, 8), 2)
             whole, added = (a + b).astype(dst), a.astype(dst) + b.astype(dst)
-            if additive(src, dst):
+            if is_additive(src, dst):
                 close = np.abs(whole.astype("c16") - added.astype("c16")) <= 2 * _gap(src) * np.abs(
                     a.astype("c16")
                 )

@@ -22,7 +22,7 @@ from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import accumulator, promoted
+from spmdsim.layout.element_type import accumulator, promote_types
 from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["cholesky", "inv", "solve"]
@@ -134,7 +134,7 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
     axes, panels = panels_of(strategy, n)
     if not axes:
         return ()
-    dtype = accumulator("sum", promoted(*[meta.dtype for meta in inputs]))
+    dtype = accumulator("sum", promote_types(*[meta.dtype for meta in inputs]))
     partial, columns = [(axis, "sum") for axis in axes], strategy.axes_of("k")
 
     def added(height: int, width: int, split: tuple[str, ...]) -> Any:

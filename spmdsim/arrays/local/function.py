@@ -31,7 +31,7 @@ from spmdsim.arrays.values import read_only
 from spmdsim.core import Layout, Rule
 from spmdsim.core.notation.rules import Shape, common_mesh
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, many
-from spmdsim.layout.element_type import computed_widely, is_half, promoted
+from spmdsim.layout.element_type import compute_in_float32, is_half, promote_types
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.worlds.trace import recorder
@@ -214,9 +214,9 @@ class LocalFunction(Pictured):
         elif wanted is None:
             held = [[abstract(shard.shape, shard.dtype) for shard in x.held] for x in moved]
         else:
-            dtype = np.dtype(self._dtype or promoted(*[x.dtype for x in moved]))
+            dtype = np.dtype(self._dtype or promote_types(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
-        run = computed_widely(self._pieces, tuple(x.meta.held for x in moved))
+        run = compute_in_float32(self._pieces, tuple(x.meta.held for x in moved))
         jobs: dict[int, Callable[[], Any]] = {
             rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held], structure=structure)
             for k, rank in enumerate(world.ranks)
@@ -314,7 +314,7 @@ class LocalFunction(Pictured):
             raise RuleError(
                 f"result {k} of {self.name} has one element type, but {in_words(said, 'give', moved[0].world.job)}: say dtype="
             )
-        dtype, operand = said[0][1], np.dtype(promoted(*[x.dtype for x in moved]))
+        dtype, operand = said[0][1], np.dtype(promote_types(*[x.dtype for x in moved]))
         # Functions are given float32 in the place of 16-bit floats, and what comes out is rounded once.
         return operand if is_half(operand) and dtype == np.float32 else dtype
 

@@ -18,7 +18,7 @@ from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows,
 from spmdsim.arrays.values import read_only
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError, many
-from spmdsim.layout.element_type import promoted
+from spmdsim.layout.element_type import promote_types
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.wrong_calls import explained
 
@@ -166,7 +166,7 @@ def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
 
 
 def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
-    dtype: np.dtype = promoted(*dtypes) if kind is None else kind
+    dtype: np.dtype = promote_types(*dtypes) if kind is None else kind
     return dtype
 
 

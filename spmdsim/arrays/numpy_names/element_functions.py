@@ -14,7 +14,7 @@ from spmdsim.arrays.creation import ones_like
 from spmdsim.arrays.operands import Operand, operands
 from spmdsim.arrays.ops.declare import binary, in_fractions, unary
 from spmdsim.arrays.ops.dim_reductions import as_type, wide
-from spmdsim.layout.element_type import check_ordered, promoted
+from spmdsim.layout.element_type import check_ordered, promote_types
 
 
 def isclose(
@@ -142,7 +142,7 @@ def reciprocal(x: Tensor) -> Tensor:
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """Compute the logarithm to base 2 of a sum of powers of 2."""
     fractions = in_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
-    one, other = (as_type(x, promoted(*[y.dtype for y in fractions])) for x in fractions)
+    one, other = (as_type(x, promote_types(*[y.dtype for y in fractions])) for x in fractions)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)
 

@@ -21,7 +21,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.random import uniform_block
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import InputError, OutOfRange, many
-from spmdsim.layout.element_type import check_ordered, fraction_type, promoted
+from spmdsim.layout.element_type import check_ordered, fraction_type, promote_types
 
 __all__ = [
     "bias_add", "dropout", "elu", "erf", "gelu", "prelu", "relu", "relu6", "sigmoid", "silu", "softplus",
@@ -293,7 +293,7 @@ _prelu_op = Op(
     _channel_rule,
     lambda x, slope, dim: np.where(x > 0, x, x * _along(slope, x.ndim, dim)),
     _prelu_vjp,
-    dtype=lambda x, slope, dim: check_ordered(promoted(x, slope), "prelu"),
+    dtype=lambda x, slope, dim: check_ordered(promote_types(x, slope), "prelu"),
 )
 
 

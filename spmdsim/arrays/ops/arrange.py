@@ -23,7 +23,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, moving_rule, reshape, transpose
 from spmdsim.arrays.ops.slicing import concat
 from spmdsim.core import Rule
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError
 from spmdsim.worlds.convert_operands import as_operand
 
@@ -282,7 +282,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     >>> ops.tile(v, 2).full().tolist()
     [3, 1, 3, 2, 3, 1, 3, 2]
     """
-    times = integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
+    times = as_integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
     if min(times, default=0) < 0:
         raise RuleError(f"tile takes numbers from 0 on, but got {times}")
     ndim = max(x.ndim, len(times))

@@ -17,7 +17,7 @@ from spmdsim.arrays.ops.operators import OperatorFunction, P, operator
 from spmdsim.core import Rule
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promoted
+from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promote_types
 from spmdsim.worlds.convert_operands import constant
 from spmdsim.worlds.pool import SMALLEST, empty
 
@@ -92,7 +92,7 @@ def alike(name: str, *values: Operand) -> list[Tensor]:
     dtypes = {tensor.meta.dtype for tensor in tensors}
     if len(dtypes) == 1 or not any(dtype.kind == "V" for dtype in dtypes):
         return tensors
-    common = promoted(*dtypes)
+    common = promote_types(*dtypes)
     return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in tensors]
 
 
@@ -101,7 +101,7 @@ def in_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
     dtypes = [check_ordered(tensor.dtype, name) for tensor in tensors]
     if all(dtype.kind in "fV" for dtype in dtypes):
         return alike(name, *tensors)
-    common = fraction_type(promoted(*dtypes))
+    common = fraction_type(promote_types(*dtypes))
     return alike(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
 
 

@@ -17,7 +17,7 @@ from spmdsim.arrays.ops.elementwise import divide, equal, multiply, not_equal, w
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import Rule
 from spmdsim.core.elements import identity
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, check_ordered, number_type
@@ -36,7 +36,7 @@ def normal_dims(dims: Dims, ndim: int) -> Shape:
         return _EVERY[ndim] if ndim < len(_EVERY) else tuple(range(ndim))
     if isinstance(dims, (int, np.integer)):
         return (counted_dim(dims, ndim),)
-    numbers = integers((dims,) if isinstance(dims, str) else dims, "dims")
+    numbers = as_integers((dims,) if isinstance(dims, str) else dims, "dims")
     counted = tuple(sorted(counted_dim(dim, ndim) for dim in numbers))
     if len(set(counted)) != len(counted):
         raise RuleError(f"a dim is given twice in {numbers}")

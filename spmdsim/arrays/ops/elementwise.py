@@ -25,7 +25,7 @@ from spmdsim.arrays.ops.declare import (
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout.element_type import check_ordered, promoted
+from spmdsim.layout.element_type import check_ordered, promote_types
 from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = [
@@ -266,7 +266,7 @@ _where_op = Op(
     Rule.parse("..., ..., ... -> ...", linear=((1, 2),)),
     np.where,
     _where_vjp,
-    dtype=lambda _, a, b: promoted(a, b),
+    dtype=lambda _, a, b: promote_types(a, b),
     moves=True,
 )
 
@@ -363,7 +363,7 @@ _clip_op = Op(
     lambda *shapes, limits: Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ..."),
     lambda *arrays, limits: np.asarray(np.clip(*_bounded(arrays, limits))),
     _clip_vjp,
-    dtype=lambda *dtypes, limits: check_ordered(promoted(*dtypes), "clip"),
+    dtype=lambda *dtypes, limits: check_ordered(promote_types(*dtypes), "clip"),
 )
 
 

@@ -19,7 +19,7 @@ from spmdsim.arrays.ops.elementwise import add, divide, exp, log, multiply, sqrt
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import promoted
+from spmdsim.layout.element_type import promote_types
 
 __all__ = ["l2_normalize", "layer_norm", "log_softmax", "rms_norm", "softmax"]
 
@@ -218,7 +218,9 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     centred = subtract(widened, reduced(mean(widened, dims, keepdims=True)))
     variance = reduced(mean(multiply(centred, centred), dims, keepdims=True))
     hat = divide(centred, sqrt(add(variance, epsilon)))
-    return as_type(add(multiply(hat, wide(scale)), wide(shift)), promoted(x.dtype, scale.dtype, shift.dtype))
+    return as_type(
+        add(multiply(hat, wide(scale)), wide(shift)), promote_types(x.dtype, scale.dtype, shift.dtype)
+    )
 
 
 def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:

@@ -18,7 +18,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.arrays.sources import reshaped
 from spmdsim.core import REDUCE_OPS, Layout, Rule
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.windowed_layout import Window
 
@@ -189,7 +189,7 @@ def _in_rows(x: Tensor, shape: Shape) -> Layout | None:
 
 def full_shape(old: Shape, new: Iterable[int]) -> Shape:
     """A new shape with its -1 worked out."""
-    shape, count = integers(new), math.prod(old)
+    shape, count = as_integers(new), math.prod(old)
     if shape.count(-1) > 1:
         raise RuleError(f"only one size of a new shape may be -1, but got {shape}")
     if shape and min(shape) < -1:

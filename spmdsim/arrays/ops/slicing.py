@@ -19,7 +19,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
 from spmdsim.arrays.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.core import Rule
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import as_array
 from spmdsim.layout.windowed_layout import Window
@@ -183,7 +183,7 @@ def pad(
             x = _repeated(x, d, width, mode) if any(width) else x
         return x
     _check_fits(value, x.dtype)
-    return _pad_op(x, before=integers(first), after=integers(last), value=value)
+    return _pad_op(x, before=as_integers(first), after=as_integers(last), value=value)
 
 
 def _check_fits(value: Any, dtype: np.dtype) -> None:
@@ -281,8 +281,8 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
         if x.ndim < 2:
             return roll(x, shift, 0) if x.ndim else _roll_op(x, shift=())
         return reshape(roll(flatten(x), shift, 0), x.shape, x.layout.reduced)
-    dims = integers([dim] if isinstance(dim, (int, np.integer, str)) else dim, "dims")
-    shifts = integers([shift] if isinstance(shift, (int, np.integer, str)) else shift, "shifts")
+    dims = as_integers([dim] if isinstance(dim, (int, np.integer, str)) else dim, "dims")
+    shifts = as_integers([shift] if isinstance(shift, (int, np.integer, str)) else shift, "shifts")
     if len(shifts) != len(dims) and min(len(shifts), len(dims)) != 1:
         raise RuleError(f"roll needs one shift per dim, but got shifts {shifts} for dims {dims}")
     total, most = [0] * x.ndim, max(len(shifts), len(dims))

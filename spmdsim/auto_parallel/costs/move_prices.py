@@ -30,7 +30,7 @@ from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.cost.closed_forms import message_bytes
 from spmdsim.cost.machine import CostModel, Machine, Restricted
-from spmdsim.layout.element_type import held_type
+from spmdsim.layout.element_type import storage_dtype
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, elements_held, merge_of
 from spmdsim.redistribution.plans.plan_candidates import LOCAL, Shape
@@ -230,7 +230,7 @@ class MovePrices:
 
 def moved_itemsize(src: Layout, itemsize: int) -> int:
     """Bytes per element on the way: numbers of two bytes are floats, whose pending sums are held in four."""
-    return held_type(src, element_type(itemsize)).itemsize if src.partial and itemsize <= 2 else itemsize
+    return storage_dtype(src, element_type(itemsize)).itemsize if src.partial and itemsize <= 2 else itemsize
 
 
 def _restricted(machine: CostModel, without: dict[str, bool]) -> CostModel:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
-from spmdsim.core.recipe import looks_at
+from spmdsim.core.recipe import find_read_operands
 from spmdsim.errors import context, many, unknown
 from spmdsim.pictured import ShortRepr
 
@@ -187,7 +187,7 @@ class Graph(ShortRepr):
             # Repeated layers share their rules, which the graph keeps alive.
             key = (id(operator.bound.rule), gradients, operator.unseen)
             if key not in read_operands:
-                read_operands[key] = looks_at(operator.bound.rule, gradients, operator.unseen)
+                read_operands[key] = find_read_operands(operator.bound.rule, gradients, operator.unseen)
             rows.append(read_operands[key])
         return tuple(rows)
 

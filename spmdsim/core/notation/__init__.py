@@ -1,1 +1,1 @@
-"""How meshes, layouts and rules are written (pure): read, or refused in words, and said in other systems' words."""
+"""Notation of meshes, layouts and rules: parse it, check it, print it in other systems' words."""

@@ -1,7 +1,7 @@
-"""Meshes, layouts and worlds as they are written, read or refused in words; and what else follows from a layout.
+"""Arguments of meshes, layouts and worlds: parse and check them; and the derived facts of a layout.
 
 Placements per mesh axis, numbers of shards, replicas and tensor maps are how other systems write where a tensor lives.
-Nothing in core asks for them: a layout brings them along. Meshes and layouts are immutable values.
+Core does not use them: :class:`LayoutFacts` adds them to a layout. Meshes and layouts are immutable values.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
 
 class Immutable(Pictured):
-    """An immutable value: equal and hashed by the arguments that make it, which caches look up."""
+    """Base of immutable values.
+
+    Two values are equal if their classes and the arguments of their constructors are. The hash is stored.
+    """
 
     __slots__ = ("__dict__", "_hash", "made_of")
 
     made_of: tuple[object, ...]
     _hash: int
 
-    def _settle(self, names: Sequence[str], *values: object) -> None:
+    def _freeze(self, names: Sequence[str], *values: object) -> None:
+        """Set the attributes ``names`` to ``values``, and store the values for comparison, pickling and the hash."""
         for name, value in zip((*names, "made_of", "_hash"), (*values, values, hash(values))):
             object.__setattr__(self, name, value)
 
@@ -44,7 +48,7 @@ class Immutable(Pictured):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if type(self) is not type(other):  # asks no name of this file: none is left when Python ends
+        if type(self) is not type(other):  # uses no global name, because Python deletes them at its end
             return NotImplemented
         return self._hash == other._hash and self.made_of == other.made_of
 
@@ -54,10 +58,10 @@ class Immutable(Pictured):
 
 #: Reductions that a partial value may wait for.
 REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
-#: Partial axes as they are written: with their reductions, or, of sums, alone.
+#: Partial axes as users write them: axes with their reductions, or names of axes with pending sums.
 PartialLike = Mapping[str, str] | str | Sequence[str] | Sequence[tuple[str, str]]
 MOST_RANKS = 1 << 24
-"""Ranks of a mesh: some questions are answered by listing them."""
+"""The largest number of ranks of a mesh: some functions list them."""
 
 
 def is_integer(value: object) -> bool:
@@ -65,20 +69,25 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
+def as_integers(shape: Iterable[Any], description: str = "the sizes of a shape") -> tuple[int, ...]:
     """Return the sizes of a shape, or other numbers, as Python's integers.
 
-    >>> integers([3, True])
+    ``description`` is the subject of the message. Raises UsageTypeError if an item is not an integer.
+
+    >>> as_integers([3, True])
     (3, 1)
     """
     try:
         return tuple(map(index, shape))
     except TypeError:
-        raise UsageTypeError(f"{what} are integers, but got {shape!r}") from None
+        raise UsageTypeError(f"{description} are integers, but got {shape!r}") from None
 
 
 def check_world_size(size: object) -> None:
-    """Refuse what is no number of ranks."""
+    """Check the number of ranks of a world.
+
+    Raises UsageTypeError if ``size`` is not an integer, WorldError if it is below 1 or above ``MOST_RANKS``.
+    """
     if not isinstance(size, int) or not is_integer(size):
         raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
     if size < 1:
@@ -93,7 +102,11 @@ def check_world_size(size: object) -> None:
 def mesh_arguments(
     shape: Sequence[int] | int, axes: Sequence[str], ranks: Iterable[int] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
-    """Sizes and names of a mesh's axes, and its ranks, None for ``0 .. size-1``; a LayoutError says why there is none."""
+    """Return the checked arguments of a mesh: axis sizes, axis names, ranks in row-major order.
+
+    The ranks are None for the order ``0 .. size-1``. Raises LayoutError if the arguments contradict each other or the
+    mesh has more than ``MOST_RANKS`` ranks, and UsageTypeError for arguments of a wrong type.
+    """
     sizes, names = _sizes(shape), _names(axes)
     if len(sizes) != len(names):
         raise LayoutError(
@@ -106,6 +119,10 @@ def mesh_arguments(
 
 
 def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
+    """Return the sizes of a mesh's axes, from one size or several.
+
+    Raises LayoutError if one is not positive.
+    """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if not all(map(is_integer, sizes)):
         raise UsageTypeError(f"mesh shape must be integers, but got {sizes}")
@@ -115,6 +132,10 @@ def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a mesh's axes, from one name or several.
+
+    Raises LayoutError if a name is empty, "None" or repeated.
+    """
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     if not all(isinstance(axis, str) for axis in names):
         raise UsageTypeError(f"axis names must be strings, but got {names}")
@@ -127,6 +148,10 @@ def _names(axes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the ranks of a mesh in row-major order; None if they are ``0 .. size-1``.
+
+    Raises LayoutError unless ``ranks`` has ``size`` distinct, non-negative numbers.
+    """
     order = tuple(int(r) if not isinstance(r, int) and hasattr(r, "__index__") else r for r in ranks)
     if not all(map(is_integer, order)):
         raise UsageTypeError(f"ranks must be integers, but got {order}")
@@ -140,8 +165,12 @@ def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tupl
     return None if order == tuple(range(size)) else order
 
 
-def listed(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> str:
-    """Return ranks as one line of text; of many ranks the ends and a checksum of their order."""
+def format_ranks(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> str:
+    """Return ranks as one line of text.
+
+    At most 24 ranks are written by ``words``. Of more ranks the text has the first three, the last one, the number and
+    a checksum of their order.
+    """
     if len(ranks) <= 24:
         return str(words(ranks))
     ends = ", ".join(map(str, ranks[:3]))
@@ -152,7 +181,7 @@ def listed(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> st
 
 
 def check_reduction(op: object) -> None:
-    """Refuse what is no reduction that a layout can wait for, by a LayoutError."""
+    """Raise LayoutError if ``op`` is not a reduction that a layout can have pending."""
     if op not in REDUCE_OPS:
         raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, LayoutError)
 
@@ -160,14 +189,18 @@ def check_reduction(op: object) -> None:
 def layout_arguments(
     mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]:
-    """Return the axes that split each dim, and the partial axes with their reductions. Raise LayoutError."""
-    entries, waiting = tuple(map(_axes_of_dim, dims)), _partial_axes_of(mesh, partial)
-    _check_axes(mesh, entries, waiting)
-    return entries, waiting
+    """Return the checked arguments of a layout.
+
+    They are the axes that split each dim, and ``(axis, reduction)`` of each partial axis. Raises LayoutError if an
+    axis is unknown or used twice, or several reductions are pending.
+    """
+    entries, reductions = tuple(map(_axes_of_dim, dims)), _partial_axes_of(mesh, partial)
+    _check_axes(mesh, entries, reductions)
+    return entries, reductions
 
 
 def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the axes that split a dim, from a name, names or None."""
+    """Return the axes that split a dim, from a name, several names or None. The name "None" means no axis."""
     if entry in (None, (), "None"):
         return ()
     if isinstance(entry, str):
@@ -178,7 +211,10 @@ def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
-    """Axes with the reductions that they wait for, in mesh order; a name alone waits for a sum."""
+    """Return ``(axis, reduction)`` of the partial axes in mesh order.
+
+    An axis without a reduction has a pending sum.
+    """
     if partial == ():
         return ()
     if isinstance(partial, str):
@@ -192,16 +228,17 @@ def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str],
 
 
 def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
-    """Refuse a layout with an axis that the mesh has not or that is used twice, or with several reductions."""
+    """Raise LayoutError if an axis is unknown or used twice, or several reductions are pending."""
     axes = [*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)]
-    written, reductions = ", ".join(f"({','.join(one)})" for one in dims), ", ".join(map(":".join, partial))
+    dims_text = ", ".join(f"({','.join(entry)})" for entry in dims)
+    reductions = ", ".join(map(":".join, partial))
     for k, axis in enumerate(axes):
         if axis not in mesh.axes:
             mesh.axis_index(axis)
         if axis in axes[:k]:
             raise LayoutError(
                 f"axis {axis!r} is used twice in one layout, but an axis can split one dim or hold one "
-                f"pending reduction: dims {written}; pending: {reductions or 'nothing'}"
+                f"pending reduction: dims {dims_text}; pending: {reductions or 'nothing'}"
             )
     if len({op for _, op in partial}) > 1:
         raise LayoutError(
@@ -211,7 +248,9 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
 
 @dataclass(frozen=True)
 class Shard(Pictured):
-    """The axis splits tensor dim ``dim``; UsageTypeError if that is no integer.
+    """Placement of blocks: the axis splits tensor dim ``dim``.
+
+    Raises UsageTypeError if ``dim`` is not an integer.
 
     >>> from spmdsim import Mesh
     >>> Mesh((2,), ("x",))(None, "x").placements
@@ -230,7 +269,7 @@ class Shard(Pictured):
 
 @dataclass(frozen=True)
 class Replicate(Pictured):
-    """All ranks along the axis hold the same values."""
+    """Placement of equal values: all ranks along the axis own the same elements."""
 
     def __str__(self) -> str:
         return "R"
@@ -238,7 +277,9 @@ class Replicate(Pictured):
 
 @dataclass(frozen=True)
 class Partial(Pictured):
-    """The true value is the reduction by ``op`` of what the ranks along the axis hold; LayoutError if ``op`` is none.
+    """Placement of addends: the value is the reduction by ``op`` over the ranks along the axis.
+
+    Raises LayoutError for an unknown ``op``.
 
     >>> from spmdsim import Mesh
     >>> Mesh((2,), ("x",))(None, partial={"x": "max"}).placements
@@ -258,7 +299,7 @@ Placement = Shard | Replicate | Partial
 
 
 class LayoutFacts(Pictured):
-    """What of a layout is derived from its mesh, the axes of its dims and its partial axes.
+    """Facts that follow from a layout's mesh, the axes of its dims and its partial axes.
 
     >>> from spmdsim.core import Mesh
     >>> x = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
@@ -282,7 +323,7 @@ class LayoutFacts(Pictured):
 
     @classmethod
     def replicated(cls, mesh: Mesh, ndim: int) -> Layout:
-        """Every rank of the mesh holds the whole tensor."""
+        """Return the layout in which every rank of the mesh owns all elements of a tensor with ``ndim`` dims."""
         return mesh(*(None,) * ndim)
 
     def __repr__(self) -> str:
@@ -302,7 +343,12 @@ class LayoutFacts(Pictured):
 
     @classmethod
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
-        """Return the layout with a placement per mesh axis, nested in mesh order; LayoutError if they do not fit."""
+        """Return the layout with one placement per mesh axis.
+
+        Of two axes that split a dim, the earlier one is major.
+
+        Raises LayoutError if the number of placements or a dim does not fit, UsageTypeError for other objects.
+        """
         count = len(mesh.axes)
         if len(placements) != count:
             raise LayoutError(f"mesh {mesh} takes {many(count, 'placement')}, not {len(placements)}")
@@ -323,17 +369,20 @@ class LayoutFacts(Pictured):
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """One placement per mesh axis. The order of axes on one dim is not in it: see :meth:`short`."""
+        """Placement of each mesh axis. It lacks the order of axes that split one dim: see :meth:`short`."""
         shard = {axis: Shard(dim) for dim, entry in enumerate(self.dims) for axis in entry}
         partial = {axis: Partial(op) for axis, op in self.partial}
         return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
 
     def with_partial(self, partial: PartialLike = ()) -> Layout:
-        """Return the layout with other pending axes (none by default)."""
+        """Return the layout with other pending reductions (none by default)."""
         return self.mesh(*self.dims, partial=partial)
 
     def short(self) -> str:
-        """Per-axis form such as ``S(0)R``; ``[k]`` is an axis's place in its dim, if not in mesh order."""
+        """Return the placement of each axis as text, such as ``S(0)R``.
+
+        ``[k]`` is the position of an axis among those that split its dim. It is written if they are not in mesh order.
+        """
         order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
         index = self.mesh.axes.index
         unusual = {a for e in self.dims if list(e) != sorted(e, key=index) for a in e}
@@ -349,7 +398,7 @@ class LayoutFacts(Pictured):
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
-        """Into how many pieces each dim is cut (MindSpore's strategy)."""
+        """Number of blocks of each dim (MindSpore's strategy)."""
         return tuple(self.mesh.axis_size(*entry) for entry in self.dims)
 
     def is_even(self, shape: Sequence[int]) -> bool:
@@ -358,14 +407,14 @@ class LayoutFacts(Pictured):
         return all(size % parts == 0 for size, parts in zip(shape, self.cuts))
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        """Refuse a shape with another number of dims, by a LayoutError."""
+        """Raise LayoutError if a shape has another number of dims than the layout."""
         if len(shape) != len(self.dims):
             raise LayoutError(
                 f"layout {self} is for tensors of {many(len(self.dims), 'dim')}, but the shape is {tuple(shape)}"
             )
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the largest piece: the first rank's.
+        """Return the shape of the largest shard, which is the first rank's.
 
         >>> from spmdsim.core import Mesh
         >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
@@ -376,7 +425,10 @@ class LayoutFacts(Pictured):
     # -- which of the distinct pieces a rank holds ----------------------------------------------------
 
     def shard_index(self, rank: int) -> int:
-        """Return the number of the distinct shard of a rank, dim 0 and the first axis of a tuple as major."""
+        """Return the number of a rank's shard among the distinct shards.
+
+        Dim 0 is the major one, and so is the first axis of a dim.
+        """
         coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
         for axis in self.split_axes:
             number = number * self.mesh.size_of[axis] + coords[axis]
@@ -384,7 +436,7 @@ class LayoutFacts(Pictured):
 
     @property
     def shard_count(self) -> int:
-        """How many distinct pieces there are."""
+        """Number of distinct shards."""
         return self.mesh.axis_size(*self.split_axes)
 
     def replica_ranks(self, rank: int) -> tuple[int, ...]:
@@ -396,7 +448,9 @@ class LayoutFacts(Pictured):
     shard_number, replicas = shard_index, replica_ranks
 
     def to_dict(self) -> dict[str, object]:
-        """MindSpore's five keys; the tensor map counts axes from the right, -1 is "None".
+        """Return MindSpore's five keys of a layout.
+
+        The tensor map numbers the axes from the right, starting at 0; -1 stands for "None".
 
         >>> from spmdsim.core import Mesh
         >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp").to_dict()["tensor_map"]
@@ -414,7 +468,10 @@ class LayoutFacts(Pictured):
 
 
 def short_dtype(dtype: np.dtype) -> str:
-    """``f32``, ``i64``, ``bf16``: the element type in few letters."""
+    """Return an element type in few letters, such as ``f32``, ``i64`` or ``bf16``.
+
+    Types that are not numbers have their NumPy names.
+    """
     if dtype.name == "bfloat16":
         return "bf16"
     return f"{dtype.kind}{dtype.itemsize * 8}" if dtype.kind in "fiuc" else dtype.name

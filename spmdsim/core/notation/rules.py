@@ -1,4 +1,4 @@
-"""The terms of a rule as they are written, read from its line and fitted to shapes; and why something does not fit, in words."""
+"""Terms of a rule: parse them, fit them to shapes, write messages for arguments that do not fit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 Shape = tuple[int, ...]
-#: A tensor's dims as an operator sees them: per dim its factors, major to minor.
+#: The dims of an operand or result as factors: per dim its factors, major to minor.
 Term = tuple[tuple[str, ...], ...]
 
 ELLIPSIS = "..."
-#: What operators do with each element: most read and write it, some evaluate an exponential or the like, and some go
-#: several times through all of them, as softmax and norms do.
+#: The work of operators on each element: most read and write it, some evaluate a function such as an exponential, and
+#: some read all elements several times, as softmax and norms do.
 ELEMENTS, FUNCTIONS, PASSES = "elements", "functions", "passes"
 _ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
 
@@ -35,20 +35,27 @@ def members(term: Term) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def terms_of(text: str) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-    """Return the terms of operands and results in a line; raise RuleError if the line has none.
+    """Return the terms of operands and results in the text of a rule.
+
+    Raises RuleError if the text does not have one "->" or a term is malformed.
 
     >>> terms_of("m k, k n -> m n")[1]
     ((('m',), ('n',)),)
     """
     if text.count("->") != 1:
         raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
-    operands, results = (tuple(_term(part, text) for part in side.split(",")) for side in text.split("->"))
+    operands, results = (tuple(_term(term, text) for term in side.split(",")) for side in text.split("->"))
     return operands, results
 
 
-def _term(part: str, text: str) -> Term:
+def _term(term_text: str, text: str) -> Term:
+    """Return the factors of each dim in the text of one term; ``text`` is the whole rule, for messages.
+
+    A "1" becomes a dim without factors, ``(a b)`` a dim with two. Raises RuleError if an item is not a factor, or a
+    factor occurs twice.
+    """
     dims: list[tuple[str, ...]] = []
-    for match in _ITEM.finditer(part):
+    for match in _ITEM.finditer(term_text):
         item = match.group(0)
         factors = (item,) if match.group(1) is None else tuple(match.group(1).split())
         if match.group(1) is not None and not all(factor.isidentifier() for factor in factors):
@@ -63,7 +70,14 @@ def _term(part: str, text: str) -> Term:
 
 
 def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: str) -> None:
-    """Refuse factors that do not occur, and work that is none."""
+    """Raise RuleError if a named factor does not occur in the rule, or ``work`` is not a kind of work.
+
+    Args:
+        text: the rule, for messages.
+        factors: the factors of the rule.
+        named: the factors that arguments of :meth:`~spmdsim.core.rule.Rule.parse` name.
+        work: one of :data:`ELEMENTS`, :data:`FUNCTIONS` and :data:`PASSES`.
+    """
     for name in named:
         if name not in factors:
             raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
@@ -74,7 +88,13 @@ def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: s
 
 
 def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
-    """Return the sets of operands in which a rule is linear, from sets or ``"none"``, ``"each"`` or ``"all"``."""
+    """Return the sets of operands in which a rule is jointly linear.
+
+    Args:
+        linear: the sets, or "none", "each" (every operand by itself) or "all" (all operands together).
+        count: the number of operands.
+        text: the rule, for messages.
+    """
     groups: dict[str, Iterable[Iterable[int]]] = {
         "none": (),
         "each": [{i} for i in range(count)],
@@ -87,49 +107,63 @@ def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) 
     return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
 
 
-def fitted(
+def fit_shapes(
     rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
-    """Return the terms with their ``...`` written out, and the size of every factor.
+    """Return the terms of a rule fitted to shapes, and the size of each factor.
 
-    ``sizes`` are those that the shapes do not determine. A RuleError says what contradicts what.
+    The terms are those of the operands and those of the results. ``...`` is written out as factors ``.0``, ``.1``, …
+    from the right. The factors are in device-matrix order. ``sizes`` has the sizes that the shapes do not determine.
+    Raises RuleError if sizes contradict each other or one is unknown.
     """
     if len(shapes) != len(rule.inputs):
         wanted = many(len(rule.inputs), "operand")
         raise RuleError(f"the rule '{rule}' takes {wanted}, but {many(len(shapes), 'was', 'were')} given")
     size_of: dict[str, int] = dict(sizes)
-    terms = [_of_ndim(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
+    terms = [_expand_ellipsis(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
-        _learn(term, shape, size_of, rule, i)
-    inputs = tuple(_without_broadcast(term, shape, size_of) for term, shape in zip(terms, shapes))
+        _record_sizes(term, shape, size_of, rule, i)
+    inputs = tuple(_drop_broadcast(term, shape, size_of) for term, shape in zip(terms, shapes))
     for i, (term, shape) in enumerate(zip(inputs, shapes)):
         _solve_compound(term, shape, size_of, rule, i)
     dots = sorted((f for f in size_of if f.startswith(".")), key=lambda f: -int(f[1:]))
-    outputs = tuple(_written_out(term, len(dots)) for term in rule.outputs)
+    outputs = tuple(_write_out(term, len(dots)) for term in rule.outputs)
     if missing := [f for term in outputs for f in members(term) if f not in size_of]:
         raise RuleError(f"the size of factor {missing[0]!r} in the result of the rule '{rule}' must be given")
-    # Device-matrix order: the dims of '...' where it first occurs, the rest by first appearance.
+    # Device-matrix order: the dims of '...' at its first occurrence, other factors by first appearance.
     ordered = [g for f in (*rule.order, *rule.factors) for g in (dots if f == ELLIPSIS else [f])]
     return inputs, outputs, tuple((f, size_of[f]) for f in dict.fromkeys(ordered) if f in size_of)
 
 
-def _written_out(term: Term, width: int) -> Term:
+def _write_out(term: Term, width: int) -> Term:
+    """Return a term with ``...`` replaced by ``width`` dims."""
     dots = [(f".{k}",) for k in reversed(range(width))]
     return tuple(each for dim in term for each in (dots if dim == (ELLIPSIS,) else [dim]))
 
 
-def _of_ndim(term: Term, ndim: int, rule: Rule) -> Term:
+def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
+    """Return a term with ``...`` written out for an operand of ``ndim`` dims.
+
+    Raises RuleError if the term has another number of dims.
+    """
     least = len(term) - 1
     if (ELLIPSIS,) in term:
         if ndim < least:
             raise RuleError(f"the rule '{rule}' needs operands of {many(least, 'dim')} or more, not {ndim}")
-        return _written_out(term, ndim - least)
+        return _write_out(term, ndim - least)
     if len(term) != ndim:
         raise RuleError(f"the rule '{rule}' needs an operand of {many(len(term), 'dim')}, but it has {ndim}")
     return term
 
 
-def _learn(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+    """Record the sizes of an operand's factors in ``size_of``.
+
+    Compound dims are left to :func:`_solve_compound`.
+
+    A dim of ``...`` with size 1 broadcasts: the other size counts. Raises RuleError if a factor has two sizes, or a
+    dim without factors has not size 1.
+    """
     for dim, size in zip(term, shape):
         if not dim and size != 1:
             raise RuleError(
@@ -137,17 +171,18 @@ def _learn(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operan
             )
         if len(dim) != 1:
             continue
-        factor, before = dim[0], size_of.get(dim[0], size)
+        factor, known_size = dim[0], size_of.get(dim[0], size)
         broadcast = factor.startswith(".")
-        if before != size and not (broadcast and 1 in (before, size)):
+        if known_size != size and not (broadcast and 1 in (known_size, size)):
             name = f"dim {factor[1:]} from the right of '...'" if broadcast else f"the dim called {factor!r}"
             raise RuleError(
-                f"dims of one name in '{rule}' must be equal: {name} has size {before}, but {size} in operand {operand} of shape {shape}"
+                f"dims of one name in '{rule}' must be equal: {name} has size {known_size}, but {size} in operand {operand} of shape {shape}"
             )
-        size_of[factor] = size if before == 1 else before
+        size_of[factor] = size if known_size == 1 else known_size
 
 
-def _without_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
+def _drop_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
+    """Return a term in which the dims of ``...`` that are broadcast have no factor."""
     return tuple(
         () if len(dim) == 1 and dim[0].startswith(".") and size != size_of[dim[0]] else dim
         for dim, size in zip(term, shape)
@@ -155,17 +190,21 @@ def _without_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Ter
 
 
 def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+    """Record the size of the only unknown factor of a compound dim in ``size_of``.
+
+    Raises RuleError if several sizes are unknown, or the sizes do not multiply to that of the dim.
+    """
     for dim, size in zip(term, shape):
         unknown = [factor for factor in dim if factor not in size_of]
-        together = math.prod(size_of[factor] for factor in dim if factor in size_of)
+        product = math.prod(size_of[factor] for factor in dim if factor in size_of)
         if len(unknown) > 1:
             raise RuleError(f"sizes of {unknown} in ({' '.join(dim)}) of the rule '{rule}' must be given")
-        if unknown and together and size % together == 0:
-            size_of[unknown[0]] = size // together
-        elif unknown or together != size:
+        if unknown and product and size % product == 0:
+            size_of[unknown[0]] = size // product
+        elif unknown or product != size:
             raise RuleError(
                 f"({' '.join(dim)}) of the rule '{rule}' cannot have size {size} (operand {operand}, shape "
-                f"{shape}): its known factors make {together}"
+                f"{shape}): its known factors make {product}"
             )
 
 
@@ -176,11 +215,11 @@ def _in_words(axes: Axes) -> str:
     return "no axis" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes)
 
 
-def of_strategy(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
-    """Return the reason why a rule does not allow a strategy.
+def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
+    """Yield the reasons why a rule does not allow a strategy.
 
-    Some factors must stay whole. Those that share a dim are cut evenly, a minor one only where the major one is cut up
-    completely. And what comes out waits for one reduction.
+    Some factors must not be split. Factors that share a dim are split evenly, and a minor one only if the major one is
+    split completely. Each result has pending reductions of one kind.
     """
     sizes, parts = bound.sizes, strategy.parts
     for factor, axes in strategy.splits:
@@ -210,38 +249,37 @@ def of_strategy(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
 
 
 def check_axes(rule: Rule, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> None:
-    """Refuse a factor that operands split by different axes, and an axis that splits two factors.
+    """Raise RuleError if operands split a factor by different axes, or an axis splits two factors.
 
-    ``splits``: per factor the operands that have it, by their numbers, and its axes there.
+    ``splits`` has, per factor, ``(operand, axes)`` of the operands that have it, by their numbers.
     """
-    for factor, [(first, axes), *others] in splits.items():
-        for operand, there in others:
-            if there != axes:
+    for factor, [(first, axes), *more_operands] in splits.items():
+        for operand, operand_axes in more_operands:
+            if operand_axes != axes:
                 raise RuleError(
                     f"factor {factor!r} of the rule '{rule}' is split by {_in_words(axes)} in operand {first} but by "
-                    f"{_in_words(there)} in operand {operand}; both must be the same"
+                    f"{_in_words(operand_axes)} in operand {operand}; both must be the same"
                 )
     used: dict[str, str] = {}
-    for factor, axis in (
-        (factor, axis) for factor, [(_, axes), *_] in sorted(splits.items()) for axis in axes
-    ):
-        if axis in used:
-            raise RuleError(
-                f"axis {axis!r} splits factor {used[axis]!r} (operand {splits[used[axis]][0][0]}) and factor "
-                f"{factor!r} (operand {splits[factor][0][0]}) of the rule '{rule}'; it can split only one"
-            )
-        used[axis] = factor
+    for factor, [(operand, axes), *_] in sorted(splits.items()):
+        for axis in axes:
+            if axis in used:
+                raise RuleError(
+                    f"axis {axis!r} splits factor {used[axis]!r} (operand {splits[used[axis]][0][0]}) and factor "
+                    f"{factor!r} (operand {operand}) of the rule '{rule}'; it can split only one"
+                )
+            used[axis] = factor
 
 
-def split_of_size_one(rule: Rule, operand: int, dim: int, axes: Axes) -> RuleError:
-    """Axes split what is broadcast."""
+def size_one_split_error(rule: Rule, operand: int, dim: int, axes: Axes) -> RuleError:
+    """Return the error for axes that split a dim of size 1."""
     return RuleError(
         f"dim {dim} of operand {operand} has size 1 in the rule '{rule}', but {_in_words(axes)} splits it"
     )
 
 
-def not_passed_on(rule: Rule, operands: Sequence[int], ops: Sequence[str], axis: str) -> RuleError:
-    """Operands are partial together that the rule is not linear in."""
+def not_passed_error(rule: Rule, operands: Sequence[int], ops: Sequence[str], axis: str) -> RuleError:
+    """Return the error for operands that are partial over ``axis`` together, if the rule forbids it."""
     return RuleError(
         f"operands {sorted(operands)} are partial ({', '.join(sorted(ops))}) over axis {axis!r}, which "
         f"the rule '{rule}' does not pass on; reduce them first"
@@ -249,7 +287,7 @@ def not_passed_on(rule: Rule, operands: Sequence[int], ops: Sequence[str], axis:
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:
-    """Return the mesh of all layouts; raise RuleError if they are on different meshes."""
+    """Return the mesh of all layouts. Raise RuleError if they are on different meshes."""
     mesh = layouts[0].mesh
     for layout in layouts:
         if layout.mesh != mesh:
@@ -260,18 +298,24 @@ def common_mesh(layouts: Sequence[Layout]) -> Mesh:
 # -- worlds ------------------------------------------------------------------------------------------
 
 
-def check_ranks(mesh: Mesh, size: int, how: Callable[[int], str] = lambda size: "") -> None:
-    """Refuse a mesh with ranks that a world of so many has not; ``how`` says how to get one of enough."""
+def check_ranks(mesh: Mesh, size: int, advice: Callable[[int], str] = lambda size: "") -> None:
+    """Raise WorldError if a mesh has ranks that a world of ``size`` ranks lacks.
+
+    ``advice`` returns the end of the message: how to start a world with a number of ranks.
+    """
     highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
     if highest >= size:
         raise WorldError(
             f"mesh {mesh} needs rank {highest}, but the world has {many(size, 'rank')}; "
-            f"start it with at least {highest + 1}{how(highest + 1)}"
+            f"start it with at least {highest + 1}{advice(highest + 1)}"
         )
 
 
 def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Refuse shards that a step's source layout does not give the ranks."""
+    """Raise WorldError if the shards of all ranks do not have the expected number and shapes.
+
+    ``shapes`` are those that the step's source layout requires.
+    """
     if len(shards) != len(shapes):
         raise WorldError(f"{many(len(shards), 'shard')} cannot be those of {many(len(shapes), 'rank')}")
     for rank, (shard, shape) in enumerate(zip(shards, shapes)):

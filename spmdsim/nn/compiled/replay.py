@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.tape import OpNode, history
+from spmdsim.core.tape import OpNode, collect_nodes
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import many
 from spmdsim.nn.compiled.call_recorder import CallRecorder
@@ -98,7 +98,7 @@ class Replay(Pictured):
     def _result_form(self, recorded: CallRecorder, result: Any) -> Form:
         """Return the function that builds the result. Append the result's tensors to `results`."""
         if isinstance(result, Tensor):
-            if any(isinstance(node, OpNode) and not node.spent for node in history(result.node)):
+            if any(isinstance(node, OpNode) and not node.spent for node in collect_nodes(result.node)):
                 recorded.refuse(
                     "gradients could flow through the tensor that it returns; call backward() inside, or return "
                     "its .detach()"

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.notation.layouts import integers
+from spmdsim.core.notation.layouts import as_integers
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError, many
 from spmdsim.imitated import imitation
-from spmdsim.layout.element_type import element_type, held_type, number_type
+from spmdsim.layout.element_type import element_type, number_type, storage_dtype
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.bound.lower_bound import ReceptionBound, lower_bound, reduced_axes
@@ -160,7 +160,7 @@ class Plan(ShortRepr):
     @property
     def held(self) -> np.dtype:
         """The type of the arrays between the steps: float32 for sums of 16-bit floats."""
-        return held_type(self.src, element_type(self.dtype))
+        return storage_dtype(self.src, element_type(self.dtype))
 
     @cached_property
     def peak_nbytes(self) -> int:
@@ -232,7 +232,7 @@ class Plan(ShortRepr):
     @cached_property
     def _own_itemsize(self) -> int:
         """Bytes per element of a complete result. For 16-bit floats, pending values have more."""
-        return min(self.itemsize, held_type(self.dst, element_type(self.dtype)).itemsize)
+        return min(self.itemsize, storage_dtype(self.dst, element_type(self.dtype)).itemsize)
 
     @cached_property
     def _received(self) -> np.ndarray:
@@ -321,12 +321,12 @@ def plan(
     for layout in (src, dst):
         if not isinstance(layout, Layout):
             raise UsageTypeError(f"a plan goes from layout to layout, but got {layout!r}")
-    target_shape = None if to_shape is None else integers(to_shape)
+    target_shape = None if to_shape is None else as_integers(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
     kind = element_type(dtype)
     if kind.type is not np.void or kind.names or kind.subdtype:  # bytes of any size may be planned
         kind = number_type(kind, "a plan would move")
-    ours = _plan(src, dst, integers(shape), kind, model, target_shape, partial_target, more_memory)
+    ours = _plan(src, dst, as_integers(shape), kind, model, target_shape, partial_target, more_memory)
     return ours if style is None else _styled(ours, style)
 
 
@@ -350,7 +350,7 @@ def _plan(
     _check_layouts(src, dst, shape, shape if to_shape is None else to_shape, partial_target, to_shape is None)
     if to_shape == shape:
         to_shape = None
-    itemsize = held_type(src, dtype).itemsize
+    itemsize = storage_dtype(src, dtype).itemsize
     if more_memory:
         best = _fastest(PlanTask(src, dst, shape, itemsize, machine, to_shape))
     else:

@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.elements import contiguous
-from spmdsim.core.lockstep import cutting
+from spmdsim.core.lockstep import make_cutter
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
@@ -315,7 +315,7 @@ class MPIWorld(BeginsEarly):
             members, group = self._group(step)
             return exchange_halo(step, self.rank, (members, group.comm), dtype)
         if implementation.name == "slice":
-            return cutting(step.dst.bounds(step.shape, self.rank), step.src.bounds(step.shape, self.rank))
+            return make_cutter(step.dst.bounds(step.shape, self.rank), step.src.bounds(step.shape, self.rank))
         if implementation.name == "fill":
             return filling(step, self.rank, dtype)
         target = step.dst.local_shape(step.shape_after, self.rank)

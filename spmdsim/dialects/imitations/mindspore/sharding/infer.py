@@ -83,7 +83,7 @@ def infer_layout(
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
     if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):
         taken = cut_first(bound, taken)
-    return bound.output_layouts(bound.infer(promoted(bound, taken)))[0]
+    return bound.output_layouts(bound.infer(promote_types(bound, taken)))[0]
 
 
 def cut_first(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
@@ -137,7 +137,7 @@ def _without_outer(layout: Layout, shape: Shape) -> Layout:
     return Layout(layout.mesh, layout.dims[extra:], layout.partial)
 
 
-def promoted(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
+def promote_types(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     """Replicated operands as pending ones, where the rule adds them to pending operands.
 
     This moves nothing: one rank of each group keeps the values, the others hold zeros. (Upstream divides them by

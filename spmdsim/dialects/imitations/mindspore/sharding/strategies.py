@@ -20,7 +20,7 @@ from typing import Any
 
 from spmdsim.arrays import Op, ShardedOp
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.cuts import factor_cuts, sharded, strategy_from_cuts, strategy_from_factors
+from spmdsim.core.cuts import build_sharded_op, factor_cuts, strategy_from_cuts, strategy_from_factors
 from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import (
     Devices,
     batch_parallel,
@@ -270,7 +270,7 @@ def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None
     of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(in_strategy, ndims))
     if all(a is b for a, b in zip(in_strategy, of_dims)):
         return sharding
-    return sharded(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
+    return build_sharded_op(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
 
 
 def strategy_of(
