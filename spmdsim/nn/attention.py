@@ -1,4 +1,4 @@
-"""Self-attention, with fewer heads of keys and values if wanted, and rotary positions. Layouts decide what communicates."""
+"""Self-attention with grouped heads of keys and values, and rotary positions. The layouts decide what communicates."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Attention", "RotaryEmbedding"]
 
 
 class RotaryEmbedding(Module):
-    """Pairs of numbers of each head, rotated by angles that grow with the position (RoPE, Su et al., 2021).
+    """Rotation of number pairs of each head by angles that grow with the position (Su et al., 2021).
 
     Pair ``i`` of position ``p`` is rotated by ``p * base ** (-2 i / size)``. Angles are computed in float64, sines and
     cosines applied in float32, or in float64 to numbers of that type.
 
     Args:
         size: the width of a head, an even number.
-        base: the angles' base, 500,000 in Llama 3, say.
-        interleaved: whether a pair is two neighbours (0 and 1, 2 and 3), as in RoFormer and GPT-J; else its numbers are half
-            a head apart (0 and ``size / 2``), as in GPT-NeoX and in Llama of Hugging Face.
+        base: the base of the angles. Llama 3 uses 500,000.
+        interleaved: True if a pair is two neighbours (0 and 1, 2 and 3), as in RoFormer and GPT-J. False if its numbers are
+            half a head apart (0 and ``size / 2``), as in GPT-NeoX and in Llama of Hugging Face.
 
     Raises:
-        LayoutError: an odd size, or numbers whose last dim has another size.
+        LayoutError: If the size is odd, or the last dimension of the numbers has another size.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, nn
     >>> x = Tensor.ones((1, 2, 1, 2), layout=Mesh((2,), ("tp",))(None, "tp", None, None), world=LockStep(2))
@@ -46,10 +46,14 @@ class RotaryEmbedding(Module):
         self.size, self.base, self.interleaved = size, base, interleaved
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate ``[batch, sequence, heads, size]`` in its own layout; ``start`` is the position of the first entry.
+        """Rotate ``x`` of shape ``[batch, sequence, heads, size]``; the result has its layout and dtype.
+
+        Args:
+            x: queries or keys.
+            start: the position of the first entry of the sequence.
 
         Raises:
-            LayoutError: If ``x`` has other dims than four, or a last dim of another size.
+            LayoutError: If ``x`` does not have four dimensions, or its last dimension has another size.
         """
         if x.ndim != 4 or x.shape[-1] != self.size:
             raise LayoutError(
@@ -66,7 +70,15 @@ class RotaryEmbedding(Module):
         return joined if joined.dtype == x.dtype else ops.cast(joined, x.dtype)
 
     def _table(self, x: Tensor, function: np.ufunc, start: int) -> Tensor:
-        """Return a function of all angles, ``[sequence, 1, size / 2]``, split along the sequence as `x` is."""
+        """Return the sines or cosines of all angles, split along the sequence as `x` is.
+
+        The result has shape ``[sequence, 1, size / 2]`` and the dtype in which `x` is accumulated.
+
+        Args:
+            x: the tensor to rotate.
+            function: `np.sin` or `np.cos`.
+            start: the position of the first row.
+        """
         dtype, shape = accumulator("sum", x.dtype), (x.shape[1], 1, self.size // 2)
         rates = self.base ** (-2.0 * np.arange(shape[2]) / self.size)
 
@@ -83,25 +95,27 @@ class Attention(Module):
     """Multi-head self-attention with the heads split over an axis: no communication between the projections.
 
     Args:
-        heads: the axis' size must divide it.
+        width: size of the last dimension of input and result, a multiple of `heads`.
+        heads: number of heads of queries, a multiple of the axis' size.
         stream: layout of input and result ``[batch, sequence, width]``.
-        axis: the mesh axis that splits the heads.
-        causal: whether a position sees only itself and earlier ones.
-        kv_heads: heads of keys and values, each for as many neighbouring heads of queries (grouped-query attention,
-            Ainslie et al., 2023); as many as heads if left out, one gives multi-query attention. Where the axis' size
-            does not divide them, as with fewer of them than ranks, every rank has the projections of all of them.
-        rotary: rotates queries and keys by their positions.
-        bias: whether the projections have biases.
+        axis: the mesh axis that splits the heads; None if no axis does.
+        causal: True if a position sees only itself and earlier positions.
+        kv_heads: number of heads of keys and values, a divisor of `heads`; default `heads`. Neighbouring heads of queries
+            share a head of keys and values (grouped-query attention, Ainslie et al., 2023; 1 is multi-query attention).
+            If the axis' size does not divide it, every rank owns the projections of all these heads.
+        rotary: rotates queries and keys by their positions; None for no rotation.
+        bias: True if the projections have biases.
+        dtype: element type of the parameters.
 
     Raises:
-        LayoutError: heads that do not divide the width, are not divided by the ranks, or are no multiple of kv_heads.
+        LayoutError: If `heads` does not divide the width, or is no multiple of the axis' size or of `kv_heads`.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
     >>> len(list(nn.Attention(4, 2, mesh(None, None, None), "tp").named_parameters()))
     8
     >>> grouped = nn.Attention(8, 4, mesh(None, None, None), "tp", kv_heads=2, rotary=nn.RotaryEmbedding(2), bias=False)
-    >>> [(name, one.shape) for name, one in grouped.named_parameters()]
+    >>> [(name, p.shape) for name, p in grouped.named_parameters()]
     [('q.weight', (8, 8)), ('k.weight', (8, 4)), ('v.weight', (8, 4)), ('out.weight', (8, 8))]
     """
 
@@ -139,15 +153,15 @@ class Attention(Module):
         self.heads, self.kv_heads, self.causal = heads, groups, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[batch, sequence, width] -> [batch, sequence, width]``."""
+        """Compute ``[batch, sequence, width] -> [batch, sequence, width]``."""
         x = x.to(self.gathered)
         batch, length, width = x.shape
-        q = self._split(self.q(x), self.heads)
-        k, v = (self._split(layer(x), self.kv_heads) for layer in (self.k, self.v))
+        q = self._split_heads(self.q(x), self.heads)
+        k, v = (self._split_heads(layer(x), self.kv_heads) for layer in (self.k, self.v))
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         if self.kv_heads != self.heads:
-            k, v = (ops.repeat(one, self.heads // self.kv_heads, 2) for one in (k, v))
+            k, v = (ops.repeat(tensor, self.heads // self.kv_heads, 2) for tensor in (k, v))
         scores = ops.einsum("bthd,bshd->bhts", q, k)
         scores = ops.multiply(scores, (width // self.heads) ** -0.5)
         if self.causal:
@@ -155,14 +169,17 @@ class Attention(Module):
         mixed = ops.einsum("bhts,bshd->bthd", ops.softmax(scores), v)
         return self.out.forward(ops.reshape(mixed, (batch, length, width)))
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
-        """Return ``[batch, sequence, width]`` as ``[batch, sequence, heads, width / heads]``."""
+    def _split_heads(self, x: Tensor, heads: int) -> Tensor:
+        """Reshape ``[batch, sequence, width]`` to ``[batch, sequence, heads, width / heads]``."""
         batch, length, width = x.shape
         return ops.reshape(x, (batch, length, heads, width // heads))
 
 
 def causal_mask(length: int, like: Tensor) -> Tensor:
-    """``[length, length]``, true where the column is not later than the row."""
+    """Return a bool tensor ``[length, length]``, True if the column is at most the row.
+
+    It is replicated on the mesh of ``like`` and in its world.
+    """
     words, layout = f"the causal mask of {many(length, 'position')}", like.layout.mesh(None, None)
     mask = Described(lambda index: np.tri(length, dtype=bool)[index], words)
     return Tensor.from_global(mask, layout, like.world, shape=(length, length), dtype=bool)

@@ -1,4 +1,4 @@
-"""Gradients of parameters, reduced once each; those that reduce alike, norms and what is gathered share messages."""
+"""Compute gradients of parameters, their norm and clipping. Tensors that need equal collectives share messages."""
 
 from __future__ import annotations
 
@@ -28,26 +28,33 @@ __all__ = ["backward", "clip", "global_norm"]
 
 #: One array per owned rank.
 Arrays = list[np.ndarray]
-#: What a tensor is called by who waits for it, the tensor, and the layout that it is wanted in.
-Wanted = tuple[Hashable, Tensor, Layout]
-#: How two layouts may share messages: reductions, or all_gathers.
+#: The caller's name for a tensor, the tensor, and the layout to move it to.
+MoveItem = tuple[Hashable, Tensor, Layout]
+#: Returns the collective that can move a tensor of a shape between two layouts in a shared message; None if none can.
 Merging = Callable[[Layout, Layout, tuple[int, ...]], Merge | None]
 
 
-def brought(items: Sequence[tuple[Tensor, Layout]], operator: str) -> dict[Hashable, Tensor]:
-    """The tensors in the layouts wanted, by their numbers; on their way they share reductions."""
-    together = Together(operator)
+def move_sharing_messages(items: Sequence[tuple[Tensor, Layout]], operator: str) -> dict[Hashable, Tensor]:
+    """Move each tensor to its layout with shared reductions; return the results by position in ``items``.
+
+    Traces show the collectives under the name ``operator``.
+    """
+    moves = SharedMoves(operator)
     for number, (tensor, layout) in enumerate(items):
-        together.add(number, tensor, layout)
-    return together.finish()
+        moves.add(number, tensor, layout)
+    return moves.finish()
 
 
-class Together:
-    """Tensors on their way into other layouts: those that are reduced, scattered or gathered alike share messages.
+class SharedMoves:
+    """Moves of tensors to other layouts, in which tensors that need equal collectives share messages.
 
-    They are laid end to end in buckets, in the order in which they come, and each bucket takes one call; the values are
-    those of one call per tensor. A bucket runs as soon as it is full, and what lies in it is free then; where the world
-    overlaps, it is begun, and waited for at the end. The calls have the operator's name in traces.
+    Tensors are concatenated in buckets, in the order of `add`. Each bucket needs one collective; the values equal those
+    of one collective per tensor. A full bucket (``BUCKET_BYTES``) runs at once and releases its tensors. If the world
+    overlaps communication, the bucket only starts, and `finish` waits for it.
+
+    Args:
+        operator: the name of the collectives in traces.
+        merging: returns the collective that a tensor needs, or None if it cannot share a message. Default: reductions.
     """
 
     def __init__(self, operator: str, merging: Merging = merge_of) -> None:
@@ -57,7 +64,13 @@ class Together:
         self._done: dict[Hashable, Tensor] = {}
 
     def add(self, name: Hashable, tensor: Tensor, layout: Layout) -> None:
-        """One more tensor, wanted in a layout; one that can share nothing goes there at once."""
+        """Add a tensor to the bucket of its collective. Move it at once if it cannot share a message.
+
+        Args:
+            name: key of the tensor in the result of `finish`.
+            tensor: the tensor; no reference to it is kept after its bucket has run.
+            layout: the layout to move it to.
+        """
         merge = self.merging(tensor.layout, layout, tensor.shape)
         if merge is None:
             self._done[name] = tensor.to(layout)
@@ -67,27 +80,28 @@ class Together:
         if bucket is None:
             bucket = self._open[key] = Bucket(merge, self.operator)
         bucket.items.append((name, tensor, layout))
-        whole = merge.ranks if merge.collective == "all_gather" else 1
-        bucket.nbytes += whole * _held(tensor) * tensor.meta.held.itemsize
+        shard_count = merge.ranks if merge.collective == "all_gather" else 1
+        bucket.nbytes += shard_count * _count_elements(tensor) * tensor.meta.held.itemsize
         world = tensor.world
-        del tensor  # but for the bucket nobody may refer to it
+        del tensor  # Only the bucket may refer to the tensor, so that running the bucket frees its memory.
         if bucket.nbytes >= BUCKET_BYTES:
             del self._open[key]
             if world.overlaps(merge.mesh):
                 self._full.append(bucket)
-                for before in self._full[:-2]:  # an all_reduce has two halves: the second ones begin, too
-                    before.advance()
+                # An all_reduce has two halves. Start the second half of all buckets but the latest two.
+                for earlier in self._full[:-2]:
+                    earlier.advance()
                 bucket.post()
             else:
                 self._done |= bucket.bring()
         world.proceed()
 
     def finish(self) -> dict[Hashable, Tensor]:
-        """Wait for all: the tensors in their layouts by name."""
-        begun = any(bucket.posted for bucket in self._full)
+        """Run or wait for all buckets; return the tensors in their layouts by name."""
+        is_overlapping = any(bucket.posted for bucket in self._full)
         self._full += self._open.values()
         self._open.clear()
-        for bucket in self._full if begun else ():
+        for bucket in self._full if is_overlapping else ():
             bucket.post()
         for bucket in self._full:
             bucket.advance()
@@ -97,48 +111,64 @@ class Together:
         self._full.clear()
         return done
 
-    def leave(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
-        """Begin all buckets where the world overlaps; by name who waits for a tensor that is under way, and gives it."""
+    def post_all(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
+        """Start all buckets whose world overlaps communication, without waiting for them.
+
+        Returns:
+            By name of each tensor in a started bucket, a function of the name that waits for the tensor and returns it.
+            `finish` no longer returns these tensors.
+        """
         waiting: dict[Hashable, Callable[[Hashable], Tensor]] = {}
         for bucket in (*self._full, *self._open.values()):
             if bucket.items[0][1].world.overlaps(bucket.merge.mesh):
                 bucket.post()
-                waiting.update((name, bucket.one) for name, _, _ in bucket.items)
+                waiting.update((name, bucket.take) for name, _, _ in bucket.items)
         self._full = [bucket for bucket in self._full if bucket.posted is None]
         self._open = {key: bucket for key, bucket in self._open.items() if bucket.posted is None}
         return waiting
 
 
 class Bucket:
-    """Tensors that take one collective together, or the few in which ranks with copies help."""
+    """Tensors that share one collective, or a few collectives in which replicas divide the work.
+
+    Attributes:
+        merge: the collective.
+        operator: its name in traces.
+        items: name, tensor and new layout of each tensor.
+        nbytes: size of the result on one rank, in bytes.
+        posted: the collective that was started; None before `post`.
+    """
 
     def __init__(self, merge: Merge, operator: str) -> None:
         self.merge, self.operator = merge, operator
-        self.items: list[Wanted] = []
+        self.items: list[MoveItem] = []
         self.nbytes = 0
         self.posted: Posted | None = None
         self._steps: tuple[Step, ...] = ()
-        self._brought: dict[Hashable, Tensor] | None = None
+        self._results: dict[Hashable, Tensor] | None = None
 
     def post(self) -> None:
-        """Begin its collective, the first if there are several."""
+        """Start the first collective, unless it was started."""
         if self.posted is None:
-            self.posted = self._begun()
+            self.posted = self._post_first_step()
 
     def advance(self) -> None:
-        """Wait for the first half of one that was begun, and begin the second."""
+        """Wait for the first half of a started collective, then start its second half."""
         if self.posted is not None:
             self.posted.advance()
 
     def bring(self) -> dict[Hashable, Tensor]:
-        """The tensors in their layouts; one that nothing was shared with goes there by itself."""
+        """Run or wait for the collectives; return the tensors in their layouts by name.
+
+        A single tensor in a bucket that was not started moves without a bucket.
+        """
         if self.posted is None and len(self.items) == 1:
             ((name, tensor, layout),) = self.items
             return {name: tensor.to(layout)}
         if self.posted is not None:
             after, steps = self.posted.wait(), self._steps[1:]
         else:
-            after, steps = self._joined()
+            after, steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
         try:
@@ -148,16 +178,17 @@ class Bucket:
                     after = world.run(step, after)
         finally:
             world.call_provenance = 0
-        return self._parted(after)
+        return self._split_result(after)
 
-    def one(self, name: Hashable) -> Tensor:
-        """One of its tensors, in its layout; the first time it waits for all."""
-        if self._brought is None:
-            self._brought = self.bring()
-        return self._brought.pop(name)
+    def take(self, name: Hashable) -> Tensor:
+        """Return one tensor in its layout and forget it. The first call waits for the whole bucket."""
+        if self._results is None:
+            self._results = self.bring()
+        return self._results.pop(name)
 
-    def _begun(self) -> Posted:
-        joined, self._steps = self._joined()
+    def _post_first_step(self) -> Posted:
+        """Start the first collective on the concatenated shards; return the object to wait for."""
+        joined, self._steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
         world.call_provenance = origin_of(tensors)
@@ -168,49 +199,69 @@ class Bucket:
             world.call_provenance = 0
         return posted
 
-    def _joined(self) -> tuple[list[Any], tuple[Step, ...]]:
-        """All local pieces laid end to end, which are forgotten then, and the collectives that they take."""
+    def _concatenate_shards(self) -> tuple[list[Any], tuple[Step, ...]]:
+        """Concatenate the shards of all tensors and release the tensors' arrays.
+
+        Returns:
+            The flat array of each owned rank, and the steps that reduce, scatter or gather it.
+        """
         tensors = [tensor for _, tensor, _ in self.items]
-        world, held = tensors[0].world, tensors[0].meta.held
-        total = sum(map(_held, tensors))
+        world, dtype = tensors[0].world, tensors[0].meta.held
+        total = sum(map(_count_elements, tensors))
         copies = shared_copies(tensor.layout for tensor in tensors)
-        steps = self.merge.steps(total, copies, held.itemsize, world.machine)
+        steps = self.merge.steps(total, copies, dtype.itemsize, world.machine)
         if not world.has_data:
-            return [world.empty((total,), held)], steps
-        run = partial(_joined, self.merge, tensors[0].layout.mesh, held, world.ranks)
+            return [world.empty((total,), dtype)], steps
+        run = partial(_concatenate_rows, self.merge, tensors[0].layout.mesh, dtype, world.ranks)
         joined = world.perform(run, *[tensor.held for tensor in tensors])
         self.items = [(name, _without_data(tensor), layout) for name, tensor, layout in self.items]
         return joined, steps
 
-    def _parted(self, after: list[Any]) -> dict[Hashable, Tensor]:
+    def _split_result(self, after: list[Any]) -> dict[Hashable, Tensor]:
+        """Cut the collective's result into the tensors' shards; return the tensors by name.
+
+        Args:
+            after: the flat result of each owned rank.
+        """
         merge, world = self.merge, self.items[0][1].world
         parts = merge.ranks if merge.collective == "reduce_scatter" else 1
-        ends = np.cumsum([0, *(_held(tensor) // parts for _, tensor, _ in self.items)])
-        parted: dict[Hashable, Tensor] = {}
+        ends = np.cumsum([0, *(_count_elements(tensor) // parts for _, tensor, _ in self.items)])
+        tensors: dict[Hashable, Tensor] = {}
         for (name, tensor, layout), start, stop in zip(self.items, ends, ends[1:]):
             meta = Meta.of(layout, tensor.shape, tensor.dtype)
             if not world.has_data:
                 shards = [world.empty(layout.local_shape(meta.shape, r), meta.held) for r in world.ranks]
             else:
-                pieces = world.perform(partial(_pieces, merge, start, stop, meta, world.ranks), after)
+                pieces = world.perform(partial(_cut_shards, merge, start, stop, meta, world.ranks), after)
                 shards = world.in_type(pieces, meta.held)
-            parted[name] = Tensor(world, meta, shards, origin=tensor.origin)
-        return parted
+            tensors[name] = Tensor(world, meta, shards, origin=tensor.origin)
+        return tensors
 
 
 def _without_data(tensor: Tensor) -> Tensor:
-    """What is known of a tensor, without its arrays."""
-    told = copy(tensor)
-    told.held = []
-    return told
+    """Return a copy of a tensor that has no arrays, only its layout, shape, type and provenance."""
+    described = copy(tensor)
+    described.held = []
+    return described
 
 
-def _held(tensor: Tensor) -> int:
+def _count_elements(tensor: Tensor) -> int:
+    """Return the number of elements of the tensor that a rank owns."""
     return elements_held(tensor.layout, tensor.shape)
 
 
-def _joined(merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: Arrays) -> Arrays:
-    """The ranks' local pieces, each rank's end to end."""
+def _concatenate_rows(
+    merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: Arrays
+) -> Arrays:
+    """Concatenate the shards of all tensors per rank; return one flat array per owned rank.
+
+    Args:
+        merge: the collective. For reduce_scatter the elements are ordered by receiving rank.
+        mesh: the ranks outside of it get an empty array.
+        kind: the dtype of the empty arrays.
+        ranks: the owned ranks.
+        lists: per tensor one shard per owned rank. Ranks whose shards are all shared share the result.
+    """
     rows: dict[tuple[int, ...], np.ndarray] = {}
     keys = [tuple(map(id, pieces)) for pieces in zip(*lists)]
     for key, pieces in zip(keys, zip(*lists)):
@@ -220,19 +271,33 @@ def _joined(merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lis
     return [rows[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
 
 
-def _pieces(merge: Merge, start: int, stop: int, meta: Meta, ranks: Sequence[int], flats: Arrays) -> Arrays:
-    """Every rank's piece of one tensor, of what came for all."""
-    pieces: dict[int, np.ndarray] = {}  # ranks that share the result share its pieces
+def _cut_shards(
+    merge: Merge, start: int, stop: int, meta: Meta, ranks: Sequence[int], flats: Arrays
+) -> Arrays:
+    """Return each owned rank's shard of one tensor; ranks outside of its mesh get an empty array.
+
+    Args:
+        merge: the collective.
+        start: first element of the tensor in the result, or in each gathered rank's section of it.
+        stop: the element behind its last one.
+        meta: layout, shape and type of the tensor.
+        ranks: the owned ranks.
+        flats: the flat result of each owned rank.
+    """
+    pieces: dict[int, np.ndarray] = {}  # Ranks that share the flat result share the shard.
     for flat, rank in zip(flats, ranks):
         if id(flat) not in pieces and rank in meta.layout.mesh:
-            pieces[id(flat)] = _piece(merge, flat, start, stop, meta.layout.local_shape(meta.shape, rank))
+            pieces[id(flat)] = _cut_shard(merge, flat, start, stop, meta.layout.local_shape(meta.shape, rank))
         elif rank not in meta.layout.mesh:
             pieces[id(flat)] = np.zeros((0,) * len(meta.shape), meta.held)
     return [pieces[id(flat)] for flat in flats]
 
 
 def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:
-    """A local piece with one row per rank that it is scattered over; else one row."""
+    """Return a shard as a matrix with one row per rank that it is scattered over.
+
+    One row for other collectives.
+    """
     if merge.dim is None or merge.collective == "all_gather":
         return shard.reshape(1, -1)
     before, size, after = shard.shape[: merge.dim], shard.shape[merge.dim], shard.shape[merge.dim + 1 :]
@@ -240,8 +305,12 @@ def _rows(shard: np.ndarray, merge: Merge) -> np.ndarray:
     return parts.swapaxes(0, 1).reshape(merge.ranks, -1)
 
 
-def _piece(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor's piece of what came: one part of it, or one of every rank's put together along the gathered dim."""
+def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Cut one tensor's shard of the given shape out of a flat result.
+
+    For all_gather, each rank's section of ``flat`` has the elements ``start:stop``; they are joined along the gathered
+    dimension. For other collectives the shard is ``flat[start:stop]``.
+    """
     if merge.collective != "all_gather" or merge.dim is None:
         return flat[start:stop].reshape(shape)
     before, size, after = shape[: merge.dim], shape[merge.dim], shape[merge.dim + 1 :]
@@ -251,16 +320,16 @@ def _piece(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tuple[i
 
 
 def backward(loss: Tensor, *, merge: bool = True) -> None:
-    """Gradients of everything ``loss`` depends on, into ``.grad``.
+    """Compute gradients of all tensors that ``loss`` depends on and store them in ``.grad``.
 
     Args:
         loss: a tensor of one element.
-        merge: reduce gradients that wait for the same reduction together (data parallelism: one call per
-            bucket instead of one per parameter). The values are the same either way.
+        merge: True to reduce gradients that need equal collectives in shared messages (in data parallelism one call per
+            bucket instead of one per parameter). The values do not depend on it.
 
     Raises:
-        LayoutError: a loss of more than one element.
-        UsageTypeError: nothing that the loss depends on needs a gradient.
+        LayoutError: If the loss has more than one element.
+        UsageTypeError: If no tensor that the loss depends on needs a gradient.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -272,7 +341,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         raise LayoutError(
             f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first"
         )
-    together = Together("gradients")
+    moves = SharedMoves("gradients")
 
     leaves = []
     for leaf, gradients in pull_back(loss):
@@ -280,19 +349,26 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         if merge and len({id(gradient.meta) for gradient in gradients}) == 1:
             gradients[:] = [add_gradients(gradients)]
         else:
-            gradients[:] = [reduce_gradients(gradients, _wanted(leaf))]
-        together.add(id(leaf), gradients.pop(), _wanted(leaf))
-    complete = together.finish()
+            gradients[:] = [reduce_gradients(gradients, _find_gradient_layout(leaf))]
+        moves.add(id(leaf), gradients.pop(), _find_gradient_layout(leaf))
+    complete = moves.finish()
     for leaf in leaves:
         accumulate_grad(leaf, complete[id(leaf)])
 
 
-def _wanted(leaf: Tensor) -> Layout:
+def _find_gradient_layout(leaf: Tensor) -> Layout:
+    """Return the layout of a leaf's gradient: its optimiser's state layout or the dual layout."""
     return leaf.gradient_layout or leaf.layout.dual()
 
 
 def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
-    """Refuse gradients that are not their parameter's, before any of these is updated."""
+    """Raise LayoutError if a gradient has another shape than its parameter.
+
+    Args:
+        trained: the parameters.
+        values: their tensors.
+        slopes: their gradients.
+    """
     for parameter, value, slope in zip(trained, values, slopes):
         if slope.shape != value.shape:
             raise LayoutError(
@@ -303,7 +379,9 @@ def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], slopes:
 
 @explained
 def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
-    """Root of the sum of squares of all gradients, the same on every rank.
+    """Return the root of the sum of squares of all gradients, equal on all ranks.
+
+    Parameters without gradient count as 0.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -316,18 +394,18 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
 
 
 def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The sum of squares of each gradient, whole on every rank, and reduced together."""
+    """Return the sum of squares of each existing gradient, replicated on all ranks."""
     from spmdsim.arrays import ops
     from spmdsim.arrays.ops.dim_reductions import wide
 
     slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
     squares = [ops.sum(squared_modulus(slope)) for slope in slopes]
-    together = brought([(square, square.layout.reduced) for square in squares], "norm")
-    return [together[k] for k in range(len(squares))]
+    replicated = move_sharing_messages([(square, square.layout.reduced) for square in squares], "norm")
+    return [replicated[k] for k in range(len(squares))]
 
 
 def squared_modulus(x: Tensor) -> Tensor:
-    """Return the square of each element, of a complex one the square of its absolute value."""
+    """Return the square of the absolute value of each element, as real numbers."""
     from spmdsim.arrays import ops
 
     return ops.real(ops.multiply(x, ops.conjugate(x))) if x.dtype.kind == "c" else ops.multiply(x, x)
@@ -335,10 +413,11 @@ def squared_modulus(x: Tensor) -> Tensor:
 
 @explained
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
-    """Scale all gradients down together so that their global norm is at most ``largest``.
+    """Scale all gradients by one factor so that their global norm is at most ``largest``.
 
     Returns:
-        The norm before, the same on every rank; in a function that is compiled, a tensor without dims.
+        The norm before scaling, equal on all ranks; 0.0 if there are no gradients. While a compiled function is recorded,
+        a tensor of shape ().
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)

@@ -1,4 +1,4 @@
-"""Layers. None of them communicates: what they do in parallel follows from the layouts they are given."""
+"""Layers. They contain no communication: it follows from the layouts of parameters and inputs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ __all__ = ["MLP", "Embedding", "LayerNorm", "Linear", "RMSNorm", "SwiGLU"]
 
 
 class Linear(Module):
-    """``x @ weight + bias``.
+    """Linear layer ``x @ weight + bias``.
 
     Args:
-        weight: layout of ``[n_in, n_out]``. Columns split: column-parallel; rows split: row-parallel; both:
-            2-D and 3-D.
-        bias: layout of the bias; that of the weight's columns if left out, no bias if False.
-        input: layout the input is brought into first.
-        output: layout the result is brought into.
+        n_in: size of the last dimension of the input.
+        n_out: size of the last dimension of the result.
+        weight: layout of ``[n_in, n_out]``. Split columns make it column-parallel, split rows row-parallel, and both
+            give 2-D and 3-D parallelism.
+        bias: layout of the bias ``[n_out]``; True: split like the weight's columns; False: no bias.
+        input: layout to which the input is moved first; None: it stays as it is.
+        output: layout to which the product is moved before the bias is added; None: it stays as it is.
+        initialiser: initial weights; default :class:`Normal` with variance 1 / n_in. The bias is 0.
+        dtype: element type of the parameters.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
-    >>> [(name, one.shape) for name, one in nn.Linear(6, 4, mesh("tp", None)).named_parameters()]
+    >>> [(name, p.shape) for name, p in nn.Linear(6, 4, mesh("tp", None)).named_parameters()]
     [('weight', (6, 4)), ('bias', (4,))]
     """
 
@@ -50,7 +54,7 @@ class Linear(Module):
         self.input, self.output = input, output
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., n_in] -> [..., n_out]``."""
+        """Compute ``[..., n_in] -> [..., n_out]``."""
         if self.input is not None:
             x = x.to(self.input)
         y = ops.matmul(x, self.weight.value)
@@ -62,18 +66,22 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table by id.
+    """Table whose rows are looked up by id.
 
     Args:
-        table: layout of ``[count, width]``: rows split is vocabulary-parallel, columns column-parallel.
-        output: layout the result is brought into.
-        rows: ``"owned"`` exchanges only the rows that ids name, instead of adding zeros up; see
-            :func:`spmdsim.ops.embedding`.
-        padding: an id that stands for no row.
+        count: number of rows.
+        width: size of a row.
+        table: layout of ``[count, width]``. Split rows make it vocabulary-parallel, split columns column-parallel.
+        output: layout to which the result is moved; None: it stays as it is.
+        rows: ``"owned"`` exchanges only the rows that are looked up; ``"all"`` adds up rows of zeros of the ranks that do
+            not own a row. See :func:`spmdsim.ops.embedding`.
+        padding: an id whose row is zero and gets no gradient; None: no such id.
+        initialiser: initial table; default ``Normal(0.02)``.
+        dtype: element type of the table.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
-    >>> [(name, one.shape) for name, one in nn.Embedding(10, 4, mesh("tp", None)).named_parameters()]
+    >>> [(name, p.shape) for name, p in nn.Embedding(10, 4, mesh("tp", None)).named_parameters()]
     [('table', (10, 4))]
     """
 
@@ -93,23 +101,25 @@ class Embedding(Module):
         self.output, self.rows, self.padding = output, rows, padding
 
     def forward(self, ids: Tensor) -> Tensor:
-        """``[...] -> [..., width]``."""
+        """Return the rows of ``ids``: ``[...] -> [..., width]``."""
         return ops.embedding(ids, self.table.value, self.output, rows=self.rows, padding=self.padding)
 
 
 class LayerNorm(Module):
-    """Mean 0 and variance 1 over the last dim, or several, then scaled and shifted.
+    """Layer that normalises the last dimensions to mean 0 and variance 1, then scales and shifts them.
 
     Args:
-        width: size of the last dim, or of as many as are normalised together.
-        layout: that of scale and shift, ``[width]`` or ``[*width]``.
+        width: size of the last dimension, or sizes of several last dimensions that are normalised jointly.
+        layout: layout of scale and shift, ``[width]`` or ``[*width]``.
+        epsilon: added to the variance.
+        dtype: element type of scale (initially 1) and shift (initially 0).
 
     Raises:
-        LayoutError: a layout for another number of dims.
+        LayoutError: If the layout is for another number of dimensions.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
-    >>> [(name, one.shape) for name, one in nn.LayerNorm(4, mesh(None)).named_parameters()]
+    >>> [(name, p.shape) for name, p in nn.LayerNorm(4, mesh(None)).named_parameters()]
     [('scale', (4,)), ('shift', (4,))]
     """
 
@@ -125,22 +135,23 @@ class LayerNorm(Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., width] -> [..., width]``."""
+        """Compute ``[..., width] -> [..., width]``."""
         scale = self.scale.value
         return ops.layer_norm(x, scale, self.shift.value, self.epsilon, begin=-scale.ndim)
 
 
 class RMSNorm(Module):
-    """Rows divided by their root mean square, then scaled (Zhang and Sennrich, 2019).
+    """Layer that divides rows by their root mean square, then scales them (Zhang and Sennrich, 2019).
 
     Args:
-        width: size of the last dim.
+        width: size of the last dimension.
         layout: layout of the scale, ``[width]``.
         epsilon: added to the mean square.
+        dtype: element type of the scale, which is initially 1.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
-    >>> [(name, one.shape) for name, one in nn.RMSNorm(4, mesh(None)).named_parameters()]
+    >>> [(name, p.shape) for name, p in nn.RMSNorm(4, mesh(None)).named_parameters()]
     [('scale', (4,))]
     """
 
@@ -151,21 +162,25 @@ class RMSNorm(Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., width] -> [..., width]``."""
+        """Compute ``[..., width] -> [..., width]``."""
         return ops.rms_norm(x, self.scale.value, self.epsilon)
 
 
 class MLP(Module):
-    """Column-parallel, a function, row-parallel: one reduction forward, one backward.
+    """Column-parallel layer, function and row-parallel layer; one reduction forward, one backward.
 
     Args:
+        width: size of the last dimension of input and result.
+        hidden: size of the last dimension between the layers.
         stream: layout of the input and the result, ``[batch, sequence, width]`` or ``[batch, width]``. Split
             along the sequence over the tensor axis it gives sequence parallelism.
         axis: the mesh axis that splits the hidden width (None: no tensor parallelism).
+        function: applied between the layers.
+        dtype: element type of the parameters.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
-    >>> [(name, one.shape) for name, one in nn.MLP(4, 8, mesh(None, None), "tp").named_parameters()]
+    >>> [(name, p.shape) for name, p in nn.MLP(4, 8, mesh(None, None), "tp").named_parameters()]
     [('up.weight', (4, 8)), ('up.bias', (8,)), ('down.weight', (8, 4)), ('down.bias', (4,))]
     """
 
@@ -185,24 +200,26 @@ class MLP(Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., width] -> [..., width]``."""
+        """Compute ``[..., width] -> [..., width]``."""
         return self.down.forward(self.function(self.up.forward(x)))
 
 
 class SwiGLU(Module):
-    """``silu(x @ gate) * (x @ up) @ down`` (Shazeer, 2020): column-parallel twice, then row-parallel, without biases.
+    """Gated MLP ``(silu(x @ gate) * (x @ up)) @ down`` without biases (Shazeer, 2020).
 
-    One reduction forward and one backward, like :class:`MLP`.
+    `gate` and `up` are column-parallel, `down` is row-parallel: one reduction forward and one backward, as in :class:`MLP`.
 
     Args:
-        hidden: width of the gate and of what it multiplies.
+        width: size of the last dimension of input and result.
+        hidden: size of the last dimension of the gate and of its factor.
         stream: layout of the input and the result, ``[batch, sequence, width]`` or ``[batch, width]``. Split
             along the sequence over the tensor axis it gives sequence parallelism.
         axis: the mesh axis that splits the hidden width (None: no tensor parallelism).
+        dtype: element type of the parameters.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
-    >>> [(name, one.shape) for name, one in nn.SwiGLU(4, 8, mesh(None, None), "tp").named_parameters()]
+    >>> [(name, p.shape) for name, p in nn.SwiGLU(4, 8, mesh(None, None), "tp").named_parameters()]
     [('gate.weight', (4, 8)), ('up.weight', (4, 8)), ('down.weight', (8, 4))]
     """
 
@@ -215,11 +232,11 @@ class SwiGLU(Module):
         self.down = Linear(hidden, width, mesh(axis, None), bias=False, output=stream, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., width] -> [..., width]``."""
+        """Compute ``[..., width] -> [..., width]``."""
         x = x.to(self.gathered)
         return self.down(ops.multiply(ops.silu(self.gate(x)), self.up(x)))
 
 
 def without(layout: Layout, axis: str | None) -> Layout:
-    """The layout with an axis no longer splitting anything."""
+    """Return the layout in which ``axis`` splits no dimension; pending reductions are dropped."""
     return Layout(layout.mesh, [tuple(a for a in entry if a != axis) for entry in layout.dims])

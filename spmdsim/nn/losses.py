@@ -1,4 +1,4 @@
-"""Losses: their mean, their sum or one per element, with PyTorch's options, such as weights and labels that do not count.
+"""Losses with PyTorch's options: reductions, weights and ignored labels.
 
 Semantics: https://docs.pytorch.org/docs/stable/nn.functional.html#loss-functions.
 """
@@ -22,20 +22,23 @@ __all__ = [
     "nll_loss", "smooth_l1_loss",
 ]  # fmt: skip
 
-#: What may become of the elements' losses.
+#: Reductions of the losses of all elements.
 REDUCTIONS = ("mean", "sum", "none")
-#: No logarithm of a probability counts as less.
+#: Smaller logarithms of probabilities are replaced by this one, as in torch.
 LEAST_LOG = -100.0
 
 
 def check_reduction(reduction: str) -> None:
-    """Refuse a word that is none of :data:`REDUCTIONS`."""
+    """Raise InputError if ``reduction`` is not in :data:`REDUCTIONS`."""
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
 
 
-def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
-    """The elements' losses as they are, or one number."""
+def reduce_losses(losses: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the mean or sum of the elements' losses, or the losses themselves for ``"none"``.
+
+    Raises InputError if the reduction is unknown.
+    """
     check_reduction(reduction)
     if reduction == "none":
         return losses
@@ -43,7 +46,12 @@ def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def _require_real(loss: str, **operands: object) -> None:
-    """Raise InputError if an operand of a loss is complex, as torch does. Arguments are operands by their names."""
+    """Raise InputError if an operand of a loss is complex, as torch does.
+
+    Args:
+        loss: the name of the loss, for the message.
+        operands: the operands by their names; None counts as real.
+    """
     for name, operand in operands.items():
         dtype = getattr(operand, "dtype", None) or np.asarray(operand).dtype
         if dtype.kind == "c":
@@ -55,8 +63,11 @@ def _require_real(loss: str, **operands: object) -> None:
 def _as_tensors(
     loss: str, x: Tensor, target: Operand, weight: Operand | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return three operands of a loss as tensors; of an array all ranks have the whole, and a weight may be None."""
-    if isinstance(weight, str):  # a reduction in the place of the weights
+    """Return `x`, `target` and `weight` as tensors. Arrays become replicated tensors.
+
+    A weight of None stays None. Raises InputError if `weight` is a text: then the caller passed a reduction as third argument.
+    """
+    if isinstance(weight, str):
         check_weight(weight, x.shape[min(1, x.ndim - 1)])
     tensors = operands(loss, [x, target, *([] if weight is None else [weight])])
     return tensors[0], tensors[1], tensors[2] if len(tensors) > 2 else None
@@ -68,16 +79,16 @@ def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
 
     Args:
         x: numbers of any shape.
-        y: of the same shape, or one that broadcasts with it.
+        y: numbers of the shape of ``x``, or of a shape that broadcasts with it.
         reduction: ``"mean"`` or ``"sum"`` of all elements, or ``"none"`` for one loss per element.
 
     Returns:
-        One number, partial over the axes that split the operands until somebody needs it; with ``"none"`` the
-        operands' shape.
+        A tensor of shape (), partial over the axes that split the operands. With ``"none"`` a tensor of the operands'
+        broadcast shape.
 
     Raises:
-        InputError: an unknown reduction, or complex numbers.
-        RuleError: shapes that do not broadcast.
+        InputError: If the reduction is unknown or an operand is complex.
+        RuleError: If the shapes do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
@@ -85,18 +96,16 @@ def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     4.0
     """
     _require_real("mse_loss", x=x, y=y)
-    return reduced(ops.squared_difference(x, y), reduction)
+    return reduce_losses(ops.squared_difference(x, y), reduction)
 
 
 @of_tensors
 def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     """Compute absolute differences of two tensors, reduced as by :func:`mse_loss`.
 
-    They may be complex.
-
     Args:
-        x: numbers of any shape.
-        y: of the same shape, or one that broadcasts with it.
+        x: numbers of any shape, real or complex.
+        y: numbers of the shape of ``x``, or of a shape that broadcasts with it.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> from spmdsim import Mesh, Tensor
@@ -104,20 +113,21 @@ def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     >>> l1_loss(x, x + 2.0).item()
     2.0
     """
-    return reduced(ops.absolute(ops.subtract(x, y)), reduction)
+    return reduce_losses(ops.absolute(ops.subtract(x, y)), reduction)
 
 
 @of_tensors
 def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """Compute squared differences below ``beta`` and absolute ones above (Girshick, 2015).
+    """Compute differences that are squared near 0 and absolute elsewhere (Girshick, 2015).
 
-    They are reduced as by :func:`mse_loss`.
+    An absolute difference d contributes ``d**2 / (2 beta)`` if it is less than ``beta``, else ``d - beta / 2``. The losses are
+    reduced as by :func:`mse_loss`.
 
     Args:
         x: numbers of any shape.
-        y: of the same shape, or one that broadcasts with it.
+        y: numbers of the shape of ``x``, or of a shape that broadcasts with it.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        beta: where one becomes the other; with 0 all are absolute.
+        beta: the difference from which the loss is linear. 0 gives :func:`l1_loss`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
@@ -129,26 +139,26 @@ def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float =
     _require_real("smooth_l1_loss", x=x, y=y)
     far = ops.absolute(ops.subtract(x, y))
     near = ops.divide(ops.square(far), 2 * beta)
-    return reduced(ops.where(ops.less(far, beta), near, ops.subtract(far, beta / 2)), reduction)
+    return reduce_losses(ops.where(ops.less(far, beta), near, ops.subtract(far, beta / 2)), reduction)
 
 
-def _logs(x: np.ndarray) -> list[np.ndarray]:
-    """The logarithms of probabilities and of the others', none below :data:`LEAST_LOG`."""
+def _clipped_logs(x: np.ndarray) -> list[np.ndarray]:
+    """Return ``log(x)`` and ``log(1 - x)``, both at least :data:`LEAST_LOG`."""
     with np.errstate(divide="ignore"):
         return [np.maximum(log, x.dtype.type(LEAST_LOG)) for log in (np.log(x), np.log1p(-x))]
 
 
 def _cross(x: np.ndarray, target: np.ndarray) -> np.ndarray:
-    one, other = _logs(x)
-    return np.asarray((target - 1) * other - target * one)
+    log, log_complement = _clipped_logs(x)
+    return np.asarray((target - 1) * log_complement - target * log)
 
 
 def _cross_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
     x, target = operands
 
     def of_target() -> np.ndarray:
-        one, other = _logs(x)
-        return np.asarray(dy * (other - one))
+        log, log_complement = _clipped_logs(x)
+        return np.asarray(dy * (log_complement - log))
 
     return [lambda: dy * (x - target) / np.maximum(x * (1 - x), x.dtype.type(1e-12)), of_target]
 
@@ -159,7 +169,7 @@ _binary_cross_entropy = binary(
 
 
 def _weighted(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
-    return reduced(losses if weight is None else ops.multiply(losses, weight), reduction)
+    return reduce_losses(losses if weight is None else ops.multiply(losses, weight), reduction)
 
 
 @of_tensors
@@ -169,9 +179,9 @@ def binary_cross_entropy(
     """Compute the cross entropy of probabilities ``x`` and targets between 0 and 1.
 
     Args:
-        x: probabilities of any shape.
-        target: of the same shape, or one that broadcasts with it.
-        weight: how much each element counts, of a shape that broadcasts with it.
+        x: probabilities of any shape. Their logarithms are clipped at -100, as in torch.
+        target: targets of the shape of ``x``, or of a shape that broadcasts with it.
+        weight: factor of each element's loss, of a shape that broadcasts with ``x``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> from spmdsim import Mesh, Tensor
@@ -191,10 +201,10 @@ def binary_cross_entropy_with_logits(
 
     Args:
         x: numbers of any shape.
-        target: of the same shape, or one that broadcasts with it.
-        weight: how much each element counts, of a shape that broadcasts with it.
+        target: targets of the shape of ``x``, or of a shape that broadcasts with it.
+        weight: factor of each element's loss, of a shape that broadcasts with ``x``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        pos_weight: how many times more the share of the ones counts.
+        pos_weight: factor of the term of the targets, ``-t log(sigmoid(x))``.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([0.0, 0.0], Mesh((2,), ("dp",))("dp"))
@@ -214,12 +224,12 @@ def binary_cross_entropy_with_logits(
 
 
 def classes_last(x: Tensor, axis: int = 1) -> Tensor:
-    """With the classes as the last dim."""
+    """Return ``x`` with dimension ``axis``, the classes, moved to the end."""
     return x if normal_dims(axis, x.ndim) == (x.ndim - 1,) else ops.moveaxis(x, axis, -1)
 
 
 def check_weight(weight: object, classes: int) -> None:
-    """Refuse weights of classes that are not one per class. InputError: another number of them, or no tensor."""
+    """Raise InputError unless ``weight`` is None or a tensor of one weight per class."""
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
         actual = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
         raise InputError(
@@ -227,8 +237,20 @@ def check_weight(weight: object, classes: int) -> None:
         )
 
 
-def counted(target: Tensor, ignore_index: int, weight: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Labels, 0 for those that do not count, and how much each of them counts, in the type of ``like[..., c]``."""
+def weigh_labels(
+    target: Tensor, ignore_index: int, weight: Tensor | None, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return ``(labels, counts)``: labels without ignored ones, and the weight of each label.
+
+    Args:
+        target: labels ``[...]``. Labels equal to ``ignore_index`` become 0 and get weight 0.
+        ignore_index: the ignored label.
+        weight: weight per class ``[c]``; None: 1 for each class.
+        like: a tensor ``[..., c]`` that gives the number of classes and the dtype of the weights.
+
+    Raises:
+        InputError: If ``weight`` does not have one entry per class.
+    """
     check_weight(weight, like.shape[-1])
     ignored = ops.equal(target, ignore_index)
     labels, counts = ops.where(ignored, 0, target), ops.cast(ops.logical_not(ignored), like.dtype)
@@ -236,14 +258,17 @@ def counted(target: Tensor, ignore_index: int, weight: Tensor | None, like: Tens
 
 
 def times_counts(losses: Tensor, counts: Tensor) -> Tensor:
-    """Losses, each times how much it counts: nothing where that is 0, even if it is infinite."""
+    """Multiply losses by their weights; the product is 0 if the weight is 0, even for an infinite loss."""
     return ops.multiply(ops.where(ops.equal(counts, 0), 0.0, losses), counts)
 
 
 def mean_of(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) -> Tensor:
-    """Losses, of which each counts so much, reduced; where nothing counts the mean is divided by ``least``."""
+    """Reduce losses that are already multiplied by their weights ``counts``.
+
+    The mean divides by the sum of the weights. If that sum is 0 and ``least`` is not, it divides by ``least``.
+    """
     if reduction != "mean":
-        return reduced(losses, reduction)
+        return reduce_losses(losses, reduction)
     total = ops.sum(counts)
     total = total.to(total.layout.reduced)
     total = ops.where(ops.equal(total, 0), least, total) if least else total
@@ -251,7 +276,10 @@ def mean_of(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) 
 
 
 def _rows(x: Tensor, target: Tensor) -> Tensor:
-    """What is known of classes, which are the last dim then. InputError: not one target per row."""
+    """Return ``x`` with its classes (dimension 1, or the only one) at the end.
+
+    Raises InputError unless ``target`` has one label per row of the result.
+    """
     axis = min(1, x.ndim - 1)
     rows = classes_last(x, axis)
     if target.shape != rows.shape[:-1]:
@@ -271,9 +299,9 @@ def nll_loss(
     Args:
         x: logarithms ``[batch, c, ...]`` or ``[c]``.
         target: labels ``[batch, ...]``.
-        weight: how much each class counts, ``[c]``.
-        ignore_index: the label that does not count.
-        reduction: ``"mean"`` of what counts, ``"sum"`` or ``"none"``.
+        weight: weight of each class, ``[c]``; None: 1 for each class.
+        ignore_index: the label whose rows get loss 0 and weight 0.
+        reduction: ``"mean"`` (the sum divided by the sum of the weights), ``"sum"`` or ``"none"``.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -284,7 +312,7 @@ def nll_loss(
     _require_real("nll_loss", x=x, weight=weight)
     x, classes, weights = _as_tensors("nll_loss", x, target, weight)
     logs = _rows(x, classes)
-    labels, counts = counted(classes, ignore_index, weights, logs)
+    labels, counts = weigh_labels(classes, ignore_index, weights, logs)
     return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
 
 
@@ -300,13 +328,15 @@ def cross_entropy(
     Args:
         x: logits ``[batch, c, ...]`` or ``[c]``.
         target: labels ``[batch, ...]``, or probabilities in the shape of the logits.
-        weight: how much each class counts, ``[c]``.
-        ignore_index: the label that does not count.
-        reduction: ``"mean"`` of what counts, ``"sum"`` or ``"none"``.
-        label_smoothing: the share of every label that all classes get evenly.
+        weight: weight of each class, ``[c]``; None: 1 for each class.
+        ignore_index: the label whose rows get loss 0 and weight 0.
+        reduction: ``"mean"`` (the sum divided by the sum of the weights; by the number of rows if the targets are
+            probabilities), ``"sum"`` or ``"none"``.
+        label_smoothing: the share of each label, from 0 to 1, that is spread evenly over all classes.
 
     Raises:
-        InputError: another number of weights than classes, of labels than rows, or a share that is none.
+        InputError: If the number of weights is not that of classes, the number of labels not that of rows, or
+            ``label_smoothing`` is outside of 0 to 1.
 
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
@@ -327,9 +357,9 @@ def cross_entropy(
         losses = ops.negative(ops.sum(ops.multiply(targets, ops.log_softmax(rows)), -1))
         if reduction == "mean":
             return ops.divide(ops.sum(losses), max(1, losses.size))
-        return reduced(losses, reduction)
+        return reduce_losses(losses, reduction)
     rows = _rows(x, truth)
-    labels, counts = counted(truth, ignore_index, weights, rows)
+    labels, counts = weigh_labels(truth, ignore_index, weights, rows)
     losses = times_counts(ops.cross_entropy(rows, labels, "none"), counts)
     if share:
         logs = ops.log_softmax(rows)

@@ -1,4 +1,4 @@
-"""Modules and parameters: declared without memory, filled shard by shard when a world is known."""
+"""Modules and parameters. A declaration takes no memory; `materialise` creates the shards in a world."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ __all__ = ["Module", "ModuleList", "Normal", "Parameter", "Sequential", "Uniform
 
 
 class HasForward(Protocol[P, R]):
-    """What has a ``forward`` with these parameters and this result: a call takes and gives the same."""
+    """An object with a ``forward`` method; a type checker gives its call the signature of that method."""
 
     @property
     def forward(self) -> Callable[P, R]:
-        """Compute."""
+        """The method that computes the result."""
 
 
-#: Gives the block of a parameter at an index, from its shape, dtype and seed.
+#: Returns the block of a parameter at an index, from its shape, dtype and seed.
 Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All zero.
+    """Return a block of a parameter that is 0 everywhere.
 
     Args:
-        index: which block of the parameter, one slice with both ends per dim.
-        shape: that of the whole parameter, which does not matter here, as its seed does not.
+        index: position of the block in the parameter, one slice with start and stop per dimension.
+        shape: shape of the parameter; not used here.
         dtype: element type.
-        seed: the parameter's.
+        seed: seed of the parameter; not used here.
 
     >>> zeros((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([0., 0.], dtype=float32)
@@ -63,13 +63,13 @@ def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> n
 
 
 def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All one.
+    """Return a block of a parameter that is 1 everywhere.
 
     Args:
-        index: as of :func:`zeros`, like all others.
-        shape: the whole parameter's.
+        index: position of the block in the parameter, one slice with start and stop per dimension.
+        shape: shape of the parameter; not used here.
         dtype: element type.
-        seed: the parameter's.
+        seed: seed of the parameter; not used here.
 
     >>> ones((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([1., 1.], dtype=float32)
@@ -78,7 +78,9 @@ def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np
 
 
 class Values:
-    """Those of an array that every rank has: ranks compare what it is when they fill their pieces.
+    """Initialiser with the values of an array, which must be equal on all ranks.
+
+    Ranks compare its checksum (``str``) when they create their shards.
 
     >>> Values(np.arange(4.0))((slice(1, 3),), (4,), np.dtype("float64"), 0)
     array([1., 2.])
@@ -88,7 +90,7 @@ class Values:
         self.array = array
 
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-        """The block at an index."""
+        """Return the block at an index."""
         return self.array[index].astype(dtype, copy=False)
 
     def __str__(self) -> str:
@@ -103,7 +105,10 @@ def _fan_in(shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Normal(Pictured):
-    """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in), 1 for shape ().
+    """Initialiser with normal random numbers of mean 0.
+
+    Attributes:
+        std: standard deviation; None: the root of 1 / fan-in. The fan-in is the number of rows, 1 for shape ().
 
     >>> Normal(0.02).std
     0.02
@@ -112,7 +117,7 @@ class Normal(Pictured):
     std: float | None = None
 
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-        """The block at an index."""
+        """Return the block at an index."""
         block = normal_block(index, shape, dtype, seed)
         block *= dtype.type(_fan_in(shape) ** -0.5 if self.std is None else self.std)
         return block
@@ -120,7 +125,10 @@ class Normal(Pictured):
 
 @dataclass(frozen=True)
 class Uniform(Pictured):
-    """Numbers uniform in ``[-bound, bound)``; with ``bound=None`` one over the root of the fan-in.
+    """Initialiser with random numbers that are uniform in ``[-bound, bound)``.
+
+    Attributes:
+        bound: the largest absolute value; None: the root of 1 / fan-in. The fan-in is the number of rows, 1 for shape ().
 
     >>> Uniform(0.5).bound
     0.5
@@ -129,21 +137,27 @@ class Uniform(Pictured):
     bound: float | None = None
 
     def __call__(self, index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-        """The block at an index."""
+        """Return the block at an index."""
         bound = _fan_in(shape) ** -0.5 if self.bound is None else self.bound
         return np.asarray((uniform_block(index, shape, dtype, seed) * 2 - 1) * bound, dtype)
 
 
 @explained
 class Parameter(Pictured):
-    """A trainable tensor that takes no memory until a world is known.
+    """Trainable tensor that takes no memory before `materialise`.
 
-    Its values are keyed by the seed, its name and the global element index: the same model on any number of
-    ranks and in any layout has bit-identical global parameters, without communication.
+    Its values depend only on the seed, its name and the global element index. So a model has bit-identical global
+    parameters on any number of ranks and in any layout, without communication.
+
+    Args:
+        shape: global shape.
+        layout: layout of the tensor.
+        initialiser: returns the initial values block by block; default :class:`Normal`.
+        dtype: element type.
 
     Attributes:
-        name: its path in the model, given by :meth:`Module.materialise`.
-        key: what stands for the name where values are keyed, for models that are named in another way.
+        name: its path in the model, set by :meth:`Module.materialise`.
+        key: replaces the name in the seed of the values, if it is not empty.
 
     >>> from spmdsim import Mesh, nn
     >>> nn.Parameter((4, 2), Mesh((2,), ("tp",))("tp", None))
@@ -173,48 +187,63 @@ class Parameter(Pictured):
 
     @property
     def tensor(self) -> Tensor | None:
-        """The tensor, once materialised."""
+        """The tensor, or None before `materialise`. Reading it waits for values under way."""
         coming = self._coming
         if coming is not None:
             self._coming = None
-            with unseen(programs):  # it belongs to what was done before
+            with unseen(
+                programs
+            ):  # The value belongs to an earlier step, so a recording must not contain it.
                 self.assign(coming())
         tensor: Tensor | None = self.__dict__.get("tensor")
         return tensor
 
     @tensor.setter
     def tensor(self, tensor: Tensor | None) -> None:
+        """Replace the tensor; drop a value that is still being communicated."""
         self.__dict__["tensor"], self._coming = tensor, None
         if tensor is not None and self._gradient_layout is not None:
             tensor.gradient_layout = self._gradient_layout(self)
 
     def keep_gradient(self, layout: Callable[[Parameter], Layout]) -> None:
-        """Have gradients brought straight into this layout, where an optimiser's state is, not into the dual one."""
+        """Let `backward` move gradients to another layout than the dual one, that of an optimiser's state.
+
+        Args:
+            layout: returns the gradient's layout of a parameter.
+        """
         layout(self).check_shape(self.shape)
         self._gradient_layout = layout
         self.tensor = self.tensor
 
     @property
     def value(self) -> Tensor:
-        """The tensor; a WorldError if the model was not given a world yet."""
+        """The tensor. Raises WorldError before `materialise`."""
         tensor = self.tensor
         if tensor is None:
             raise WorldError(f"parameter {self.name or self.shape} has no values yet; call materialise()")
         if programs:
-            programs[-1].read(self)
+            programs[-1].record_parameter(self)
         return tensor
 
     def as_operand(self, like: Tensor) -> Tensor:
-        """What an operator sees when it is given the parameter itself."""
+        """Return the tensor that an operator computes with if the parameter is its operand."""
         return self.value
 
     @property
     def grad(self) -> Tensor | None:
-        """Its gradient after ``backward()``; where an optimiser splits its state further, split like that."""
+        """The gradient after ``backward()``; None without one.
+
+        It has the layout that `keep_gradient` set, or the dual layout of the parameter.
+        """
         return self.value.grad
 
     def materialise(self, world: World | None = None, seed: int = 0) -> None:
-        """Fill this rank's shard, in :func:`spmdsim.world` if no world is given."""
+        """Create the owned shards.
+
+        Args:
+            world: where the tensor lives; default :func:`spmdsim.world`.
+            seed: seed of all parameters; the parameter's seed also depends on its name.
+        """
         key = (seed << 32) ^ zlib.crc32((self.key or self.name).encode())
         words = str(self.initialiser) if isinstance(self.initialiser, Values) else f"seed {seed}"
         self.tensor = Tensor.from_global(
@@ -228,44 +257,54 @@ class Parameter(Pictured):
         )
 
     def assign(self, tensor: Tensor) -> None:
-        """Take new values, in the parameter's layout; no gradient is kept."""
+        """Replace the values by those of ``tensor``, in the parameter's layout and without gradient."""
         fresh = tensor.detach()
         if fresh.layout is not self.layout:
             fresh = fresh.to(self.layout)
         tracked = has_gradient(fresh.dtype)
         self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, tracked, self.name, fresh.origin)
         if programs:
-            programs[-1].assigned(self)
+            programs[-1].record_assignment(self)
 
     def assign_later(self, coming: Callable[[], Tensor]) -> None:
-        """Take new values when somebody asks for them: until then they may be under way."""
+        """Replace the tensor when it is read next.
+
+        Args:
+            coming: waits for the new values and returns them.
+        """
         self._coming = coming
 
     def forget_gradient(self) -> None:
-        """Have no gradient; new values that are under way have none."""
+        """Remove the gradient. Values that are still being communicated have none, so this does not wait."""
         if self._coming is None and self.tensor is not None:
             self.value.grad = None
 
 
 class TrainedTensor(Parameter):
-    """A tensor of the program that wants a gradient, as a parameter: the tensor itself gets the new values."""
+    """Parameter made of a tensor of the program that requires a gradient.
+
+    Updates change the tensor itself.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         super().__init__(tensor.shape, tensor.layout, dtype=tensor.dtype)
         self.name, self.tensor = tensor.name, tensor
 
     def assign(self, tensor: Tensor) -> None:
-        """Let the tensor have new values, in its own layout; no gradient is kept."""
+        """Replace the values of the program's tensor, in its own layout, and remove its gradient."""
         become(self.value, tensor.detach(), "an update")
         self.value.grad = None
 
     def assign_later(self, coming: Callable[[], Tensor]) -> None:
-        """Take new values at once: nobody says so before the tensor is looked at."""
+        """Wait for the new values at once, because reading a plain tensor cannot wait for them."""
         self.assign(coming())
 
 
 def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parameter]:
-    """The parameters of a module, or those given; tensors that want a gradient among them."""
+    """Return the parameters of a module, or those of an iterable, in which tensors become `TrainedTensor`.
+
+    Raises UsageTypeError if an item is neither a parameter nor a tensor that requires a gradient of its own.
+    """
     if isinstance(trained, Module):
         return trained.parameters()
     if not isinstance(trained, Iterable) or isinstance(trained, (Tensor, str)):
@@ -274,6 +313,10 @@ def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parame
 
 
 def _parameter(item: Any) -> Parameter:
+    """Return a parameter itself, and a tensor as `TrainedTensor`.
+
+    Raises UsageTypeError for other values, for computed tensors, and for tensors without ``requires_grad``.
+    """
     if isinstance(item, Parameter):
         return item
     if not isinstance(item, Tensor):
@@ -288,7 +331,9 @@ def _parameter(item: Any) -> Parameter:
 
 
 class Module(Pictured):
-    """Something with parameters and a ``forward``. Attributes that are parameters or modules are found.
+    """Base of all modules: parameters and a ``forward`` method.
+
+    Attributes that are parameters or modules, or lists or tuples of them, belong to the module.
 
     >>> from spmdsim import Mesh, nn
     >>> class Scaled(nn.Module):
@@ -305,7 +350,7 @@ class Module(Pictured):
     else:
 
         def forward(self, *inputs: object, **options: object) -> object:
-            """Compute; defined by each module: this one raises a UsageTypeError."""
+            """Compute the result. Subclasses define it; here it raises UsageTypeError."""
             raise UsageTypeError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self: HasForward[P, R], *inputs: P.args, **options: P.kwargs) -> R:
@@ -313,32 +358,37 @@ class Module(Pictured):
         return self.forward(*inputs, **options)
 
     def __repr__(self) -> str:
-        """Its parameters and modules, one a line: where each lives, and how they are nested."""
+        """Return a text with one line per parameter or module: its name, shape and layout; indented if nested."""
         texts = (
-            (name, Meta.of(part.layout, part.shape, part.dtype) if isinstance(part, Parameter) else part)
-            for name, part in self._parts()
+            (name, Meta.of(child.layout, child.shape, child.dtype) if isinstance(child, Parameter) else child)
+            for name, child in self._children()
         )
         lines = "\n".join(f"{name}: {text!r}" for name, text in texts).splitlines()
         inside = "".join(f"  {line}\n" for line in lines)
         return f"{type(self).__name__}(\n{inside})" if lines else f"{type(self).__name__}()"
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their path; one that is used in several places is listed once."""
-        seen: set[int] = set()
+        """Yield ``(path, parameter)`` of all parameters; a shared parameter only with its first path.
+
+        Args:
+            prefix: text in front of all paths.
+        """
+        identities: set[int] = set()
         for path, parameter in self._walk(prefix):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
+            if id(parameter) not in identities:
+                identities.add(id(parameter))
                 yield path, parameter
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        for name, part in self._parts():
-            if isinstance(part, Parameter):
-                yield f"{prefix}{name}", part
+        """Yield ``(path, parameter)`` of all parameters, shared ones with each of their paths."""
+        for name, child in self._children():
+            if isinstance(child, Parameter):
+                yield f"{prefix}{name}", child
             else:
-                yield from part._walk(f"{prefix}{name}.")
+                yield from child._walk(f"{prefix}{name}.")
 
-    def _parts(self) -> Iterator[tuple[str, Parameter | Module]]:
-        """Parameters and modules among the attributes, and in lists of them."""
+    def _children(self) -> Iterator[tuple[str, Parameter | Module]]:
+        """Yield name and value of each attribute, or item of a list or tuple, that is a parameter or module."""
         for name, value in vars(self).items():
             if isinstance(value, (list, tuple)):
                 for number, item in enumerate(value):
@@ -353,32 +403,32 @@ class Module(Pictured):
             explained(cls)
 
     def parameters(self) -> list[Parameter]:
-        """All parameters."""
+        """Return all parameters, shared ones once."""
         return [parameter for _, parameter in self.named_parameters()]
 
     def materialise(self, world: World | None = None, seed: int = 0) -> Module:
         """Fill the shards of all parameters that this process owns; return the module.
 
         Args:
-            world: where the parameters live; :func:`spmdsim.world`, with enough ranks for all of their meshes, if left out.
-            seed: of the random numbers.
+            world: where the parameters live; default :func:`spmdsim.world` with enough ranks for all meshes of parameters.
+            seed: seed of the random numbers.
         """
         if world is None or is_played(world):
             for parameter in self.parameters():
-                world = current(mesh=parameter.layout.mesh)  # the last one has the ranks of all of them
+                world = current(mesh=parameter.layout.mesh)  # Each call adds ranks that the mesh lacks.
         for path, parameter in self.named_parameters():
             parameter.name = path
             parameter.materialise(world, seed)
         return self
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Remove all gradients."""
         for parameter in self.parameters():
             parameter.forget_gradient()
 
 
 class ModuleList(Module):
-    """A list of modules (or functions of a tensor) whose parameters are found.
+    """List of modules (or functions of a tensor) whose parameters belong to the list.
 
     >>> from spmdsim import Mesh, nn
     >>> layers = nn.ModuleList([nn.Linear(6, 4, Mesh((2,), ("tp",))("tp", None))])
@@ -386,7 +436,7 @@ class ModuleList(Module):
     ['steps.0.weight', 'steps.0.bias']
     """
 
-    #: The attribute that holds them, with which their parameters' paths begin.
+    #: The attribute that has the list; paths of parameters begin with its name.
     attribute = "steps"
 
     def __init__(self, modules: Iterable[Callable[..., Tensor]] = ()) -> None:
@@ -396,12 +446,12 @@ class ModuleList(Module):
         return cast("list[Callable[..., Tensor]]", getattr(self, self.attribute))
 
     def append(self, module: Callable[..., Tensor]) -> ModuleList:
-        """One more at the end."""
+        """Append a module; return the list."""
         self._modules().append(module)
         return self
 
     def extend(self, modules: Iterable[Callable[..., Tensor]]) -> ModuleList:
-        """Several more at the end."""
+        """Append several modules; return the list."""
         self._modules().extend(modules)
         return self
 
@@ -416,7 +466,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules (or functions of a tensor) one after the other.
+    """Module that calls modules (or functions of a tensor) one after the other.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -429,7 +479,7 @@ class Sequential(ModuleList):
         super().__init__(modules)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last one's result."""
+        """Call each module with the result of the module before it; return the last result."""
         for module in self:
             x = module(x)
         return x

@@ -1,4 +1,4 @@
-"""The base of all optimisers: an update of each shard, whose state is laid out like the parameters or split further (ZeRO)."""
+"""The base of all optimisers. They update each shard; their state has the parameters' layout or is split further (ZeRO)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spmdsim.core.elements import in_type
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.nn.gradients import Together, check_shapes
+from spmdsim.nn.gradients import SharedMoves, check_shapes
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.saved_state import SavedState, StateLayout
 from spmdsim.pictured import Pictured
@@ -29,17 +29,23 @@ from spmdsim.wrong_calls import explained
 
 __all__ = ["Optimiser", "sharded_over"]
 
-#: Bytes that an update goes through at once, of all its arrays together. They lie in the last cache; in blocks for the
-#: ones before it, what every call of numpy costs is more than what they save.
+#: Bytes of all arrays of an update that are processed at once. They fit into the last cache. Smaller blocks would fit into
+#: the earlier caches, but the fixed cost of numpy calls would exceed what they save.
 CACHED = 1 << 22
 
 
 def sharded_over(axis: str) -> StateLayout:
-    """Split the state, gradients and the update over an axis that replicates the parameter, as ZeRO does.
+    """Return a state layout that also splits over an axis that replicates the parameter, as ZeRO does.
 
-    Gradients come by a reduce_scatter where they are updated, what was updated by an all_gather to all: the bytes of
-    one all_reduce. The first dim that divides is split further; parameters without such a dim keep their layout.
-    Stage 2 of Rajbhandari et al. (2020).
+    Gradients are reduce_scattered and updated values all_gathered, which receives as many bytes as one all_reduce. The
+    first dimension whose size is a multiple of its new number of blocks is split further. Parameters without such a
+    dimension, and parameters that the axis already splits, keep their layout. This is stage 2 of Rajbhandari et al. (2020).
+
+    Args:
+        axis: name of the mesh axis, such as "dp".
+
+    Returns:
+        A function from a parameter to the layout of its state, for the argument `state_layout` of optimisers.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> values, layout = np.ones((8, 6), np.float32), Mesh((4,), ("dp",))(None, None)
@@ -50,39 +56,47 @@ def sharded_over(axis: str) -> StateLayout:
     Tensor(f32[8,6] S(0) on dp=4)
 
     Raises:
-        LayoutError: (when the optimiser is made) a mesh without that axis.
+        LayoutError: If the mesh has no such axis; raised when the optimiser is created.
     """
 
     def layout(parameter: Parameter) -> Layout:
-        own = parameter.layout
-        own.mesh.axis_size(axis)
-        if axis not in own.replicated_axes:
-            return own
-        for dim, (size, parts) in enumerate(zip(parameter.shape, own.parts)):
-            if size % (parts * own.mesh.axis_size(axis)) == 0:
-                dims = [(*e, axis) if d == dim else e for d, e in enumerate(own.dims)]
-                return Layout(own.mesh, dims)
-        return own
+        """Return the layout of the state of a parameter."""
+        value_layout = parameter.layout
+        mesh = value_layout.mesh
+        axis_size = mesh.axis_size(axis)
+        if axis not in value_layout.replicated_axes:
+            return value_layout
+        for dim, (size, parts) in enumerate(zip(parameter.shape, value_layout.parts)):
+            if size % (parts * axis_size) == 0:
+                return Layout(
+                    mesh, [(*axes, axis) if d == dim else axes for d, axes in enumerate(value_layout.dims)]
+                )
+        return value_layout
 
     return layout
 
 
 class Optimiser(SavedState, Pictured):
-    """Base: walks the parameters, brings gradient and value into the state's layout, updates each shard.
+    """Base of optimisers: moves gradient and value to the state's layout, then updates each shard.
 
-    With a ``state_layout`` gradients come straight into it, from the next ``backward`` on; two optimisers of the same
-    parameter may differ, the last one made says where.
+    With a ``state_layout``, `backward` moves gradients directly to it. If several optimisers have one parameter, the
+    state layout of the optimiser that was created last applies to its gradient.
 
-    Parameters of 16-bit floats are updated in float32, in which their state is kept (a bfloat16 average of squares
-    would stand still: its decay is less than its rounding), and rounded once per step.
+    Parameters of 16-bit floats are updated in float32 and rounded once per step. Their state is in float32, because the
+    decay of a bfloat16 average of squares is less than its rounding error.
 
     Args:
-        parameters: a module, or parameters and tensors that want a gradient.
-        state_layout: where the state of each lives, such as :func:`sharded_over`; with the parameter if left out.
+        parameters: a module, or an iterable of parameters and of tensors that require a gradient.
+        rate: the learning rate, at least 0.
+        state_layout: from a parameter to the layout of its state, such as :func:`sharded_over`; default: its own layout.
+
+    Attributes:
+        state: per identity of a parameter a list of slots, each with one array per owned rank.
+        counts: per identity of a parameter the number of its updates.
 
     Raises:
-        InputError: a rate, or other numbers, out of range.
-        UsageTypeError: something that cannot be trained.
+        InputError: If the rate or another number is out of range.
+        UsageTypeError: If an item of `parameters` cannot be trained.
 
     >>> from spmdsim import nn
     >>> issubclass(nn.Adam, Optimiser)
@@ -94,7 +108,7 @@ class Optimiser(SavedState, Pictured):
         if cls.__module__.startswith("spmdsim.nn.") and "__init__" in vars(cls):
             explained(cls)
 
-    #: The number of this update of the parameter at hand, from 1 on.
+    #: The number of the current update of the current parameter, from 1 on. `_block` reads it.
     count: int
 
     def __init__(
@@ -116,7 +130,7 @@ class Optimiser(SavedState, Pictured):
         self.count = 0
 
     def __deepcopy__(self, memo: dict[int, object]) -> Optimiser:
-        """A copy that goes on with copies of the parameters, from where this one is."""
+        """Return a copy for copies of the parameters, with copies of their state."""
         copied = memo[id(self)] = copy(self)
         vars(copied).update({name: deepcopy(value, memo) for name, value in vars(self).items()})
         keys = {id(old): id(new) for old, new in zip(self.parameters, copied.parameters)}
@@ -125,28 +139,34 @@ class Optimiser(SavedState, Pictured):
         return copied
 
     def step(self) -> None:
-        """One update of all parameters that have a gradient; those split further for it are gathered together.
+        """Update all parameters that have a gradient.
 
-        Where the world overlaps, buckets of them are gathered while the next are updated, and while what comes after
-        computes: whoever asks for a parameter waits for it.
+        Parameters whose state is split further are gathered in shared messages. If the world overlaps communication,
+        buckets are gathered during the updates and during the program's later calculations. Reading such a parameter
+        waits for it.
+
+        Raises:
+            LayoutError: If a gradient has another shape than its parameter; then no parameter changes.
         """
         trained = [parameter for parameter in self.parameters if parameter.value.grad is not None]
         values: list[Any] = [parameter.value for parameter in trained]
         slopes: list[Any] = [value.grad for value in values]
         check_shapes(trained, values, slopes)
-        together = Together("parameters", gather_of)
-        with self._as_before(trained) as waiting:
+        moves = SharedMoves("parameters", gather_of)
+        with self._restoring_state(trained) as waiting:
             for number, parameter in enumerate(trained):
                 value: Any = self._updated(parameter, slopes[number])
-                values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
+                values[number] = slopes[number] = (
+                    None  # Free the arrays as soon as the parameter releases them.
+                )
                 if value.layout != parameter.layout:
-                    together.add(number, value, parameter.layout)
+                    moves.add(number, value, parameter.layout)
                 else:
                     parameter.assign(value)
                     del waiting[number]
                 value = None
-            later = together.leave()
-            gathered = together.finish()
+            later = moves.post_all()
+            gathered = moves.finish()
             for number in [*waiting]:
                 if number in later:
                     trained[number].assign_later(partial(later[number], number))
@@ -155,29 +175,34 @@ class Optimiser(SavedState, Pictured):
                 del waiting[number]
 
     @contextmanager
-    def _as_before(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
-        """Parameters without new values by number: where a step ends early, their state stays that of the old ones."""
-        kept: tuple[dict[int, Any], ...] = self.state, self.counts
+    def _restoring_state(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
+        """Restore the state of parameters without new values if the block raises an error.
+
+        Yields:
+            The old state by position in `trained`. The block deletes the entry of a parameter when it has its new value.
+        """
+        dicts: tuple[dict[int, Any], ...] = self.state, self.counts
         waiting: dict[int, Any] = {
-            number: [facts.get(id(parameter)) for facts in kept] for number, parameter in enumerate(trained)
+            number: [by_parameter.get(id(parameter)) for by_parameter in dicts]
+            for number, parameter in enumerate(trained)
         }
         try:
             yield waiting
         except BaseException:
-            for number, old in waiting.items():
-                for facts, before in zip(kept, old):
-                    facts.pop(id(trained[number]), None)
-                    if before is not None:
-                        facts[id(trained[number])] = before
+            for number, old_entries in waiting.items():
+                for by_parameter, old_entry in zip(dicts, old_entries):
+                    by_parameter.pop(id(trained[number]), None)
+                    if old_entry is not None:
+                        by_parameter[id(trained[number])] = old_entry
             raise
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Remove all gradients."""
         for parameter in self.parameters:
             parameter.forget_gradient()
 
     def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
-        """The parameter's next value, in the layout of its state."""
+        """Compute the parameter's next value, in the layout of its state, without gradient."""
         layout = self.state_layout(parameter)
         value, slope = parameter.value, gradient
         if value.layout != layout:
@@ -187,17 +212,23 @@ class Optimiser(SavedState, Pictured):
         world = value.world
         if not world.has_data:
             return value.detach()
-        shards = world.perform(partial(self.advanced, parameter), value.held, slope.held)
+        shards = world.perform(partial(self.advance_shards, parameter), value.held, slope.held)
         facts = tuple(self.numbers()) if world.compares else ()
         origin = computed_origin(world, type(self).__name__, (value.origin, slope.origin), facts, facts)
         return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
 
-    def advanced(
+    def advance_shards(
         self, parameter: Parameter, values: list[np.ndarray], changes: list[np.ndarray]
     ) -> list[np.ndarray]:
-        """A parameter's next shards from its shards and their gradients; its state goes on, too."""
+        """Compute a parameter's next shards, and update its state and its count.
+
+        Args:
+            parameter: the parameter.
+            values: its shards, one per owned rank.
+            changes: the gradients of the shards.
+        """
         if len(values) == 1 and self.is_stateless(values[0]):
-            return [self.advanced_alone(parameter, values[0], changes[0])]
+            return [self.advance_single_shard(parameter, values[0], changes[0])]
         self._count_on(parameter)
         stored = values[0].dtype
         kind = accumulator("sum", stored)
@@ -205,15 +236,15 @@ class Optimiser(SavedState, Pictured):
         if wide:
             values, changes = in_type(values, kind), in_type(changes, kind)
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
-        # Replicas that share all their arrays share the update, too. What they share is never written to: the next
-        # time they may share something else.
+        # Replicas that share all their arrays also share the update. Shared arrays are read-only, because the replicas
+        # may share other arrays in the next step.
         updates: dict[tuple[int, ...], tuple[np.ndarray, list[np.ndarray]]] = {}
         keys = [tuple(map(id, arrays)) for arrays in zip(values, changes, *state)]
         for key, old, change, *before in zip(keys, values, changes, *state):
             if key not in updates:
                 updates[key] = self.new_value(old, change, before), before
                 for array in before:
-                    if isinstance(array, np.ndarray):  # and no number, which nobody writes to
+                    if isinstance(array, np.ndarray):  # NumPy scalars have no flags to set.
                         array.flags.writeable = False
         if self.slots:
             self.state[id(parameter)] = [[updates[key][1][k] for key in keys] for k in range(self.slots)]
@@ -222,33 +253,49 @@ class Optimiser(SavedState, Pictured):
         return in_type(shards, stored) if wide else shards
 
     def is_stateless(self, value: np.ndarray) -> bool:
-        """Return True if the next value follows from the shard and its gradient alone, without state or a wider type."""
+        """Return True if an update needs no state and no dtype wider than the shard's."""
         return not self.slots and accumulator("sum", value.dtype) is value.dtype
 
-    def advanced_alone(self, parameter: Parameter, value: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """The only shard's next value, where :meth:`is_stateless` held once: a momentum may have come since."""
+    def advance_single_shard(self, parameter: Parameter, value: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """Compute the next value of a parameter's only shard without the search for shared arrays.
+
+        If the optimiser has got state since `is_stateless` was asked, such as a momentum, call `advance_shards`.
+        """
         if self.slots:
-            return self.advanced(parameter, [value], [change])[0]
+            return self.advance_shards(parameter, [value], [change])[0]
         self._count_on(parameter)
         result = self.new_value(value, change, [])
         self.counts[id(parameter)] = self.count
         return result
 
     def _count_on(self, parameter: Parameter) -> None:
-        # A parameter that had no gradient for some steps begins with its own first one.
+        """Set `count` to the number of this update of the parameter.
+
+        Steps without gradient do not count.
+        """
         self.count = self.counts.get(id(parameter), 0) + 1
 
     def numbers(self) -> list[Real]:
-        """What an update depends on beside tensors, such as the rate: the same on all ranks."""
-        values = [value if type(value) is tuple else (value,) for value in vars(self).values()]
-        return [part for value in values for part in value if isinstance(part, Real) and part == part]
+        """Return the numbers that an update depends on, such as the rate.
+
+        They must be equal on all ranks. These are all attributes, and items of tuples in attributes, that are real
+        numbers and not NaN.
+        """
+        tuples = [value if type(value) is tuple else (value,) for value in vars(self).values()]
+        return [
+            number for items in tuples for number in items if isinstance(number, Real) and number == number
+        ]
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """The updated shard, from itself (float32 for floats of 16 bits, as the others are), its gradient, and its state.
+        """Return the updated shard, and replace the items of ``state`` by new arrays.
 
-        That is an array per slot, zeros in the beginning. New ones take their places in the list; arrays are values,
-        which other ranks may share. Here it is :meth:`_block`, in blocks that stay in the cache from one operation to
-        the next.
+        Other ranks may share the arrays, so none is changed in place. The base class calls :meth:`_block` for blocks that
+        fit into the cache.
+
+        Args:
+            value: the shard. All arrays are float32 for parameters of 16-bit floats.
+            gradient: its gradient.
+            state: one array per slot, zeros before the first update.
         """
         result = empty(value.shape, value.dtype)
         states = [empty(value.shape, value.dtype) for _ in state]
@@ -259,7 +306,10 @@ class Optimiser(SavedState, Pictured):
         return result
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """Write the updated elements to ``out``. ``state`` has the old array of each slot, then the array for its new one."""
+        """Write the updated elements to ``out``.
+
+        ``state`` has the old array of each slot, then the array to fill for each slot.
+        """
         raise TypeError(f"{type(self).__name__} defines no new_value()")
 
 
@@ -271,8 +321,10 @@ def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[li
     """
     value, views = arrays[0], [out, *arrays]
     if value.dtype.kind == "c":
-        for part in ("real", "imag"):
-            yield from _update_blocks(getattr(out, part), [getattr(array, part) for array in arrays])
+        for component in ("real", "imag"):
+            yield from _update_blocks(
+                getattr(out, component), [getattr(array, component) for array in arrays]
+            )
         return
     size = CACHED // (value.itemsize * len(views))
     if not value.ndim or (value.size > size and all(view.flags.c_contiguous for view in views)):
@@ -284,12 +336,12 @@ def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[li
 
 
 def _with_value(parameter: Parameter) -> Layout:
-    """Where the state is if nothing else is said."""
+    """Return the parameter's own layout, the default layout of its state."""
     return parameter.layout
 
 
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Zeros for each array, shared where the arrays are."""
+    """Return a read-only array of zeros for each array; equal entries of ``like`` share their zeros."""
     by_array = {id(array): np.zeros_like(array) for array in like}
     for zeros in by_array.values():
         zeros.flags.writeable = False

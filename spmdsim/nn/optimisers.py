@@ -19,14 +19,16 @@ __all__ = ["SGD", "Adam", "Optimiser", "sharded_over"]
 class SGD(Optimiser):
     """Gradient descent with momentum (as MindSpore and PyTorch define it) and weight decay.
 
-    ``value - rate * velocity``, where ``velocity = momentum * velocity + gradient``.
+    ``value -= rate * velocity``, where ``velocity = momentum * velocity + gradient``.
 
     Args:
-        momentum: share of the velocity that is kept.
-        weight_decay: added to the gradient, times the value.
-        state_layout: where the velocity lives.
-        dampening: share of the gradient that the velocity does not take, from the second step on.
-        nesterov: look ahead along the velocity (Sutskever et al., 2013).
+        parameters: a module, or an iterable of parameters and tensors.
+        rate: the learning rate.
+        momentum: factor of the old velocity; 0: the gradient is the velocity.
+        weight_decay: factor of the value in the sum that replaces the gradient, ``gradient + weight_decay * value``.
+        state_layout: from a parameter to the layout of its velocity; default: its own layout.
+        dampening: the velocity adds ``(1 - dampening) * gradient`` from the second step on.
+        nesterov: True to use ``gradient + momentum * velocity`` as velocity (Sutskever et al., 2013).
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -55,10 +57,11 @@ class SGD(Optimiser):
 
     @property
     def slots(self) -> int:  # type: ignore[override]
-        """The velocity, from when there is a momentum on; it goes on while that is 0 again."""
+        """The number of state arrays: 1 (the velocity) if there is a momentum or was one before, else 0."""
         return int(bool(self.momentum or self.state))
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
+        """Write the updated elements to ``out``; ``state`` has the old and the new velocity, or nothing."""
         kind = value.dtype.type
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
@@ -74,17 +77,20 @@ class Adam(Optimiser):
     """Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019).
 
     Args:
-        betas: shares of both moments that are kept.
+        parameters: a module, or an iterable of parameters and tensors.
+        rate: the learning rate.
+        betas: factors of the old first and second moment, at least 0 and less than 1.
         epsilon: added to the root of the second moment.
-        weight_decay: what the value loses per step, times the rate.
-        state_layout: where the moments live.
-        decoupled: whether the decay acts on the value itself; else it is added to the gradient.
-        amsgrad: divide by the largest second moment so far (Reddi et al., 2018).
-        bias_correction: make up for moments that begin as zeros.
-        epsilon_hat: add epsilon to the root of the second moment as it is, before that is made up for.
+        weight_decay: factor of the decay.
+        state_layout: from a parameter to the layout of its moments; default: its own layout.
+        decoupled: True if each step subtracts ``rate * weight_decay * value``; False to add ``weight_decay * value`` to the
+            gradient.
+        amsgrad: True to divide by the largest second moment so far (Reddi et al., 2018).
+        bias_correction: True to divide the moments by ``1 - beta**step``, because they are initially zero.
+        epsilon_hat: True to add epsilon to the root of the second moment before its bias correction.
 
     Raises:
-        InputError: a beta that is negative, or 1 or more.
+        InputError: If there are not two betas, or a beta is negative, or 1 or more.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -123,6 +129,10 @@ class Adam(Optimiser):
             self.slots = 3
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
+        """Write the updated elements to ``out``.
+
+        ``state`` has the old moments, then the arrays for the new moments.
+        """
         kind = value.dtype.type
         if self.weight_decay and not self.decoupled:
             gradient = gradient + kind(self.weight_decay) * value
@@ -133,11 +143,12 @@ class Adam(Optimiser):
         first += (1 - b1) * gradient
         np.multiply(second_before, b2, out=second)
         second += (1 - b2) * gradient * gradient
-        largest = [np.maximum(one, second, out=new) for one, new in zip(before, after)]
+        # `before` and `after` have one array each for amsgrad, and none otherwise.
+        largest = [np.maximum(old, second, out=new) for old, new in zip(before, after)]
         spread = largest[0] if self.amsgrad else second
-        left = [1 - beta**self.count if self.bias_correction else 1.0 for beta in self.betas]
-        corrected1, corrected2 = first / kind(left[0]), spread / kind(left[1])
-        epsilon = self.epsilon / math.sqrt(left[1]) if self.epsilon_hat else self.epsilon
+        corrections = [1 - beta**self.count if self.bias_correction else 1.0 for beta in self.betas]
+        corrected1, corrected2 = first / kind(corrections[0]), spread / kind(corrections[1])
+        epsilon = self.epsilon / math.sqrt(corrections[1]) if self.epsilon_hat else self.epsilon
         update = corrected1 / (np.sqrt(corrected2) + kind(epsilon))
         if self.weight_decay and self.decoupled:
             update += kind(self.weight_decay) * value

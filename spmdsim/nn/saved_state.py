@@ -113,7 +113,7 @@ class SavedState:
         """
         expected = self.state_dict()
         _check_names(expected, tensors)
-        moved = {name: _fitted(name, tensors[name], like) for name, like in expected.items()}
+        moved = {name: _convert_like(name, tensors[name], like) for name, like in expected.items()}
         if not all(tensor.world.has_data for tensor in moved.values()):
             return
         for name, parameter in self._named_parameters():
@@ -143,7 +143,7 @@ def _zeros(world: World, meta: Meta) -> list[Any]:
     if not world.has_data:
         return world.empties(meta)
     return create_shards(
-        world, meta, lambda index: np.zeros([part.stop - part.start for part in index], meta.dtype)
+        world, meta, lambda index: np.zeros([dim.stop - dim.start for dim in index], meta.dtype)
     )
 
 
@@ -158,7 +158,7 @@ def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) 
     """Raise InputError unless the state of an optimiser has the expected names and no others."""
     for name in expected:
         if name not in tensors:
-            near = nearest(name, [other for other in tensors if other not in expected])
+            near = nearest(name, [extra for extra in tensors if extra not in expected])
             hint = (
                 f"it has {near!r}" if near else "it may be that of another optimiser or of other parameters"
             )
@@ -174,8 +174,11 @@ def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) 
             raise InputError(f"load_state_dict: names must be those of state_dict(), got {name!r}; {hint}")
 
 
-def _fitted(name: str, tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor in the layout and element type of another one, or raise an error if it is not of its kind."""
+def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor in the layout and element type of ``like``.
+
+    Raises InputError, UsageTypeError or WorldError if shape, kind of number, class or world differ. ``name`` is for the message.
+    """
     if not isinstance(tensor, Tensor):
         raise UsageTypeError(f"load_state_dict: {name!r} must be a tensor, got a {type(tensor).__name__}")
     if tensor.world is not like.world:
@@ -188,8 +191,6 @@ def _fitted(name: str, tensor: Tensor, like: Tensor) -> Tensor:
             f"load_state_dict: {name!r} must be {like.dtype} of shape {like.shape}, got {tensor!r}"
         )
     moved = tensor.detach().to(like.layout)
-    return (
-        moved
-        if moved.dtype == like.dtype
-        else Tensor(moved.world, like.meta, in_type(moved.held, like.dtype))
-    )
+    if moved.dtype == like.dtype:
+        return moved
+    return Tensor(moved.world, like.meta, in_type(moved.held, like.dtype))

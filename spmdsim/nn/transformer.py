@@ -17,19 +17,22 @@ __all__ = ["GPT", "TransformerBlock"]
 
 
 class TransformerBlock(Module):
-    """Attention and MLP, each after a layer norm and beside the stream (pre-norm).
+    """Transformer block: attention and MLP, each behind a layer norm and with a residual connection (pre-norm).
 
-    With a stream that is split along the sequence over ``axis`` the reductions become reduce_scatters and
-    the copies all_gathers: sequence parallelism, by layout alone.
+    If the stream is split along the sequence over ``axis``, all_reduces become reduce_scatters and all_gathers. This is
+    sequence parallelism.
 
     Args:
-        heads: the axis' size must divide it, and it the width.
+        width: size of the last dimension of input and result, a multiple of `heads`.
+        heads: number of heads, a multiple of the axis' size.
+        hidden: hidden width of the MLP.
         stream: layout of input and result ``[batch, sequence, width]``.
         axis: the mesh axis that splits heads and hidden width (None: no tensor parallelism).
-        causal: whether a position sees only itself and earlier ones.
+        causal: True if a position sees only itself and earlier positions.
+        dtype: element type of the parameters.
 
     Raises:
-        LayoutError: heads that do not divide, or an axis that the mesh does not have.
+        LayoutError: If the numbers do not divide each other, or the mesh lacks the axis.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -55,20 +58,27 @@ class TransformerBlock(Module):
         self.mlp = MLP(width, hidden, stream, axis, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[batch, sequence, width] -> [batch, sequence, width]``."""
+        """Compute ``[batch, sequence, width] -> [batch, sequence, width]``."""
         x = ops.add(x, self.attention(self.norm1(x)))
         return ops.add(x, self.mlp(self.norm2(x)))
 
 
 class GPT(Module):
-    """A small GPT: embedding, blocks, norm, and logits over the vocabulary.
+    """Small GPT: embedding, blocks, norm, and logits over the vocabulary.
+
+    Blocks have the hidden width ``4 * width``.
 
     Args:
+        vocabulary: number of tokens.
+        width: size of an embedding.
+        heads: number of heads per block.
+        blocks: number of blocks.
         length: longest sequence.
         stream: layout of ``[batch, sequence, width]``.
-        axis: the tensor-parallel axis; splits heads, hidden width and vocabulary.
-        tied: use the embedding as the output projection, too.
-        rows: what the embedding exchanges, ``"all"`` or ``"owned"``.
+        axis: the mesh axis that splits heads, hidden width and vocabulary (None: no tensor parallelism).
+        tied: True to use the embedding also as output projection.
+        rows: what the embedding exchanges, ``"all"`` or ``"owned"``; see :class:`Embedding`.
+        dtype: element type of the parameters.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -101,7 +111,7 @@ class GPT(Module):
         self.head = None if tied else Linear(width, vocabulary, mesh(None, axis), bias=False, dtype=dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """``[batch, sequence] -> [batch, sequence, vocabulary]``; the logits stay split over the vocabulary."""
+        """Compute logits ``[batch, sequence, vocabulary]``, which stay split over the vocabulary."""
         length = ids.shape[1]
         positions = self.positions.value
         if length != positions.shape[0]:
@@ -115,5 +125,5 @@ class GPT(Module):
         return ops.matmul(x, self.tokens.table.value, transpose_b=True)
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy of the next tokens."""
+        """Return the mean cross entropy of the logits for labels ``targets`` ``[batch, sequence]``."""
         return ops.cross_entropy(self(ids), targets)

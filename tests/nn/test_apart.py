@@ -501,7 +501,7 @@ def test_the_innermost_program_is_told_what_becomes_of_parameters():
     finally:
         del programs[:]
     outer, between, inner = (program.told for program in listening)
-    assert outer == between == [] and "read" in inner and inner.count("assigned") == 1
+    assert outer == between == [] and "record_parameter" in inner and inner.count("record_assignment") == 1
 
 
 def test_a_tensor_is_trained_as_what_it_is():

@@ -22,7 +22,7 @@ from spmdsim.dialects.paddle.static import Variable, parts_of, recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced, times_counts
+from spmdsim.nn.losses import check_weight, classes_last, mean_of, reduce_losses, times_counts, weigh_labels
 from spmdsim.wrong_calls import explained
 
 
@@ -140,7 +140,7 @@ def _cross_entropy(
     counts: Any = None
     if not soft_label:
         target = core.squeeze(label, axis) if kept else label
-        target, counts = counted(target, ignore_index, None if share else weight, x)
+        target, counts = weigh_labels(target, ignore_index, None if share else weight, x)
     if soft_label or share:
         logs = core.log_softmax(x) if use_softmax else core.log(x)
         target = classes_last(label, axis) if soft_label else core.one_hot(target, x.shape[-1], input.dtype)
@@ -155,7 +155,9 @@ def _cross_entropy(
     losses = _product(losses, counts) if soft_label else times_counts(losses, counts)
     if counts is not None and reduction == "mean":
         return mean_of(losses, counts, reduction, least=1)
-    return core.expand_dims(losses, axis) if kept and reduction == "none" else reduced(losses, reduction)
+    return (
+        core.expand_dims(losses, axis) if kept and reduction == "none" else reduce_losses(losses, reduction)
+    )
 
 
 def _product(a: Any, b: Any) -> Any:

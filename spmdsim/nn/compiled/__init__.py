@@ -30,8 +30,10 @@ from spmdsim.wrong_calls import explained
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Programs that a function keeps, for different arguments and for equal arguments with other gradients or aliases.
-MOST, ALIKE = 32, 4
+#: The number of argument keys for which a function keeps recordings.
+MOST_KEYS = 32
+#: The number of recordings per key, which differ in gradients, aliases or the state of parameters.
+MOST_PER_KEY = 4
 
 
 class Compiled(Pictured, Generic[P, R]):
@@ -44,7 +46,7 @@ class Compiled(Pictured, Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
         self.name = getattr(function, "__qualname__", type(function).__name__).replace(".<locals>", "")
-        self.programs: Bounded[Any, list[Replay]] = Bounded(MOST)
+        self.programs: Bounded[Any, list[Replay]] = Bounded(MOST_KEYS)
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -52,7 +54,7 @@ class Compiled(Pictured, Generic[P, R]):
         tensors: list[Tensor] = []
         key = _key([args, kwargs], tensors, self.name)
         if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
-            return cast(R, _detached(self.function(*args, **kwargs)))
+            return cast(R, _detach_tensors(self.function(*args, **kwargs)))
         for program in self.programs.get(key, []):
             leaves = program.matching_leaves(tensors)
             if leaves is not None:
@@ -60,15 +62,28 @@ class Compiled(Pictured, Generic[P, R]):
         return self._record(key, tensors, args, kwargs)
 
     def _record(self, key: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> R:
+        """Call and record the function, and return its result.
+
+        The recording is kept under `key` if its world has data.
+
+        Args:
+            key: the key of the arguments.
+            tensors: the tensors among the arguments.
+            args: the positional arguments.
+            kwargs: the keyword arguments.
+
+        Raises:
+            UsageTypeError: If the function cannot be recorded.
+        """
         substitutes = {id(tensor): _substitute(tensor) for tensor in tensors}
         recorded = CallRecorder(self.name, [substitutes[id(tensor)] for tensor in tensors])
         gradients = [substitutes[id(tensor)].grad for tensor in tensors]
-        args, kwargs = _substituted([args, kwargs], substitutes)
+        args, kwargs = _replace_tensors([args, kwargs], substitutes)
         try:
             with recorder.told(recorded):
                 result = self.function(*args, **kwargs)
-        finally:  # again, because a Ctrl-C may interrupt the first time
-            recorder.untold(recorded)
+        finally:
+            recorder.untold(recorded)  # Remove it again, because a Ctrl-C may interrupt the first removal.
             for tensor, gradient in zip(tensors, gradients):
                 if substitutes[id(tensor)].grad is not gradient:
                     tensor.grad = substitutes[id(tensor)].grad
@@ -78,11 +93,11 @@ class Compiled(Pictured, Generic[P, R]):
             )
         if recorded.world is not None and recorded.world.has_data:
             program = Replay(recorded, result)
-            self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
-        return cast(R, _detached(result))
+            self.programs[key] = [program, *self.programs.get(key, [])][:MOST_PER_KEY]
+        return cast(R, _detach_tensors(result))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Compiled[P, R]:
-        """Return a copy without programs, because programs refer to the parameters and optimisers of this function."""
+        """Return a copy without recordings, because they refer to the parameters of this function."""
         return Compiled(deepcopy(self.function, memo))
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
@@ -90,12 +105,21 @@ class Compiled(Pictured, Generic[P, R]):
         return self if owner is None else partial(self, owner)
 
     def __repr__(self) -> str:
-        every = [program for alike in self.programs.values() for program in alike]
-        return f"<compiled {self.name}: {len(every)} program{'s' * (len(every) != 1)}>"
+        count = sum(map(len, self.programs.values()))
+        return f"<compiled {self.name}: {count} program{'s' * (count != 1)}>"
 
 
 def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
-    """Return the key of an argument, which selects a recording. Append the argument's tensors to `tensors`."""
+    """Return the key of an argument, which selects a recording.
+
+    Args:
+        value: the argument.
+        tensors: the list to which the tensors inside of the argument are appended.
+        name: the function's name, for messages.
+
+    Raises:
+        UsageTypeError: If a tensor was computed with gradients, or a value cannot be hashed.
+    """
     if isinstance(value, Tensor):
         if value.node is not None:
             raise UsageTypeError(
@@ -104,14 +128,15 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
         tensors.append(value)
         return value.meta, value.requires_grad, value.world
     if is_sequence(value):
-        return type(value), *[_key(part, tensors, name) for part in value]
+        return type(value), *[_key(item, tensors, name) for item in value]
     if type(value) is dict:
-        return dict, *[(_key(key, [], name), _key(part, tensors, name)) for key, part in value.items()]
+        return dict, *[(_key(key, [], name), _key(item, tensors, name)) for key, item in value.items()]
     if isinstance(value, frozenset):
-        return frozenset, frozenset(_key(part, [], name) for part in value)
-    if isinstance(value, (float, complex, np.inexact)):  # 0.0 and -0.0 are equal, a nan is not even itself
+        return frozenset, frozenset(_key(item, [], name) for item in value)
+    if isinstance(value, (float, complex, np.inexact)):
+        # Compare the texts, because 0.0 equals -0.0 and NaN differs from itself.
         return type(value), repr(value)
-    if isinstance(getattr(value, "__dict__", {}).get("value"), Tensor):  # such as OneFlow's tensors
+    if isinstance(getattr(value, "__dict__", {}).get("value"), Tensor):  # A tensor of OneFlow, for example.
         raise UsageTypeError(
             f"{name} is compiled, and takes tensors of spmdsim, but got a {type(value).__name__}; give it its .value, and "
             "call the operators of spmdsim.ops"
@@ -124,40 +149,40 @@ def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
             f"{name} is compiled, and takes tensors and values that can be hashed, but got {kind}; "
             "make a tensor of it with Tensor.from_global"
         ) from None
-    # Values of these types are equal although a function can tell them apart, as range(1, 1) and range(5, 5).
-    told_apart = repr(value) if isinstance(value, (range, Number)) or is_dataclass(value) else ""
-    return type(value), value, told_apart
+    # Add the text, because equal values of these types may behave differently, such as range(1, 1) and range(5, 5).
+    text = repr(value) if isinstance(value, (range, Number)) or is_dataclass(value) else ""
+    return type(value), value, text
 
 
 def _substitute(tensor: Tensor) -> Tensor:
-    """Return a tensor on the same arrays that stands for an argument while the function is recorded.
+    """Return a tensor with the argument's arrays that replaces it while the function is recorded.
 
-    So the function's own tensors that share arrays with an argument are not taken for it. An argument that requires a
-    gradient stands for itself, because its gradient is stored in it.
+    Without it, the recorder would confuse an argument with other tensors that share its arrays. An argument that requires
+    a gradient is returned itself, because its gradient is stored in it.
     """
     if tensor.requires_grad:
         return tensor
-    same = _detached(tensor)
-    same.grad, same.gradient_layout = tensor.grad, tensor.gradient_layout
-    return cast(Tensor, same)
+    substitute = _detach_tensors(tensor)
+    substitute.grad, substitute.gradient_layout = tensor.grad, tensor.gradient_layout
+    return cast(Tensor, substitute)
 
 
-def _substituted(value: Any, substitutes: dict[int, Tensor]) -> Any:
-    """Return an argument with other tensors in its tuples, lists and dicts."""
+def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
+    """Return an argument in which each tensor is replaced by the substitute of its identity."""
     if is_sequence(value):
-        return rebuild(value, [_substituted(part, substitutes) for part in value])
+        return rebuild(value, [_replace_tensors(item, substitutes) for item in value])
     if type(value) is dict:
-        return {key: _substituted(part, substitutes) for key, part in value.items()}
+        return {key: _replace_tensors(item, substitutes) for key, item in value.items()}
     return substitutes[id(value)] if isinstance(value, Tensor) else value
 
 
-def _detached(result: Any) -> Any:
-    """Return a result with tensors of its own, as a replay does: without history, each in its place another one."""
+def _detach_tensors(result: Any) -> Any:
+    """Return a result in which each tensor is a new object without history, as in the result of a replay."""
     if isinstance(result, Tensor):
         return type(result)(result.world, result.meta, result.held, name=result.name, origin=result.origin)
     if type(result) is dict:
-        return {key: _detached(part) for key, part in result.items()}
-    return rebuild(result, map(_detached, result)) if is_sequence(result) else result
+        return {key: _detach_tensors(item) for key, item in result.items()}
+    return rebuild(result, map(_detach_tensors, result)) if is_sequence(result) else result
 
 
 @explained

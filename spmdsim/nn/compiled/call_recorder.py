@@ -43,9 +43,12 @@ class CallRecorder(recorder.Trace):
         values: how many values have a number.
         constants: the arrays of values that never change, by number.
         leaves: the arguments, then the parameters that the function reads.
+        parameters: the parameters that the function reads.
         before: per leaf the number of its value, its gradient before the call and the number of the gradient's value.
         assigned_to: the parameters that get new values, by identity.
-        words: what tells the constants of this recording from those of another, equal in all processes.
+        optimisers: the optimisers that update parameters, by identity.
+        world: the world of all tensors; None before the first tensor.
+        words: descriptions of the constants, equal in all processes.
         failure: the operator or collective that raised an error; empty if none did.
     """
 
@@ -77,13 +80,19 @@ class CallRecorder(recorder.Trace):
     # -- values ---------------------------------------------------------------------------------------
 
     def _new(self, arrays: Sequence[Any]) -> int:
+        """Give a value, the list of a tensor's arrays, the next number; return the number."""
         self._arrays.append([*arrays])
         self._numbers[tuple(map(id, arrays))] = self.values
         self.values += 1
         return self.values - 1
 
     def number(self, arrays: Sequence[Any], what: str) -> int:
-        """Return the number of a value. Refuse a value that is not known; `what` reads it."""
+        """Return the number of a value. Raises UsageTypeError if it has none.
+
+        Args:
+            arrays: the value.
+            what: the reader of the value, for the message.
+        """
         number = self._numbers.get(tuple(map(id, arrays)))
         if number is None:
             self.refuse(
@@ -93,6 +102,10 @@ class CallRecorder(recorder.Trace):
         return number
 
     def _leaf(self, tensor: Tensor) -> None:
+        """Add a tensor to the leaves; number its value and its gradient's.
+
+        Raises UsageTypeError if the tensor is in another world than the leaves before.
+        """
         if self.world not in (None, tensor.world):
             self.refuse(f"its tensors live in two worlds, {self.world} and {tensor.world}")
         self.world = tensor.world
@@ -117,7 +130,10 @@ class CallRecorder(recorder.Trace):
 
     @contextmanager
     def _noting_failure(self, what: str) -> Iterator[None]:
-        """Note which calculation raises an error: a function that catches it does something else for other values."""
+        """Store the name of a calculation that raises an error.
+
+        A function that catches the error is refused, because it may behave differently for other values.
+        """
         try:
             yield
         except Exception:
@@ -138,11 +154,11 @@ class CallRecorder(recorder.Trace):
         inputs = tuple(self.number(arrays, what) for arrays in lists)
         with self._nested(), self._noting_failure(what):
             results = run(*lists)
-        several = any(isinstance(one, list) or one is None for one in results)
-        values = results if several else [results]
-        outputs = tuple(None if one is None else self._new(one) for one in values)
+        has_several = any(isinstance(result, list) or result is None for result in results)
+        values = results if has_several else [results]
+        outputs = tuple(None if value is None else self._new(value) for value in values)
         kind = RecordedCall if optimiser_of(run) is None else RecordedUpdate
-        self.entries.append(kind(run, inputs, outputs, several, source_lines.source_line()))
+        self.entries.append(kind(run, inputs, outputs, has_several, source_lines.source_line()))
         return results
 
     def _blanks(self, run: partial[Any]) -> None:
@@ -180,7 +196,15 @@ class CallRecorder(recorder.Trace):
         return (results,)
 
     def created(self, tensor: Tensor, source: Any = None, words: str = "") -> None:
-        """Record a new tensor as a constant, of a number or of what ``words`` says. Refuse data and random numbers."""
+        """Record a new tensor as a constant.
+
+        Raises UsageTypeError for tensors of data or random numbers.
+
+        Args:
+            tensor: the new tensor.
+            source: the source of its values; None for a number.
+            words: description of the values; a `Described` source has its own.
+        """
         if self._is_ignored:
             return
         if isinstance(source, Described):
@@ -193,45 +217,45 @@ class CallRecorder(recorder.Trace):
         self.constants[self._new(tensor.held)] = tensor.held
 
     def looked_at(self) -> None:
-        """Refuse reads of a tensor's values."""
+        """Raise UsageTypeError, because the function reads a tensor's values."""
         if not self._is_ignored:
             self.refuse(
                 "it looks at a tensor's values, which are others in every call; return the tensor instead"
             )
 
     def changed(self, tensor: Tensor, what: str) -> None:
-        """Refuse changes of a leaf in place."""
+        """Raise UsageTypeError if the operation `what` changes a leaf in place."""
         if any(tensor is leaf for leaf in self.leaves):
             self.refuse(
                 f"{what} in place changes a tensor that was there before; compute a new one and return it"
             )
 
-    def read(self, parameter: Any) -> None:
-        """Add a parameter to the leaves."""
-        if not self._is_ignored and all(parameter is not other for other in self.parameters):
+    def record_parameter(self, parameter: Any) -> None:
+        """Add a parameter to the leaves when it is read first."""
+        if not self._is_ignored and all(parameter is not leaf for leaf in self.parameters):
             self.parameters.append(parameter)
             self._leaf(parameter.tensor)
 
-    def assigned(self, parameter: Any) -> None:
+    def record_assignment(self, parameter: Any) -> None:
         """Record the new value of a parameter."""
         if self._is_ignored:
             return
-        if all(parameter is not other for other in self.parameters):
+        if all(parameter is not leaf for leaf in self.parameters):
             self.refuse("it assigns a parameter without having read it")
         number = self.number(parameter.tensor.held, "an optimiser")
         self.assigned_to.setdefault(id(parameter), parameter)
-        place = [*self.assigned_to].index(id(parameter))
-        self.entries.append(Assignment(parameter, number, place, parameter.tensor.meta))
+        position = [*self.assigned_to].index(id(parameter))
+        self.entries.append(Assignment(parameter, number, position, parameter.tensor.meta))
 
-    def entered(self, operator: recorder.operator) -> None:
+    def record_operator_start(self, operator: recorder.operator) -> None:
         """Record the start of an operator."""
         self.entries += [] if self._is_ignored else [OperatorStart(operator)]
 
-    def left(self) -> None:
+    def record_operator_end(self) -> None:
         """Record the end of an operator."""
         self.entries += [] if self._is_ignored else [OperatorEnd()]
 
-    def emitted(self, recipe: Any) -> None:
+    def record_operator_event(self, recipe: Any) -> None:
         """Record the event of an operator that has run."""
         self.entries += [] if self._is_ignored else [OperatorReport(recipe, source_lines.source_line())]
 
@@ -243,6 +267,6 @@ def own_views(arrays: Sequence[Any]) -> list[Any]:
 
 
 def optimiser_of(run: partial[Any]) -> Optimiser | None:
-    """Return the optimiser whose update a calculation is; None for other calculations."""
+    """Return the optimiser whose method `run` calls; None for other functions."""
     owner = getattr(run.func, "__self__", None)
     return owner if isinstance(owner, Optimiser) else None

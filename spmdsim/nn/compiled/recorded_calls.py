@@ -60,11 +60,11 @@ class ReplayState:
 
 
 class Entry(ABC):
-    """One entry of a recording."""
+    """Entry of a recording."""
 
     @abstractmethod
     def run(self, state: ReplayState) -> None:
-        """Repeat what was recorded."""
+        """Repeat the recorded action."""
 
 
 @dataclass(eq=False)
@@ -134,11 +134,19 @@ class RecordedUpdate(RecordedCall):
 
 @dataclass(eq=False)
 class Assignment(Entry):
-    """A parameter gets a new value."""
+    """Assignment of a new value to a parameter.
+
+    Attributes:
+        parameter: the parameter.
+        number: the number of the value.
+        position: position of the parameter among those that the function assigns.
+        meta: layout, shape and type of the value.
+        released: the numbers of the values that no later entry reads.
+    """
 
     parameter: Parameter
     number: int
-    place: int  # of the parameter, among those that the function assigns
+    position: int
     meta: Meta
     released: tuple[int, ...] = ()
 
@@ -149,11 +157,11 @@ class Assignment(Entry):
 
     def run(self, state: ReplayState) -> None:
         """Give the parameter a new tensor."""
-        old, held = self.parameter.tensor, state.values[self.number]
+        old, arrays = self.parameter.tensor, state.values[self.number]
         assert old is not None
-        provenance = state.provenance((3, self.place))
+        provenance = state.provenance((3, self.position))
         self.parameter.tensor = type(old)(
-            state.world, self.meta, held, old.requires_grad, old.name, provenance
+            state.world, self.meta, arrays, old.requires_grad, old.name, provenance
         )
         state.assigned.add(id(self.parameter))
         state.updated.pop(id(self.parameter), None)
@@ -163,7 +171,7 @@ class Assignment(Entry):
 
 @dataclass(eq=False)
 class OperatorStart(Entry):
-    """An operator starts. Only traces need it."""
+    """Start of an operator. Only traces need it."""
 
     operator: recorder.operator
 
@@ -178,7 +186,7 @@ class OperatorStart(Entry):
 
 @dataclass(eq=False)
 class OperatorReport(Entry):
-    """An operator has run. Only traces need it."""
+    """Event of an operator that has run. Only traces need it."""
 
     recipe: Any
     line: str | None
@@ -191,7 +199,7 @@ class OperatorReport(Entry):
 
 
 class OperatorEnd(Entry):
-    """An operator ends. Only traces need it."""
+    """End of an operator. Only traces need it."""
 
     def run(self, state: ReplayState) -> None:
         """Close the operator in the traces."""

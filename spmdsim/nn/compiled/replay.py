@@ -36,7 +36,7 @@ CONSTANTS = (
     np.generic,
     type,
 )
-#: Puts a function's result together from its tensors.
+#: Builds a function's result from its tensors.
 Form = Callable[[Sequence[Tensor]], Any]
 
 
@@ -46,9 +46,10 @@ class Replay(Pictured):
     Attributes:
         calls: the local calculations and steps.
         leaves: meta, `requires_grad` and gradient layout of each argument and parameter.
-        gradients_before: place of each leaf, number of its earlier gradient's value if that is read, and that gradient's
-            meta if there is one.
-        gradients: place of a leaf that has another gradient afterwards, the gradient's meta (None: it has none) and number.
+        gradients_before: position of each leaf, number of its earlier gradient's value (None: not read), and meta of that
+            gradient (None: it had none).
+        gradients: position of each leaf that has another gradient afterwards, meta of the gradient (None: it has none) and
+            number of its value.
         results: number, meta and class of each tensor in the function's result.
     """
 
@@ -70,9 +71,9 @@ class Replay(Pictured):
         self._release_values(outputs)
         read = outputs.union(*[call.inputs for call in self.calls])
         self.gradients_before: list[tuple[int, int | None, Meta | None]] = []
-        for place, (_, gradient, number) in enumerate(recorded.before):
+        for position, (_, gradient, number) in enumerate(recorded.before):
             meta = None if gradient is None else gradient.meta
-            self.gradients_before.append((place, number if number in read else None, meta))
+            self.gradients_before.append((position, number if number in read else None, meta))
         self._read_gradients = [k for k, number, _ in self.gradients_before if number is not None]
         self.aliases = _aliases([*recorded.leaves, *[recorded.before[k][1] for k in self._read_gradients]])
         #: The number of this recording in the comparisons between ranks.
@@ -81,18 +82,18 @@ class Replay(Pictured):
         )
 
     def _changed_gradients(self, recorded: CallRecorder) -> list[tuple[int, Meta | None, int]]:
-        """Return the leaves that get another gradient and are not assigned themselves."""
+        """Return the entries of `gradients`: leaves that get another gradient and are not assigned themselves."""
         gradients: list[tuple[int, Meta | None, int]] = []
         assigned = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
-        for place, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
-            if leaf.grad is before or assigned[place]:
+        for position, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
+            if leaf.grad is before or assigned[position]:
                 continue
             if leaf.grad is None:
-                gradients.append((place, None, 0))
+                gradients.append((position, None, 0))
                 continue
             if leaf.grad.sums is not None:
                 recorded.refuse("it adds gradients of 16-bit floats up over several calls")
-            gradients.append((place, leaf.grad.meta, recorded.number(leaf.grad.held, "a gradient")))
+            gradients.append((position, leaf.grad.meta, recorded.number(leaf.grad.held, "a gradient")))
         return gradients
 
     def _result_form(self, recorded: CallRecorder, result: Any) -> Form:
@@ -103,9 +104,9 @@ class Replay(Pictured):
                     "gradients could flow through the tensor that it returns; call backward() inside, or return "
                     "its .detach()"
                 )
-            place = len(self.results)
+            position = len(self.results)
             self.results.append((recorded.number(result.held, "its result"), result.meta, type(result)))
-            return lambda tensors: tensors[place]
+            return lambda tensors: tensors[position]
         if is_sequence(result):
             forms = [self._result_form(recorded, element) for element in result]
             return lambda tensors: rebuild(result, [form(tensors) for form in forms])
@@ -131,7 +132,7 @@ class Replay(Pictured):
     # -- running ------------------------------------------------------------------------------------------
 
     def matching_leaves(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the arguments and parameters of a call, or None if the function would do something else for them."""
+        """Return the arguments and the parameters' tensors if the recording is valid for them, else None."""
         if self.world.variant != self.variant or self.world.machine is not self.machine:
             return None
         leaves: list[Any] = [*tensors, *[parameter.tensor for parameter in self.parameters]]
@@ -144,11 +145,11 @@ class Replay(Pictured):
                 or leaf.gradient_layout != gradient_layout
             ):
                 return None
-        for place, _, meta_before in self.gradients_before:
-            gradient = leaves[place].grad
+        for position, _, meta_before in self.gradients_before:
+            gradient = leaves[position].grad
             if (None if gradient is None else gradient.meta) is not meta_before:
                 return None
-        sources = [*leaves, *[leaves[place].grad for place in self._read_gradients]]
+        sources = [*leaves, *[leaves[position].grad for position in self._read_gradients]]
         return leaves if _aliases(sources) == self.aliases else None
 
     def run(self, leaves: list[Any]) -> Any:
@@ -165,7 +166,7 @@ class Replay(Pictured):
                 entry.run(state)
         except BaseException as error:
             state.undo_updates()
-            if state.assigned and hasattr(error, "add_note"):  # from Python 3.11 on
+            if state.assigned and hasattr(error, "add_note"):  # Python 3.10 has no add_note.
                 of = many(
                     len({id(e.parameter) for e in self.entries if isinstance(e, Assignment)}), "parameter"
                 )
@@ -180,7 +181,7 @@ class Replay(Pictured):
             if state.is_traced:
                 source_lines.lines_again.pop()
         values = state.values
-        # Number by places, because which values share an array may differ between ranks.
+        # Derive provenance from positions, because the values that share an array may differ between ranks.
         for k, meta, number in self.gradients:
             origin = state.provenance((1, k))
             leaf = leaves[k]
@@ -196,9 +197,9 @@ class Replay(Pictured):
         values: list[Any] = [None] * self.count
         for number, leaf in zip(self.numbers, leaves):
             values[number] = leaf.held
-        for place, gradient_number, _ in self.gradients_before:
+        for position, gradient_number, _ in self.gradients_before:
             if gradient_number is not None:
-                values[gradient_number] = leaves[place].grad.held
+                values[gradient_number] = leaves[position].grad.held
         for number, arrays in self.constants.items():
             values[number] = arrays
         return values
@@ -223,19 +224,19 @@ def _update_early(entries: list[Entry]) -> None:
 
 
 def _aliases(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Return per tensor the first place of the same tensor; nothing if all are distinct."""
+    """Return per item the first position of the same object; an empty tuple if all objects are distinct."""
     places: dict[int, int] = {}
     first = tuple([places.setdefault(id(tensor), k) for k, tensor in enumerate(tensors)])
     return first if len(places) < len(first) else ()
 
 
 def is_sequence(value: object) -> bool:
-    """Return True for a list, a tuple or a named tuple; other classes that derive from them may be built otherwise."""
+    """Return True for a list, tuple or named tuple, but not for other subclasses of list and tuple."""
     return type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
 def rebuild(like: Sequence[Any], parts: Iterable[Any]) -> Any:
-    """Build a list, tuple or named tuple of the type of ``like`` from ``parts``.
+    """Return a list, tuple or named tuple of the type of ``like`` with the items ``parts``.
 
     >>> rebuild((1, 2), [3, 4])
     (3, 4)

@@ -242,7 +242,7 @@ def emit(event: Event) -> None:
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
     """Emit a call of an operator that began at a time and ends now, as the first of the ranks of this process saw it."""
     if programs:
-        programs[-1].emitted(recipe)
+        programs[-1].record_operator_event(recipe)
     for trace in open_traces:
         trace.ranks = ranks
     outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
@@ -277,14 +277,14 @@ class operator:
 
     def __enter__(self) -> None:
         if programs:
-            programs[-1].entered(self)
+            programs[-1].record_operator_start(self)
         _operators.append(self.name)
         self.start = time.perf_counter()
 
     def __exit__(self, *exc: object) -> None:
         _operators.pop()
         if programs:
-            programs[-1].left()
+            programs[-1].record_operator_end()
         if self.recipe is None or not open_traces:
             return
         recipe, seconds = self.recipe, time.perf_counter() - self.start
