@@ -62,9 +62,10 @@ JOIN_SECONDS = 4.0
 
 
 def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int:
-    """Run a program as a rank, or in the process of the user's command; return the exit code of this process.
+    """Run a program as a rank, or in the process of the user's command.
 
-    In a job of ``spmdsim launch`` this forks: the child returns, the process that called becomes its supervisor and exits.
+    Return the exit code of this process. In a job of ``spmdsim launch`` this forks: the child returns, the process that
+    called becomes its supervisor and exits.
 
     Args:
         program: receives the job as the launcher describes it, None outside of a job; returns an exit code, or None for 0.
@@ -83,7 +84,7 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
 
 
 def guard(program: Callable[[], int | None], name: str) -> int:
-    """Run a program so that its failure on one rank ends all ranks, and return the exit code of this process.
+    """Run a program, end all ranks if it fails, and return the exit code of this process.
 
     Args:
         program: returns its exit code, or None for 0, after its last call to other ranks.
@@ -99,9 +100,10 @@ def guard(program: Callable[[], int | None], name: str) -> int:
 
 
 def _join_world(text: str, code: int) -> MPI.Comm | None:
-    """Start MPI to learn whether the other ranks stop, too. Return all ranks, or None if MPI does not start.
+    """Start MPI to learn whether the other ranks stop, too.
 
-    The other ranks start MPI sooner or later, to work or to stop. If they do not, a child process ends the job.
+    Returns the communicator of all ranks, or None if MPI does not start. The other ranks start MPI sooner or later, to
+    work or to stop. If they do not, a child process ends the job.
 
     Args:
         text: why this rank stops; printed if the child process ends the job.
@@ -217,14 +219,20 @@ class _Supervisor:
         return to_shell_code(code)
 
     def _forward(self, number: int, _: object) -> None:
-        """Pass a signal on to the rank. After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS``."""
+        """Pass a signal on to the rank.
+
+        After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS``.
+        """
         if number == signal.SIGTERM:
             self.was_asked = True
             signal.alarm(GRACE_SECONDS)  # the rank may be stopped or ignore the signal
         self.child.send_signal(number)
 
     def _report_death(self, code: int) -> None:
-        """Write a note of the rank's death unless the rank has written why it ends. The starter ends the job."""
+        """Write a note of the rank's death unless the rank has written why it ends.
+
+        The starter ends the job.
+        """
         rank = self.job.rank
         if (code == 0 and (self.folder / f"rank_{rank}").exists()) or exit_notes.has_left(
             self.folder, rank, code
@@ -243,10 +251,10 @@ class _Supervisor:
             time.sleep(ENDED_SECONDS)
 
     def _wait_for_others(self) -> None:
-        """Wait after a rank that ended before it started MPI, until the other ranks end. End the job if they start MPI.
+        """Wait after a rank that ended before it started MPI, until the other ranks end.
 
-        They would wait in MPI's start for this rank. The launcher must not see its end: some launchers do not name the rank
-        then, others let the ranks wait without end.
+        End the job if they start MPI. They would wait in MPI's start for this rank. The launcher must not see its end:
+        some launchers do not name the rank then, others let the ranks wait without end.
         """
         while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self.job.size:
             if waiting_ranks := exit_notes.list_ranks_starting_mpi(self.folder):
@@ -257,7 +265,10 @@ class _Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def _remove_leftovers(self) -> None:
-        """Remove the job's files after the starter has ended. The last supervisor of the job finds none of them in use."""
+        """Remove the job's files after the starter has ended.
+
+        The last supervisor of the job finds none of them in use.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
             since = exit_notes.read_begin(self.folder)

@@ -90,7 +90,7 @@ def _examine_software() -> Iterator[Diagnosis]:
 
 def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield the number of cores, and in a job the number of ranks."""
-    available = count_cores(together=job is not None)
+    available = count_cores(for_all_ranks=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
         return
@@ -113,7 +113,10 @@ def _examine_leftovers() -> Iterator[Diagnosis]:
 
 
 def clean() -> Diagnosis:
-    """Remove the files that killed jobs of this user left. Return how many were removed, and the names of the others."""
+    """Remove the files that killed jobs of this user left.
+
+    Returns the number of removed files, and the names of files that could not be removed.
+    """
     paths = find_leftovers()
     stuck = [str(path) for path in paths if not remove_path(path)]
     text = f"{many(len(paths) - len(stuck), 'file')} of jobs that were killed removed"
@@ -125,7 +128,7 @@ def clean() -> Diagnosis:
 
 
 def _examine_settings() -> Iterator[Diagnosis]:
-    """Yield the value of each environment variable of this package, and variables with similar, unknown names."""
+    """Yield the value of each environment variable of this package, and similar, unknown names."""
     for setting in SETTINGS:
         try:
             value = setting.read()
@@ -198,7 +201,10 @@ def _start_trial() -> list[Diagnosis]:
 
 
 def _try_mpi() -> list[Diagnosis]:
-    """Try the abilities of MPI that this package uses, on all ranks. The findings are equal on all ranks."""
+    """Try the abilities of MPI that this package uses, on all ranks.
+
+    The findings are equal on all ranks.
+    """
     start_mpi()
     from mpi4py import MPI
 
@@ -263,7 +269,7 @@ def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
     if yielding:
         text += f", mpi_yield_when_idle={yielding}"
     job = detect()
-    if job and job.local_size > count_cores(together=True) and microseconds > SLOW_BARRIER:
+    if job and job.local_size > count_cores(for_all_ranks=True) and microseconds > SLOW_BARRIER:
         advice = f"waiting ranks do not give way: {YIELD_VARIABLE}=1, or fewer ranks"
         return Diagnosis("waiting", "warning", text, advice)
     return Diagnosis("waiting", "ok", text)

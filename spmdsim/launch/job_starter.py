@@ -115,7 +115,9 @@ def start(
 
 
 def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
-    """Run ``python -m spmdsim <argv>`` on ``n`` ranks, and return the exit code. Commands start themselves so under MPI.
+    """Run ``python -m spmdsim <argv>`` on ``n`` ranks, and return the exit code.
+
+    Commands call this function to run themselves on several ranks.
 
     Args:
         n: number of ranks.
@@ -143,7 +145,10 @@ def require_startable(n: int, lockstep: bool = False) -> None:
 
 
 def make_rank_environment(n: int) -> dict[str, str]:
-    """Return this process's environment for ranks, with one BLAS thread per core and rank unless the user has set it."""
+    """Return this process's environment for ranks, with a number of BLAS threads.
+
+    Each rank gets its share of the cores as threads, unless the user has set OMP_NUM_THREADS.
+    """
     threads = dict.fromkeys(THREAD_VARIABLES, str(count_blas_threads(n, count_cores())))
     return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
 
@@ -158,7 +163,10 @@ class LastCallFiles:
         self._older_files = self._list_files()
 
     def _list_files(self) -> set[tuple[Path, int]]:
-        """Return the files that exist, and when each was written: the user's file, and those of ranks on other machines."""
+        """Return the existing files with their modification times in nanoseconds.
+
+        They are the user's file and the files of ranks on other machines.
+        """
         if self.path is None:
             return set()
         rank_files = self.path.parent.glob(f"{escape(self.path.stem)}.rank*{self.path.suffix}")
@@ -248,7 +256,7 @@ def report_end(
     if failure is not None or code:
         last_calls.print_paths()
     if failure is not None:
-        all_equal = len(failures) == ranks and len({other.code for other in failures}) == 1
+        all_equal = len(failures) == ranks and len({rank_failure.code for rank_failure in failures}) == 1
         # If all ranks fail before MPI starts, each of them has printed its own error.
         if failure.cause and not (all_equal and failure.cause.startswith(BEFORE_MPI)):
             sys.stderr.write(f"rank {failure.rank} of {ranks} {failure.cause}, the job ends\n")
@@ -276,7 +284,9 @@ def choose_failure(failures: Sequence[Failure], ranks: int) -> Failure | None:
 
 
 def remove_leftovers(since: float, seconds: float) -> None:
-    """Remove the shared memory of a job that has ended. Wait up to ``seconds`` for ranks that still end.
+    """Remove the shared memory of a job that has ended.
+
+    Wait up to ``seconds`` for ranks that still end.
 
     Args:
         since: when the job began, by the file system's clock.
@@ -288,7 +298,10 @@ def remove_leftovers(since: float, seconds: float) -> None:
 
 
 def find_remaining_seconds(folder: Path, n: int) -> float | None:
-    """Return the seconds that the launcher may still run. Return None until a rank ends the job or all ``n`` have failed."""
+    """Return the seconds that the launcher may still run.
+
+    Returns None before a rank ends the job or all ``n`` ranks have failed.
+    """
     if (folder / ENDING).exists():
         return FORWARD_SECONDS
     return FAILED_SECONDS if len(list(folder.glob("rank_*"))) == n else None
@@ -390,7 +403,10 @@ def wait_for_launcher(
 
 @contextmanager
 def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Set a signal handler inside of the block, if the platform has the signal and this thread can set handlers."""
+    """Set a signal handler inside of the block.
+
+    Do nothing if the platform lacks the signal, or this is not the main thread, which alone can set handlers.
+    """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, name):
         yield
         return

@@ -122,9 +122,9 @@ def describe_memory_limit() -> str:
     return f" (the limit is {_memory // MIB:,} MiB: --memory-limit)" if _memory else ""
 
 
-def describe_overtime(place: str) -> str:
-    """Return the words for code that has not ended. ``place`` is its line, or empty."""
-    return f"{place}{': ' * bool(place)}{_describe_time_limit(current)}"
+def describe_overtime(code_line: str) -> str:
+    """Return the message for code that has not ended. ``code_line`` is its line, or empty."""
+    return f"{code_line}{': ' * bool(code_line)}{_describe_time_limit(current)}"
 
 
 def _describe_time_limit(limits: Limits) -> str:
@@ -157,7 +157,10 @@ def _run_child(
     reads: bool,
     in_group: bool,
 ) -> NoReturn:
-    """Run the function in the child, report how it ended, and exit. The parent's program must not continue here."""
+    """Run the function in the child, report how it ended, and exit.
+
+    The parent's program must not continue here.
+    """
     process, outcome = os.getpid(), ""
     try:
         if not in_group:
@@ -187,8 +190,9 @@ def _open_like(stream: TextIO, number: int) -> TextIO:
 
 
 def _run_body(body: Callable[[], int]) -> str:
-    """Run the function; return ``code N``, ``error TEXT``, or ``word TEXT`` for an unknown word with a suggestion.
+    """Run the function and return its outcome as text.
 
+    The text is ``code N``, ``error TEXT``, or ``word TEXT`` for an unknown word with a suggestion.
     Other exceptions are printed as by every command, and give the code of the command.
     """
     from spmdsim.launch.bootstrap import guard
@@ -233,7 +237,10 @@ def find_users_place(frame: FrameType | None) -> str:
 
 
 def _find_raise_place(error: BaseException) -> str:
-    """Return the innermost line of the user's code that an exception passed, and a colon; empty if it passed none."""
+    """Return the innermost line of the user's code that an exception passed, and a colon.
+
+    Empty if it passed none.
+    """
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     users_lines = [in_words(file, line) for file, line in lines if is_users_file(file)]
     return f"{users_lines[-1]}: " if users_lines else ""
@@ -245,12 +252,12 @@ def _set_limits(limits: Limits, report: int, word: str) -> None:
     current = limits
 
     def report_place(_: int, frame: FrameType | None) -> None:
-        place = next(filter(None, (sandbox.find_place() for sandbox in sandboxes)), "") or find_users_place(
-            frame
-        )
+        code_line = next(
+            filter(None, (sandbox.find_place() for sandbox in sandboxes)), ""
+        ) or find_users_place(frame)
         with suppress(RuntimeError):  # the signal may interrupt a print
             sys.stdout.flush()
-        os.write(report, f"{word} at {place}\n".encode(errors="surrogateescape"))
+        os.write(report, f"{word} at {code_line}\n".encode(errors="surrogateescape"))
         exit_now(1)
 
     signal.signal(LIMIT_SIGNAL, report_place)
@@ -304,9 +311,9 @@ def _measure_address_space() -> int:
 
 
 def measure_busy_seconds(process: int) -> tuple[float, float]:
-    """Return the seconds that a process and its descendants have used a processor, and those that they waited for one.
+    """Return the processor time of a process and its descendants, and their waiting time for a processor.
 
-    A number that the system does not tell is 0.
+    Both are in seconds. A number that the system does not report is 0.
     """
     status = read_status(process)
     if status is None:
@@ -357,13 +364,13 @@ class _ChildWatch:
                 return
             if remaining <= 0 and not self._extend_deadline():
                 self._request_place("time")
-            self._read(min(max(remaining, 0), 0.2))
+            self._read_output(min(max(remaining, 0), 0.2))
             process, status, usage = os.wait4(self.child, os.WNOHANG)
             if process:
                 self.status = os.waitstatus_to_exitcode(status)
                 if not self.reached and is_end_by_time_limit(self.status, usage, self.limits):
                     self.reached = "time"
-        while self._read(0):
+        while self._read_output(0):
             pass
 
     def _extend_deadline(self) -> bool:
@@ -379,8 +386,11 @@ class _ChildWatch:
         self.deadline = min(self.deadline + WALL * self.limit, last_deadline)
         return self.used - before > WALL * self.limit / 10 and time.monotonic() < self.deadline
 
-    def _read(self, seconds: float) -> bool:
-        """Read what the child prints and reports within ``seconds``. Return True if it is more than nothing."""
+    def _read_output(self, seconds: float) -> bool:
+        """Read what the child prints and reports within ``seconds``.
+
+        Return True if it is more than nothing.
+        """
         has_read = False
         for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
             data = os.read(end, 1 << 16)
@@ -424,7 +434,10 @@ class _ChildWatch:
         self.handle.close()
 
     def _report_end(self) -> int:
-        """Return the exit code that the child has reported. Raise InputError if it reached a limit or reported a mistake."""
+        """Return the exit code that the child has reported.
+
+        Raise InputError if it reached a limit or reported a mistake.
+        """
         secret, _, report = self.message.decode(errors="surrogateescape").strip().partition(" ")
         word, _, text = report.partition(" ") if secret == self.secret else ("", "", "")
         at = f"{text}: " if word == "at" and text else ""

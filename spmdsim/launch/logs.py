@@ -151,7 +151,10 @@ def find_log(log_dir: Path, rank: int) -> Path:
 
 
 def echo_file(path: Path, stop: threading.Event) -> None:
-    """Echo a growing file to stdout until ``stop`` is set, and then to its end. Return when stdout's reader has ended."""
+    """Echo a growing file to stdout until ``stop`` is set, and then to its end.
+
+    Return when stdout's reader has ended.
+    """
     position, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
     while True:
         is_last = stop.is_set()

@@ -104,7 +104,10 @@ class Launcher:
 
     @property
     def ended_by(self) -> int:
-        """The signal that ends the launcher with all ranks. After SIGTERM, MPICH's prints that it has killed ranks."""
+        """The signal that ends the launcher with all ranks.
+
+        After SIGTERM, MPICH's prints that it has killed ranks.
+        """
         return signal.SIGKILL if self.vendor in MPICH_FAMILY else signal.SIGTERM
 
     def choose_variables(self) -> dict[str, str]:
@@ -116,7 +119,10 @@ class Launcher:
 
 @lru_cache(maxsize=1)
 def find_library() -> Library:
-    """Ask mpi4py which library it loads. Raise WorldError if it finds none, or needs more than ``LOAD_SECONDS``."""
+    """Ask mpi4py which library it loads.
+
+    Raise WorldError if it finds none, or needs more than ``LOAD_SECONDS``.
+    """
     command = [sys.executable, "-c", PROBE]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=False)
@@ -163,7 +169,10 @@ def parse_vendor(text: str) -> str | None:
 
 
 def find_candidates() -> Iterator[str]:
-    """Yield the paths of launchers: first those beside the running Python, which belong to MPI from wheels, then PATH's."""
+    """Yield the paths of launchers: first those beside the running Python, then those on PATH.
+
+    Launchers beside Python belong to an MPI library that was installed from wheels.
+    """
     folders = [str(Path(sys.executable).parent), str(Path(sys.prefix) / "bin")]
     folders += filter(None, os.environ.get("PATH", "").split(os.pathsep))
     paths = (shutil.which(name, path=folder) for folder in folders for name in ("mpirun", "mpiexec"))
@@ -171,7 +180,10 @@ def find_candidates() -> Iterator[str]:
 
 
 def is_related(launcher: str, library_vendor: str) -> bool:
-    """Return True if a launcher can start ranks of a library. MPICH's relatives share its protocol."""
+    """Return True if a launcher can start ranks of a library.
+
+    MPICH's relatives share its protocol.
+    """
     return launcher == library_vendor or {launcher, library_vendor} <= MPICH_FAMILY
 
 
@@ -225,15 +237,18 @@ def list_versions() -> list[str]:
 # -- settings of a rank ----------------------------------------------------------------------------------
 
 
-def count_cores(together: bool = False) -> int:
-    """Return the number of cores that this process may use: its affinity, or a container's share of time if that is less.
+def count_cores(for_all_ranks: bool = False) -> int:
+    """Return the number of cores that this process may use.
+
+    It is the size of its affinity, or a container's share of time in cores (rounded up) if that is less.
 
     Args:
-        together: count the cores of all ranks on this machine. A launcher binds each rank to one core, and not itself.
+        for_all_ranks: True to count the cores of all ranks on this machine, by the affinity of the launcher: a launcher
+            binds each rank to one core, but not itself.
     """
     try:
         launcher = int(read_job_facts().get(LAUNCHER, os.getppid()))
-        available = len(os.sched_getaffinity(launcher if together else 0))
+        available = len(os.sched_getaffinity(launcher if for_all_ranks else 0))
     except (AttributeError, OSError):  # not on this system, or not there any more
         available = os.cpu_count() or 1
     try:
@@ -253,10 +268,11 @@ def count_blas_threads(local_size: int, available: int) -> int:
 
 
 def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
-    """Return environment variables that make the MPI library faster on this machine. Results do not depend on them.
+    """Return environment variables that make the MPI library faster on this machine.
 
-    If all ranks are on this machine, Open MPI does not search for a network, which takes a second at start. If ranks
-    outnumber cores, waiting ranks yield their core: Open MPI does not notice that by itself.
+    Results do not depend on them. If all ranks are on this machine, Open MPI does not search for a network, which takes
+    a second at start. If ranks outnumber cores, waiting ranks yield their core: Open MPI does not notice that by
+    itself.
 
     Args:
         job: the job, as the launcher describes it.
@@ -273,9 +289,10 @@ def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
 
 
 def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
-    """Set the environment variables of a rank for BLAS threads and MPI. Variables that the user has set stay.
+    """Set the environment variables of a rank for BLAS threads and MPI.
 
-    Call this function before numpy and mpi4py are imported: they read their settings when they are loaded.
+    Variables that the user has set stay. Call this function before numpy and mpi4py are imported: they read their
+    settings when they are loaded.
 
     Args:
         environ: the environment; this process's by default.

@@ -90,7 +90,10 @@ class Sandbox:
         raise NoAnswer(failure)
 
     def _parse_answer(self) -> tuple[Any, Any]:
-        """Return the kind of the next line ("answer", "error", "at") and its value; ("", None) for any other line."""
+        """Return the kind of the next line and its value; ("", None) for an unknown kind of line.
+
+        Kinds are "answer", "error" and "at".
+        """
         line = self._read_line()
         with suppress(ValueError, RecursionError):
             answer = json.loads(line)
@@ -129,8 +132,8 @@ class Sandbox:
                 text += os.read(self._answers, 1 << 20)
             time.sleep(0.01)
         with suppress(ValueError, RecursionError, TypeError):
-            kind, place = json.loads(text.splitlines()[-1])
-            return str(place) if kind == "at" else ""
+            kind, code_line = json.loads(text.splitlines()[-1])
+            return str(code_line) if kind == "at" else ""
         return ""
 
     def close(self) -> None:
@@ -159,7 +162,10 @@ def _write_line(number: int, text: str) -> None:
 
 
 def _run_server(make: Callable[[], Serve], questions: int, answers: int) -> NoReturn:
-    """Answer questions in the child until the parent closes the pipe. The parent's program must not continue here."""
+    """Answer questions in the child until the parent closes the pipe.
+
+    The parent's program must not continue here.
+    """
     try:
         _drop_rights()
         os.dup2(2, 1)
@@ -207,7 +213,10 @@ def _write_place(answers: int, frame: FrameType | None) -> None:
 
 
 def _close_other_files(*numbers: int) -> None:
-    """Redirect all open files but these to the null device. Their numbers stay in use, so later closes are harmless."""
+    """Redirect all open files but these to the null device.
+
+    Their numbers stay in use, so later closes are harmless.
+    """
     null_device = os.open(os.devnull, os.O_RDWR)
     try:
         open_files = [int(name) for name in os.listdir("/proc/self/fd")]

@@ -48,7 +48,9 @@ def read_begin(folder: Path) -> float:
 
 
 def note_failure(code: int, cause: str = "") -> bool:
-    """Write this rank's exit code, unless it is written already. Return False if no starter will read it.
+    """Write this rank's exit code, unless it is written already.
+
+    Return False if no starter will read it.
 
     Args:
         code: the exit code.
@@ -61,7 +63,9 @@ def note_failure(code: int, cause: str = "") -> bool:
 
 
 def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
-    """Write a note so that a reader sees all of it or none. Return False if the system refuses, as on a full disk.
+    """Write a note so that a reader sees all of it or none.
+
+    Return False if the system refuses, as on a full disk.
 
     Args:
         path: the note.
@@ -176,7 +180,10 @@ def note_end() -> None:
 
 
 class Failure(NamedTuple):
-    """A rank that has failed, its exit code, and the cause in words; the cause is empty if the rank has printed it."""
+    """A rank that has failed, its exit code, and the cause in words.
+
+    The cause is empty if the rank has printed it.
+    """
 
     rank: int
     code: int

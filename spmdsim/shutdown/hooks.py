@@ -43,7 +43,7 @@ _quick_exit_functions: list[Callable[[], None]] = []
 
 
 def read_exit_reason() -> tuple[int, str]:
-    """Return the exit code with which an exception ends this program, and the exception in words; 0 before that."""
+    """Return the exit code and text of the exception that ends this program; ``(0, "")`` before that."""
     return _exit_reason[0] if _exit_reason else (0, "")
 
 
@@ -67,9 +67,10 @@ def set_hooks(name: str | None = None) -> None:
 
 
 def _end_before_mpi_at_exit() -> None:
-    """End the job at the exit of a rank that fails before it starts MPI. End a forked child at once.
+    """End the job at the exit of a rank that fails before it starts MPI.
 
-    A forked child must not come to the functions at exit that end MPI, which runs in the rank alone.
+    End a forked child at once. A forked child must not come to the functions at exit that end MPI, which runs in the
+    rank alone.
     """
     if stop.is_forked():
         stop.flush_output()
@@ -108,6 +109,10 @@ def hook_threads() -> None:
 
 
 def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
+    """End the job because a thread of a rank raised an exception other than SystemExit.
+
+    Without several ranks, print the exception as Python does.
+    """
     if args.exc_type is SystemExit:
         return
     comm = _find_several_ranks()
@@ -168,7 +173,10 @@ def hook_exit() -> None:
 
 
 def hook_quick_exit() -> None:
-    """Have ``os._exit`` end the job as other exits do. Launchers do not name the rank, and some take 0 for a good end."""
+    """Have ``os._exit`` end the job as other exits do.
+
+    Launchers do not name the rank, and some take 0 for a good end.
+    """
     is_hooked = bool(_hooked_process)
     _hooked_process[:] = [os.getpid()]  # a supervisor sets hooks before it forks the rank
     if is_hooked:
@@ -234,7 +242,7 @@ def guard_mpi_files() -> None:
 def _refuse_mpi_files(
     close: Callable[..., None], list_files: Callable[..., Iterable[int]]
 ) -> Callable[..., None]:
-    """Return a function that closes files as ``close`` does, but raises WorldError for files that MPI needs.
+    """Return a function like ``close`` that raises WorldError for files that MPI needs.
 
     Args:
         close: ``os.close`` or ``os.closerange``.
@@ -243,6 +251,7 @@ def _refuse_mpi_files(
 
     @wraps(close)
     def close_other_files(*numbers: Any) -> None:
+        """Close the files unless MPI needs one of them and still runs."""
         for number in _mpi_files.keys() & set(list_files(*numbers)):
             if _mpi_files[number] == _name_file(number) and stop.find_active_world() is not None:
                 code, line = (frame := sys._getframe(1)).f_code, frame.f_lineno
@@ -257,7 +266,10 @@ def _refuse_mpi_files(
 
 
 def _name_file(number: int) -> str:
-    """Return what the system calls an open file of this process, such as ``socket:[7]``; empty if it does not tell it."""
+    """Return what the system calls an open file of this process, such as ``socket:[7]``.
+
+    Empty if it does not tell it.
+    """
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{number}")
     return ""

@@ -76,9 +76,10 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def start_mpi() -> None:
-    """Import ``mpi4py.MPI``, which starts MPI. A child process ends the job if another rank does not come.
+    """Import ``mpi4py.MPI``, which starts MPI.
 
-    All worlds of this package start MPI here. A program may have started it before, by its own import.
+    A child process ends the job if another rank does not come. All worlds of this package start MPI here. A program may
+    have started it before, by its own import.
     """
     job = detect()
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -146,7 +147,10 @@ class _MpiImport(MetaPathFinder, Loader):
 
 
 def watch_mpi_import() -> None:
-    """Watch the program's first import of ``mpi4py.MPI``: end the job if a rank has left that this rank waits for."""
+    """Watch the program's first import of ``mpi4py.MPI``.
+
+    The job ends if a rank for which this rank waits has left.
+    """
     if "mpi4py.MPI" not in sys.modules and not any(
         isinstance(finder, _MpiImport) for finder in sys.meta_path
     ):
@@ -169,11 +173,17 @@ class WatchedProcess:
         return bool(select.select([self._marks], [], [], seconds)[0])
 
     def read_marks(self, seconds: float) -> bytes | None:
-        """Return the marks that the process writes, empty if it has ended; None if it writes none within ``seconds``."""
+        """Return the marks that the process writes within ``seconds``, or None if it writes none.
+
+        They are empty if the process has ended.
+        """
         return os.read(self._marks, 64) if self.wait_for_end(seconds) else None
 
     def end_job(self, text: str, code: int) -> None:
-        """Print ``text`` and ask the launcher to end the job; kill the process if it has not ended after a second."""
+        """Print ``text`` and ask the launcher to end the job.
+
+        Kill the process if it has not ended after a second.
+        """
         os.write(2, f"{text}\n".encode())
         note_failure(code)
         note_end()
@@ -182,7 +192,10 @@ class WatchedProcess:
             self._handle.send_signal(signal.SIGKILL)
 
     def request_stacks(self, answer: int) -> str:
-        """Return the stacks of the process, as ``faulthandler`` writes them to ``answer``; empty if it writes none."""
+        """Return the stacks of the process, as ``faulthandler`` writes them to ``answer``.
+
+        Empty if it writes none.
+        """
         self._handle.send_signal(STACK_SIGNAL)
         text, end = b"", time.monotonic() + ANSWER_SECONDS
         while select.select([answer], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -219,7 +232,10 @@ def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
 
 @contextmanager
 def run_beside(work: Callable[[WatchedProcess], None]) -> Iterator[None]:
-    """Run ``work`` in a child process during the block. The work must end when the watched process leaves the block."""
+    """Run ``work`` in a child process during the block.
+
+    The work must end when the watched process leaves the block.
+    """
     write_end, child = start_beside(work)
     try:
         yield
@@ -239,9 +255,10 @@ def _run_work(work: Callable[[WatchedProcess], None], watched: WatchedProcess) -
 
 
 def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> None:
-    """End the job if ranks have left before MPI started, or do not come until the deadline. Runs in the child.
+    """End the job if ranks have left before MPI started, or do not come until the deadline.
 
-    The lowest rank that waits prints the line. The other ranks do so ``LATER_SECONDS`` later, if it has not.
+    Runs in the child. The lowest rank that waits prints the line. The other ranks do so ``LATER_SECONDS`` later, if it
+    has not.
 
     Args:
         watched: the rank, which starts MPI.
@@ -331,9 +348,10 @@ def _may_have_loaded_mpi(process: int) -> bool:
 
 
 def end_before_mpi(code: int) -> None:
-    """End the job if this rank fails before it starts MPI. Do nothing under a supervisor, which does it.
+    """End the job if this rank fails before it starts MPI.
 
-    A launcher that speaks PMI ends no job for such a rank: the other ranks would wait in MPI's start.
+    Do nothing under a supervisor, which does it. A launcher that speaks PMI ends no job for such a rank: the other
+    ranks would wait in MPI's start.
 
     Args:
         code: the exit code of this rank.
@@ -395,6 +413,7 @@ def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     faulthandler.register(STACK_SIGNAL, file=write_end, all_threads=True)
 
     def watch(watched: WatchedProcess) -> None:
+        """Watch the process until it ends; report its blocking line if it writes no mark for too long."""
         os.close(write_end)
         begin, is_waiting = time.monotonic(), False
         used = watched.measure_processor_seconds()
@@ -437,7 +456,9 @@ def _write_mark(mark: bytes) -> None:
 
 
 def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
-    """Return the line that holds up a process's shutdown; empty if this package waits in it, or main is absent.
+    """Return the line that holds up a process's shutdown.
+
+    Empty if this package waits in it, or main is absent.
 
     Args:
         stacks: as ``faulthandler`` writes them, the innermost frame first.

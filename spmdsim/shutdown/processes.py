@@ -106,7 +106,10 @@ def make_unreadable() -> Iterator[None]:
 
 
 def can_watch_processes() -> bool:
-    """Return True if this system tells when a process ends. Old kernels and some containers refuse it at run time."""
+    """Return True if this system tells when a process ends.
+
+    Old kernels and some containers refuse it at run time.
+    """
     if not hasattr(os, "pidfd_open"):
         return False
     try:
@@ -188,7 +191,10 @@ def fork_below_reaper() -> int:
 
 
 def _reap(child: int) -> NoReturn:
-    """Wait for the child, terminate its descendants, and end as it ended. No file of the caller stays open."""
+    """Wait for the child, terminate its descendants, and end as it ended.
+
+    No file of the caller stays open.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         os.closerange(0, max(map(int, os.listdir("/proc/self/fd"))) + 1)
@@ -206,7 +212,7 @@ def _reap(child: int) -> NoReturn:
 
 
 def end_reaper(reaper: ProcessHandle) -> int:
-    """End a reaper with all of its descendants, and return its exit code, or minus the signal that ended it."""
+    """End a reaper with its descendants; return its exit code, or minus the signal that ended it."""
     reaper.send_signal(signal.SIGTERM)
     reaper.send_signal(signal.SIGCONT)  # the user's code may have stopped it
     return os.waitstatus_to_exitcode(os.waitpid(reaper.process, 0)[1])
@@ -241,10 +247,11 @@ def terminate_descendants(*children: ProcessHandle) -> None:
 
 
 def unlink_segments(name: str = MPICH_SEGMENTS) -> None:
-    """Remove the names of the memory that this process shares with other ranks. The system frees it after the last rank.
+    """Remove the names of the memory that this process shares with other ranks.
 
-    Remove MPICH's names when all ranks have started MPI: MPICH leaves them behind if the job fails. Remove Open MPI's names
-    only without a launcher: its ranks look for memory by name later, and its launcher removes the names.
+    The system frees it after the last rank. Remove MPICH's names when all ranks have started MPI: MPICH leaves them
+    behind if the job fails. Remove Open MPI's names only without a launcher: its ranks look for memory by name later,
+    and its launcher removes the names.
 
     Args:
         name: what the paths begin with.
@@ -282,7 +289,10 @@ def remove_session(launcher: int) -> None:
 
 
 def find_leftovers() -> list[Path]:
-    """Return the files of this user's ended jobs: unused segments, and folders of launchers that do not run."""
+    """Return the files that this user's ended jobs have left.
+
+    They are unused segments of shared memory, and folders of launchers that do not run.
+    """
     now = time.time()
     segments = [
         path for path, birth in _list_segments().items() if now - birth > SETTLED and not may_be_used(path)
@@ -314,7 +324,7 @@ def _list_sessions(launcher: str) -> list[Path]:
 
 
 def _parse_launcher(session: Path) -> int | None:
-    """Return the process number in a folder's name; None for other folders, such as Open MPI's for all jobs of a user.
+    """Return the process number in a folder's name, or None if the folder belongs to several jobs.
 
     >>> _parse_launcher(Path("ompi.2231")), _parse_launcher(Path("prterun.n1.2231.0")), _parse_launcher(Path("ompi.n1.0"))
     (2231, 2231, None)

@@ -63,7 +63,10 @@ def run_before_end(function: Callable[[str], None]) -> None:
 
 
 def _run_last_functions(text: str) -> None:
-    """Call the functions of :func:`run_before_end` with the last line of a text, once and the last one first."""
+    """Call the functions of :func:`run_before_end` once with the last line of a text.
+
+    The function that was added last is called first.
+    """
     while _last_functions:
         with suppress(Exception):  # an error in them must not keep the job from ending
             _last_functions.pop()((text.rstrip().splitlines() or [""])[-1])
@@ -145,7 +148,10 @@ def describe_system_exit(error: SystemExit) -> str:
 
 
 def _find_users_line(error: BaseException) -> str:
-    """Return a comma and the user's line that raised an exception; the innermost line if none is the user's."""
+    """Return a comma and the user's line that raised an exception.
+
+    The innermost line if none is the user's.
+    """
     frames = traceback.walk_tb(error.__traceback__)
     lines = [(frame.f_code.co_filename, number) for frame, number in frames]
     users_lines = [line for line in lines if is_users_file(line[0])]
@@ -153,7 +159,9 @@ def _find_users_line(error: BaseException) -> str:
 
 
 def is_users_file(file: str) -> bool:
-    """Return True if a source file is the user's: not of this package, of Python, or of an installed package.
+    """Return True if a source file belongs to the user.
+
+    Other files belong to this package, to Python or to an installed package.
 
     >>> is_users_file("/home/me/program.py"), is_users_file(os.__file__), is_users_file(__file__)
     (True, False, False)
@@ -172,7 +180,9 @@ def strip_starters(error: BaseException) -> BaseException:
 
 
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
-    """Print once why the job stops, and return the exit code. Do not return if other ranks still run.
+    """Print once why the job stops, and return the exit code.
+
+    Do not return if other ranks still run.
 
     Args:
         error: what ends the program on this rank.
@@ -235,7 +245,7 @@ class Reason(NamedTuple):
 
 
 def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Return the reasons of the ranks that stop now, by rank, on the rank that prints them; None on the others.
+    """Return the reasons of all stopping ranks on the rank that prints them, and None on other ranks.
 
     If one rank stops alone, the others wait for ever in their next collective, so that rank must abort the job. If all ranks
     stop (a wrong argument is wrong everywhere), they should print that once and exit without an abort. To tell the cases
@@ -260,15 +270,18 @@ def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
 
 
 def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Send the reason to rank 0. Return None if rank 0 prints it, else the reason: then rank 0 does not stop."""
+    """Send the reason to rank 0.
+
+    Return None if rank 0 prints it, else the reason: then rank 0 does not stop.
+    """
     request = comm.isend(reason, dest=0, tag=TAG)
     deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
     while time.monotonic() < deadline:
         request.test()
         if comm.iprobe(source=0, tag=TAG):
-            together = comm.recv(source=0, tag=TAG)
+            is_printed_by_root = comm.recv(source=0, tag=TAG)
             request.wait()
-            if together:
+            if is_printed_by_root:
                 return None
             time.sleep(REPORT_SECONDS)  # rank 0 prints the reason of this rank, too, and ends the job
             break
@@ -317,7 +330,10 @@ def note_exit_code(code: int) -> int:
 
 
 def _leave_quietly(error: BaseException, code: int) -> int:
-    """Print one line after Ctrl-C, and nothing if the output's reader has ended (``| head``); return the exit code."""
+    """Print one line after Ctrl-C, and nothing if the output's reader has ended (``| head``).
+
+    Return the exit code.
+    """
     if not isinstance(error, BrokenPipeError):
         if not error.args:  # else the line is printed already
             write("interrupted")
@@ -358,7 +374,10 @@ def abort_together(code: int) -> NoReturn:
 
 
 def ask_launcher_to_end(code: int) -> None:
-    """Ask the launcher to end a job without MPI, if it speaks PMI. Other launchers end it when this rank fails."""
+    """Ask the launcher to end a job without MPI, if it speaks PMI.
+
+    Other launchers end it when this rank fails.
+    """
     with suppress(OSError, KeyError, ValueError):
         descriptor = int(os.environ["PMI_FD"])
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

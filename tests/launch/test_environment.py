@@ -65,9 +65,9 @@ def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
     monkeypatch.setattr(mpi, "Path", lambda path: Path("/nowhere"))  # no container's share of time
     monkeypatch.delenv("SPMDSIM_JOB", raising=False)
-    assert (mpi.count_cores(), mpi.count_cores(together=True)) == (1, 2)
+    assert (mpi.count_cores(), mpi.count_cores(for_all_ranks=True)) == (1, 2)
     monkeypatch.setenv("SPMDSIM_JOB", '{"launcher": "41"}')
-    assert mpi.count_cores(together=True) == 4
+    assert mpi.count_cores(for_all_ranks=True) == 4
 
 
 def test_the_users_own_settings_stay():
