@@ -114,20 +114,22 @@ def context(**facts: object) -> Iterator[None]:
         raise error from None
 
 
-def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
+def two_names(function: str, name: str, first: object, second_name: str, second: object) -> UsageTypeError:
     """Return the error for a parameter that is passed under two names.
 
     Args:
         function: name of the called function.
         name: the first name.
         first: its value.
-        other: the other name.
+        second_name: the other name.
         second: its value.
 
     >>> print(two_names("sum", "dims", 0, "axis", 1))
     sum got dims=0 and axis=1, two names of one thing
     """
-    return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")
+    return UsageTypeError(
+        f"{function} got {name}={first!r} and {second_name}={second!r}, two names of one thing"
+    )
 
 
 def many(count: float, noun: str, several: str = "", written: str = "") -> str:
@@ -150,7 +152,9 @@ def many(count: float, noun: str, several: str = "", written: str = "") -> str:
 
 
 def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
-    """Return a copy of a list of `count` values; raise UsageTypeError if it is something else, such as one object.
+    """Return a copy of a list of `count` values, one per rank.
+
+    Raises UsageTypeError if `values` is not a list of that length.
 
     >>> one_per_rank(["a", "b"], 2)
     ['a', 'b']

@@ -16,7 +16,9 @@ FOLDER, STARTER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "logs", "blocks",
 
 
 def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the facts that the starter of this job and this rank's supervisor passed, by name; {} without one.
+    """Return the facts that the job's starter and this rank's supervisor passed, by name.
+
+    The dict is empty if no starter or supervisor passed facts.
 
     >>> environment = {}
     >>> give_job_facts(environment, logs="/tmp/logs")

@@ -24,8 +24,8 @@ def lazy_names(
     """
     places = {}
     for module, names in homes.items():
-        for public, _, own in (name.partition("=") for name in names.split()):
-            places[public] = module, own or public
+        for public, _, original in (name.partition("=") for name in names.split()):
+            places[public] = module, original or public
 
     def look_up(name: str) -> Any:
         """Return an attribute of the package; raise AttributeError with the nearest name if it is unknown."""
@@ -36,10 +36,10 @@ def lazy_names(
             from spmdsim.wrong_calls import missing_name
 
             raise missing_name(package, name, places)
-        module, own = places[current]
+        module, original = places[current]
         if module in ("", "."):
-            return import_module(f".{module}{own}", package)
-        value = getattr(import_module(f".{module}", package), own)
+            return import_module(f".{module}{original}", package)
+        value = getattr(import_module(f".{module}", package), original)
         vars(sys.modules[package])[current] = value
         return value
 
@@ -47,5 +47,5 @@ def lazy_names(
 
 
 def names_in(homes: Mapping[str, str]) -> list[str]:
-    """Return the public names of such a table."""
+    """Return the public names of a table `homes` of :func:`lazy_names`."""
     return [name.partition("=")[0] for name in " ".join(homes.values()).split()]

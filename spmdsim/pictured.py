@@ -72,7 +72,10 @@ def _field_text(value: Any, most: int = 48) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """Return the text for notebooks without pictures: the table of ``_repr_pretty_`` if it exists, else the repr."""
+    """Return the text for notebooks without pictures.
+
+    It is ``str`` for a class with ``_repr_pretty_``, which prints a table, else the repr.
+    """
     return str(value) if hasattr(value, "_repr_pretty_") else repr(value)
 
 

@@ -9,6 +9,7 @@ import ast
 import json
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
@@ -170,8 +171,8 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the members of a JSON object; raise InputError for a duplicate key."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        seen: set[str] = set()
-        duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        counts = Counter(key for key, _ in pairs)
+        duplicate = next(key for key, count in counts.items() if count > 1)
         raise InputError(f"the key {one_line(duplicate, 60)!r} stands twice")
     return members
 
@@ -272,9 +273,10 @@ _CALLS: dict[str, Callable[..., Any]] = {"max": max, "min": min}
 
 
 def arithmetic(expression: str, names: _Names) -> Fraction:
-    """Compute the exact value of a small expression: numbers, names, operators, comparisons, ``max``, ``min``.
+    """Compute the exact value of an arithmetic expression without executing it.
 
-    It accepts ``+ - * / // % **``, ``and``, ``or``, ``not`` and ``x if c else y``. Truth values are 1 and 0.
+    It accepts numbers, names, ``+ - * / // % **``, comparisons, ``and``, ``or``, ``not``, ``x if c else y``, ``max`` and
+    ``min``. Truth values are 1 and 0.
 
     Args:
         expression: text such as ``"2*n if n > 1 else 0"``.
@@ -296,7 +298,10 @@ def _compile_arithmetic(expression: str) -> _Function:
 
 
 def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
-    """Return a function of names that applies ``function`` to operands and refuses results that are too large."""
+    """Return a function of names that applies ``function`` to the values of operands.
+
+    It raises an error if the result is too large.
+    """
 
     def value(names: _Names) -> Fraction:
         fraction = Fraction(function(*(operand(names) for operand in operands)))
@@ -329,8 +334,8 @@ def _build(node: ast.AST) -> _Function:
         operands = [_build(operand) for operand in node.values]
         return lambda names: Fraction(combine(operand(names) for operand in operands))
     if isinstance(node, ast.IfExp):
-        test, then, other = _build(node.test), _build(node.body), _build(node.orelse)
-        return lambda names: then(names) if test(names) else other(names)
+        test, if_true, if_false = _build(node.test), _build(node.body), _build(node.orelse)
+        return lambda names: if_true(names) if test(names) else if_false(names)
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

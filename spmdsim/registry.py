@@ -45,13 +45,13 @@ class Registry(UserDict[str, Value]):
 
     def add(self, name: str, value: Value, origin: object = None) -> None:
         """Add an entry; ``origin`` is the function from which the value was made, if not the value itself."""
-        place = place_of(value if origin is None else origin)
+        file_line = place_of(value if origin is None else origin)
         if name in self:
             raise InputError(
-                f"{self.kind} {name!r} is declared already (at {self.places[name]}, now again at {place}):"
+                f"{self.kind} {name!r} is declared already (at {self.places[name]}, now again at {file_line}):"
                 " give it another name"
             )
-        self.places[name] = place
+        self.places[name] = file_line
         super().__setitem__(name, value)
 
     __setitem__ = add  # ``update`` and ``setdefault`` call it

@@ -48,7 +48,7 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """All texts, row by row; the first row has the heads."""
+        """Texts of all cells, row by row; the first row has the heads."""
         return [[str(cell) for cell in row] for row in (self.heads, *self.rows)]
 
     def text(self, width: int | None = None) -> str:
@@ -107,22 +107,22 @@ class Table:
 
 
 def join_text(parts: Iterable[str | Table], width: int | None = None) -> str:
-    """Return lines and tables below each other as one text."""
-    return "\n".join(part.text(width) if isinstance(part, Table) else part for part in parts)
+    """Return lines and tables below each other as one text; tables are at most ``width`` characters wide."""
+    return "\n".join(item.text(width) if isinstance(item, Table) else item for item in parts)
 
 
 def strip_lines(text: str) -> str:
-    """Return text without the blanks at the ends of its lines."""
+    """Return the text without blanks at the ends of its lines."""
     return "\n".join(map(str.rstrip, text.split("\n")))
 
 
 def escape_words(text: str) -> str:
-    """Return text for a page on which no arrow is separated from the word before it."""
+    """Return text as HTML in which no line breaks inside of an arrow ``->``."""
     return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
 
 
 def _wide(widths: list[int]) -> int:
-    """Return the characters of a line of columns of these widths."""
+    """Return the length of a line of columns of these widths, with two blanks between columns."""
     return sum(widths) + 2 * len(widths) - 2
 
 
@@ -156,12 +156,12 @@ def _is_too_wide(columns: list[list[str]], groups: list[list[int]], width: int |
         return False
     least = [_least(column) for column in columns]
     numbers = len(str(len(columns[0]) - 1)) if columns else 0
-    fits = all(_wide([numbers, one]) <= width for one in least)
+    fits = all(_wide([numbers, column_width]) <= width for column_width in least)
     return fits and any(_wide([least[k] for k in group]) > width for group in groups)
 
 
 def _narrow(widths: list[int], least: list[int], room: int) -> None:
-    """Reduce the largest of ``widths`` until their sum is at most ``room``; keep ``least``."""
+    """Reduce the largest of ``widths`` in place until their sum is at most ``room``, none below ``least``."""
     while sum(widths) > room and any(map(int.__gt__, widths, least)):
         widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
 

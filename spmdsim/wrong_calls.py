@@ -1,7 +1,6 @@
-"""Errors for a name that a module does not have, and for arguments that a function does not take: the nearest right ones.
+"""Errors with the nearest right name for unknown names of modules and wrong arguments of functions.
 
-Python says both in words of its own, without a suggestion. Public modules ask :func:`missing_name`; public functions and
-classes are decorated with :func:`explained`.
+Public modules call :func:`missing_name`; public functions and classes are decorated with :func:`explained`.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any, NoReturn, TypeVar
 
 from spmdsim.errors import UsageTypeError, nearest, unknown
 
-#: Modules in which a name that another one lacks may stand.
+#: Modules in which the nearest name is searched if a public module lacks a name.
 NAMESPACES = ("spmdsim", "spmdsim.ops", "spmdsim.nn", "spmdsim.local", "spmdsim.linalg", "spmdsim.fft")
-#: Collectives by their names in MPI and torch: inside of a function of local arrays they are these. Tensors need none.
+#: Names of collectives in MPI and torch -> functions of `spmdsim.local`. Tensors need no collectives.
 COLLECTIVES = {
     **dict.fromkeys(("allreduce", "all_reduce", "reduce"), "psum"),
     **dict.fromkeys(("allgather", "all_gather_into_tensor", "gather"), "all_gather"),
@@ -26,38 +25,40 @@ COLLECTIVES = {
     **dict.fromkeys(("alltoall", "all_to_all_single"), "all_to_all"),
     **dict.fromkeys(("send", "recv", "sendrecv", "isend", "irecv"), "ppermute"),
 }
-#: Names in NumPy and torch -> the names here, which are spelled otherwise.
+#: Names in NumPy and torch -> names of this package.
 OTHER_NAMES = {
     **dict.fromkeys(("lr", "learning_rate"), "rate"),
     **{"eps": "epsilon", "in_features": "n_in", "out_features": "n_out"},
     **{"cat": "concat", "mm": "matmul", "reduce_sum": "sum", "reduce_mean": "mean"},
 }
-#: The least likeness of a name in another module to the name asked for, as `difflib` counts it.
+#: The least similarity (`difflib` ratio) for which an error names a name of another module.
 LIKE_IN_ANOTHER_MODULE = 0.85
-#: Characters of an argument's meaning that an error quotes.
+#: The longest meaning of an argument that an error quotes, in characters.
 MOST_QUOTED = 80
-#: Characters of a signature that an error shows whole.
+#: The longest signature that an error shows completely, in characters.
 MOST_OF_A_CALL = 120
-#: Annotations of parameters that take arguments only to refuse them; see :func:`refuse_arguments`.
+#: Annotations of parameters that catch arguments only to refuse them; see :func:`refuse_arguments`.
 REFUSED = (NoReturn, "NoReturn")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """Return the error for a name that a public module does not have, with the nearest one here or in another module.
+    """Return the error for an unknown name of a public module, with the nearest known name.
+
+    The nearest name is searched in the module first, then in :data:`NAMESPACES`.
 
     Args:
-        module: its name.
-        name: what was asked for.
-        names: what it has.
+        module: the name of the module.
+        name: the unknown name.
+        names: the public names of the module.
 
     >>> print(missing_name("spmdsim.nn", "ReLU", ["Linear", "SGD"]))
     module 'spmdsim.nn' has no attribute 'ReLU'; nearest: spmdsim.relu
     >>> print(missing_name("spmdsim", "allreduce", ["matmul"]))
     module 'spmdsim' has no attribute 'allreduce'; nearest: tensor.to(layout), or spmdsim.local.psum in a local function
     """
-    # ``from package import module`` asks here first, and imports the module then.
+    # Python looks a submodule up as a name before it imports the submodule, so no hint is computed for submodules.
     is_name = not name.startswith("_") and not _is_module(f"{module}.{name}")
     hint = _nearest_name(module, name, list(names)) if is_name else ""
     return AttributeError(
@@ -66,7 +67,7 @@ def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError
 
 
 def refuse_names(module: str, names: Iterable[str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a public module that has these names and no others."""
+    """Return a ``__getattr__`` that raises AttributeError with the nearest of a module's ``names``."""
 
     def look_up(name: str) -> Any:
         raise missing_name(module, name, names)
@@ -83,27 +84,38 @@ def _is_module(name: str) -> bool:
 
 
 def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
-    """Return the nearest name, with its module where that is another one; "" if none is near."""
+    """Return the nearest name for an error, with its module if that is another one, or "".
+
+    Args:
+        module: the module that lacks the name.
+        name: the unknown name.
+        names: the public names of the module.
+    """
     collective = COLLECTIVES.get(name.lower())
     if collective is not None:
         return f"tensor.to(layout), or spmdsim.local.{collective} in a local function"
     if OTHER_NAMES.get(name) in names:
         return repr(OTHER_NAMES[name])
-    others = {one: getattr(import_module(one), "__all__", ()) for one in NAMESPACES if one != module}
-    for cutoff in ("the same letters", "similar"):
-        for place, public in {module: names, **others}.items():
-            near = nearest(name, public, *([] if place == module else [LIKE_IN_ANOTHER_MODULE]))
-            if near is not None and (cutoff == "similar" or near.lower() == name.lower()):
-                return repr(near) if place == module else f"{place}.{near}"
+    other_modules = {
+        space: getattr(import_module(space), "__all__", ()) for space in NAMESPACES if space != module
+    }
+    for allows_similar in (False, True):  # First accept names that differ only in upper and lower case.
+        for space, public in {module: names, **other_modules}.items():
+            near = nearest(name, public, *([] if space == module else [LIKE_IN_ANOTHER_MODULE]))
+            if near is not None and (allows_similar or near.lower() == name.lower()):
+                return repr(near) if space == module else f"{space}.{near}"
     return ""
 
 
 def explained(target: F, name: str = "") -> F:
-    """Have a function or a class refuse wrong arguments in words: the nearest keyword, or what is missing and how it is called.
+    """Make a function or class raise UsageTypeError with a hint for wrong arguments.
+
+    The hint is the nearest keyword, or the missing argument and the signature. A class is changed in place; for a function
+    the wrapper is returned.
 
     Args:
         target: the function or class.
-        name: how errors call it, if not by its own name.
+        name: its name in errors; default: its own name.
 
     >>> @explained
     ... def cut(array, rows=1):
@@ -116,15 +128,23 @@ def explained(target: F, name: str = "") -> F:
     spmdsim.errors.UsageTypeError: cut: argument 'array' is missing; it is called as cut(array, rows=1)
     """
     if isinstance(target, type):
-        target.__init__ = _explained(target.__init__, target, name)  # type: ignore[misc]
+        target.__init__ = _wrap_call(target.__init__, target, name)  # type: ignore[misc]
         return target
-    function: F = _explained(target, target, name)
+    function: F = _wrap_call(target, target, name)
     return function
 
 
-def _explained(function: Any, target: Any, name: str) -> Any:
+def _wrap_call(function: Any, target: Any, name: str) -> Any:
+    """Return a function that calls ``function`` and explains a TypeError that its arguments cause.
+
+    Args:
+        function: the function to call.
+        target: the function, or the class whose ``__init__`` it is.
+        name: its name in errors; "": its own name.
+    """
+
     @wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -132,7 +152,7 @@ def _explained(function: Any, target: Any, name: str) -> Any:
                 raise
             raise wrong_arguments(target, args, kwargs, error, name) from None
 
-    return called
+    return call
 
 
 def _is_bound(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
@@ -145,7 +165,10 @@ def _is_bound(function: Any, args: Sequence[object], kwargs: Mapping[str, object
 
 
 def is_of_the_call(error: TypeError) -> bool:
-    """Return True if Python raised an error because the arguments do not fit the function that the caller's frame called."""
+    """Return True if Python raised an error because the arguments of a call do not fit its signature.
+
+    The frame that called the function must have caught the error.
+    """
     trace = error.__traceback__
     return not isinstance(error, UsageTypeError) and (trace is None or trace.tb_next is None)
 
@@ -182,7 +205,7 @@ def wrong_arguments(
         meant = OTHER_NAMES.get(strange[0], strange[0])
         return unknown(f"{name} has no argument {strange[0]!r}", meant, words, UsageTypeError, "it takes")
     count = len(args) - shift
-    call = f"it is called as {name}{_short(written.replace(parameters=parameters))}"
+    call = f"it is called as {name}{_format_signature(written.replace(parameters=parameters))}"
     twice = [p.name for p in by_place[:count] if p.name in kwargs]
     if twice:
         return UsageTypeError(f"{name}: argument {twice[0]!r} is given by its place and by its name; {call}")
@@ -198,10 +221,15 @@ def wrong_arguments(
 
 
 def refuse_arguments(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> NoReturn:
-    """Raise the error for arguments that a function takes only to refuse them.
+    """Raise UsageTypeError for arguments that a function catches only to refuse them.
 
-    Small functions that run often declare ``*more: NoReturn`` and ``**wrong: NoReturn``, and ask here if any came: the
-    wrapper of :func:`explained` would cost them a few per cent of their time.
+    Small functions that run often declare ``*more: NoReturn`` and ``**wrong: NoReturn``, and call this function if either is
+    not empty. The wrapper of :func:`explained` would cost them a few per cent of their time.
+
+    Args:
+        function: the function.
+        args: all its positional arguments.
+        kwargs: its unknown keyword arguments.
 
     >>> def move(layout=None, *more: NoReturn, **wrong: NoReturn):
     ...     if more or wrong:
@@ -216,7 +244,7 @@ def refuse_arguments(function: Any, args: Sequence[object], kwargs: Mapping[str,
 
 
 def _name_of_call(function: Any, owners: Sequence[object]) -> str:
-    """Return the name by which a function is called: "Tensor.to" for a method, "mesh" for a call of a Mesh.
+    """Return the name of a function in errors: "Tensor.to" for a method, "mesh" for a call of a Mesh.
 
     Args:
         function: the function.
@@ -231,18 +259,25 @@ def _name_of_call(function: Any, owners: Sequence[object]) -> str:
     return f"{owner.__name__}.{function.__name__}"
 
 
-def _short(written: Signature) -> str:
-    """Return a signature as text, without types; of a long one only what must be given."""
-    bare = [p.replace(annotation=p.empty) for p in written.parameters.values()]
-    text = str(written.replace(parameters=bare, return_annotation=Signature.empty))
+def _format_signature(written: Signature) -> str:
+    """Return a signature as text without types.
+
+    If it is longer than MOST_OF_A_CALL characters, it has only the parameters without default.
+    """
+    untyped = [p.replace(annotation=p.empty) for p in written.parameters.values()]
+    text = str(written.replace(parameters=untyped, return_annotation=Signature.empty))
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>|<operator (\w+)>", r"\1\2", text)
     if len(text) <= MOST_OF_A_CALL:
         return text
-    return f"({', '.join([*(p.name for p in bare if p.default is p.empty), '...'])})"
+    return f"({', '.join([*(p.name for p in untyped if p.default is p.empty), '...'])})"
 
 
 def _meaning(target: Any, name: str) -> str:
-    """Return the first words of what a docstring says about an argument, in brackets; "" if it says nothing."""
+    """Return the docstring's description of an argument, in brackets, for an error.
+
+    It ends before the first full stop, semicolon or colon. Returns "" if the docstring has no description, or it is longer
+    than MOST_QUOTED characters or cut inside of brackets.
+    """
     match = re.search(rf"^ +{name}: ([^.;:]+)", target.__doc__ or "", re.MULTILINE)
     words = " ".join(match[1].split()).replace("`", "") if match else ""
     is_whole = all(words.count(opening) == words.count(closing) for opening, closing in ("()", "[]"))

@@ -1,4 +1,4 @@
-"""What the array API standard has besides functions of arrays: element types in its words, and what there is."""
+"""Functions of the array API standard that have no NumPy name here: element types and the namespace's description."""
 
 from __future__ import annotations
 
@@ -31,17 +31,26 @@ KINDS = {
     "complex floating": "c",
     "numeric": "iufVc",
 }
-"""The standard's kinds of element types, as numpy's letters."""
+"""The standard's kinds of element types, and the letters of NumPy's ``dtype.kind`` that belong to each kind."""
 
 
 def dtype_of(value: Any) -> np.dtype:
-    """Return the element type of a tensor, or the type that a name means."""
+    """Return the element type of a tensor, or the element type of this name."""
     return value.dtype if hasattr(value, "dtype") and not isinstance(value, type) else element_type(value)
 
 
 @dataclass(frozen=True)
 class FloatInfo(Pictured):
-    """Limits of a floating type: bits, distance of 1 to the next number, largest, smallest, smallest normal number."""
+    """Limits of a floating type.
+
+    Attributes:
+        bits: size of a number in bits.
+        eps: distance of 1 to the next larger number.
+        max: the largest number.
+        min: the smallest, negative number.
+        smallest_normal: the smallest positive normal number.
+        dtype: the type; for a complex type the type of its components.
+    """
 
     bits: int
     eps: float
@@ -53,7 +62,14 @@ class FloatInfo(Pictured):
 
 @dataclass(frozen=True)
 class IntegerInfo(Pictured):
-    """Limits of an integer type: bits, largest and smallest number."""
+    """Limits of an integer type.
+
+    Attributes:
+        bits: size of a number in bits.
+        max: the largest number.
+        min: the smallest number.
+        dtype: the type.
+    """
 
     bits: int
     max: int
@@ -62,18 +78,18 @@ class IntegerInfo(Pictured):
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """Return the limits of a floating type, of the parts of a complex type, or of a tensor's type.
+    """Return the limits of a floating type, of the components of a complex type, or of a tensor's type.
 
     >>> finfo("float32").eps == 2.0**-23, finfo("bfloat16").bits
     (True, 16)
 
     Raises:
-        UsageTypeError: no floating type.
+        UsageTypeError: If the type is neither floating nor complex.
     """
     dtype = dtype_of(type)
     if not (is_float(dtype) or dtype.kind == "c"):
         raise UsageTypeError(f"finfo takes a floating type, but got {dtype}")
-    import ml_dtypes  # knows numpy's types and those of 16 bits
+    import ml_dtypes  # It supports NumPy's types and bfloat16.
 
     info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     eps, largest, least = float(info.eps), float(info.max), float(info.min)
@@ -84,7 +100,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
     """Return the limits of an integer type, or of a tensor's type.
 
     Raises:
-        UsageTypeError: no integer type.
+        UsageTypeError: If the type is not an integer type.
 
     >>> iinfo(np.int16).max
     32767
@@ -97,18 +113,20 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Return True if an element type equals another one, or is of a kind such as ``"real floating"``.
+    """Return True if an element type equals ``kind`` or belongs to the kind of that name.
 
-    A tuple of types and kinds means one of them.
+    Args:
+        dtype: the element type.
+        kind: an element type, a kind such as ``"real floating"``, or a tuple of them, one of which must fit.
 
     Raises:
-        InputError: a kind that there is not.
+        InputError: If the standard has no such kind.
 
     >>> isdtype(np.dtype("int16"), "integral"), isdtype(np.dtype("int16"), ("bool", "real floating"))
     (True, False)
     """
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, one) for one in kind)
+        return any(isdtype(dtype, alternative) for alternative in kind)
     if isinstance(kind, str) and kind in KINDS:
         return dtype_of(dtype).kind in KINDS[kind]
     if isinstance(kind, str):
@@ -119,16 +137,14 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """Convert a tensor to another element type.
 
-    Without ``copy`` a tensor of this type is returned as it is.
-
     Args:
         x: the tensor.
-        dtype: the element type, or its name. Of complex numbers that become real ones the imaginary part is lost.
-        copy: give another tensor even if the type is the same.
+        dtype: the element type, or its name. A conversion from complex to real numbers drops the imaginary part.
+        copy: False to return ``x`` itself if it has this type already.
         device: ``"cpu"`` or None.
 
     Raises:
-        InputError: an element type that is no number, another device.
+        InputError: If the element type is not one of numbers, or the device is another one.
 
     >>> import spmdsim.array_api as xp
     >>> from spmdsim import Mesh
@@ -179,28 +195,36 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 
 class NamespaceInfo(Pictured):
-    """What the namespace offers."""
+    """Description of the namespace: its capabilities, device and element types."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Whether results whose size depends on values are there, and how many dims a tensor may have."""
+        """Return the standard's table of capabilities."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """Main memory."""
+        """Return the only device, main memory."""
         return DEVICE
 
     def devices(self) -> list[str]:
-        """Main memory alone."""
+        """Return the list of devices: main memory alone."""
         return [DEVICE]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
-        """The types of numbers where none is given."""
+        """Return the default element type of each kind.
+
+        Raises InputError if ``device`` is another device.
+        """
         check_device(device)
         names = {"real floating": "f8", "complex floating": "c16", "integral": "i8", "indexing": "i8"}
         return {kind: np.dtype(name) for kind, name in names.items()}
 
     def dtypes(self, *, device: Any = None, kind: str | tuple[str, ...] | None = None) -> dict[str, np.dtype]:
-        """Element types by name: all, or those of some kinds."""
+        """Return element types by name.
+
+        Args:
+            device: ``"cpu"`` or None.
+            kind: a kind or several kinds, such as ``"integral"``; None: all element types.
+        """
         check_device(device)
         by_name = {name: np.dtype(name) for name in NAMES}
         wanted = tuple(KINDS) if kind is None else kind
@@ -208,7 +232,7 @@ class NamespaceInfo(Pictured):
 
 
 def __array_namespace_info__() -> NamespaceInfo:
-    """What the namespace offers.
+    """Return the description of this namespace.
 
     >>> __array_namespace_info__().default_device()
     'cpu'

@@ -110,7 +110,7 @@ def partial_reduction(layout: Layout) -> PartialReduction | None:
 
 
 def ownership_words(layout: Layout) -> str:
-    """Return one sentence on how many shards a layout has, and if ranks of one shard own copies or addends.
+    """Return a sentence with the number of shards, and if ranks of one shard own copies or addends.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("dp", "tp"))

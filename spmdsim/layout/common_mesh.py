@@ -34,8 +34,9 @@ class CommonMesh(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
-    """Return the coarsest mesh on which layouts of both meshes can be written, or None. Axes of size 1 are dropped.
+    """Return the coarsest mesh on which layouts of both meshes can be written, or None.
 
+    Axes of size 1 are dropped.
     An axis that ``a`` or ``b`` also has keeps its name; the factors of an axis ``x`` are named ``x.0``, ``x.1``.
 
     >>> both = common_mesh(Mesh((8,), ("x",)), Mesh((2, 4), ("a", "b")))

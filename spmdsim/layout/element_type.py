@@ -117,7 +117,10 @@ def fraction_type(dtype: np.dtype) -> np.dtype:
 
 
 def check_ordered(dtype: np.dtype, what: str) -> np.dtype:
-    """Return ``dtype``; raise RuleError if it is complex. ``what`` names the function in the error."""
+    """Return ``dtype``; raise RuleError if it is complex.
+
+    ``what`` names the function in the error.
+    """
     if dtype.kind == "c":
         raise RuleError(f"{what} is not defined for {dtype}: complex numbers have no order")
     return dtype
@@ -145,7 +148,7 @@ def is_nameless(dtype: np.dtype) -> bool:
 
 
 def resolve_nameless(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
-    """Return bfloat16 if ``dtype`` is nameless (see `is_nameless`) and ``wanted`` is bfloat16, else ``dtype``.
+    """Return bfloat16 for a nameless ``dtype`` (see `is_nameless`) if that is wanted, else ``dtype``.
 
     Args:
         dtype: the type in the file.

@@ -54,7 +54,7 @@ class Stride:
 
 @dataclass(frozen=True)
 class RankDerivation:
-    """One rank's row of the derivation.
+    """Row of the derivation for a rank.
 
     Attributes:
         rank: the rank.
@@ -111,14 +111,14 @@ class Derivation:
 
     @cached_property
     def strides(self) -> tuple[Stride, ...]:
-        """One stride for each adjusted column."""
+        """Strides of the adjusted columns, in their order."""
         size = self.layout.mesh.axis_size
         sized = tuple((axis, size(axis)) for axis in self.adjusted_axes)
         return tuple(Stride(axis, sized[i + 1 :]) for i, (axis, _) in enumerate(sized))
 
     @cached_property
     def rows(self) -> tuple[RankDerivation, ...]:
-        """One row for each rank."""
+        """Rows of the derivation, in the order of `ranks`."""
         return tuple(self._row(rank) for rank in self.ranks)
 
     def _row(self, rank: int) -> RankDerivation:

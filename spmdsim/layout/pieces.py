@@ -34,7 +34,10 @@ class Pieces:
         ]
 
     def bounds(self, rank: int) -> tuple[tuple[int, int], ...]:
-        """Return ``(start, stop)`` of the elements that ``rank`` owns in each dimension; ``(0, 0)`` if it owns none."""
+        """Return ``(start, stop)`` of the elements that ``rank`` owns in each dimension.
+
+        It is ``(0, 0)`` if the rank owns no elements.
+        """
         ranks = range(self.mesh.size) if self.mesh.ranks is None else self.mesh.ranks
         position = np.unravel_index(ranks.index(rank), self.mesh.shape)
         coordinates = dict(zip(self.mesh.axes, map(int, position)))

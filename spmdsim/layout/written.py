@@ -30,10 +30,10 @@ OtherNotation = Callable[[str, Mesh, "int | None"], Layout]
 def flatten(
     value: Any, what: str, error: type[LayoutError] = LayoutError
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape and the row-major elements of nested lists, tuples, a range or an array of integers.
+    """Return the shape and the row-major elements of nested integers.
 
     Args:
-        value: the nested integers.
+        value: nested lists or tuples, a range or an array.
         what: noun for error messages, such as "ranks".
         error: class of the error for ragged or empty lists.
 
@@ -219,7 +219,9 @@ def axis_names(count: int) -> tuple[str, ...]:
 def parse_layout(
     text: str, mesh: Mesh | None = None, ndim: int | None = None, others: OtherNotation | None = None
 ) -> Layout:
-    """Parse a layout: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``, each with an optional end ``partial tp:max``.
+    """Parse a layout: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``.
+
+    Each form may end with pending reductions, such as ``partial tp:max``.
 
     Args:
         text: the layout.
@@ -271,7 +273,7 @@ def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
 
 
 def _own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
-    """Return the layout if every entry names axes of the mesh, or says that its dim is not split; else None."""
+    """Return the layout if every entry is an axis, several axes or a word for "not split"; else None."""
     words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
     if words and all(isinstance(word, int) for word in words):
         return None

@@ -37,7 +37,10 @@ def under_mpi(config: pytest.Config) -> bool:
 def parametrize_counts(
     metafunc: pytest.Metafunc, fixture: str, counts: Sequence[int] = DEFAULT_COUNTS
 ) -> None:
-    """Run a test with the fixture ``fixture`` once per rank count: the counts of its mark ``ranks``, or ``counts``."""
+    """Run a test with the fixture ``fixture`` once per rank count.
+
+    The counts are those of the test's mark ``ranks``, else ``counts``.
+    """
     if fixture not in metafunc.fixturenames:
         return
     if any(fixture in str(m.args[0]) for m in metafunc.definition.iter_markers("parametrize")):
@@ -50,9 +53,10 @@ def parametrize_counts(
 
 
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
-    """Yield a communicator of the first n ranks (n is the fixture's parameter); skip the test on other ranks.
+    """Yield a communicator of the first n ranks; skip the test on other ranks.
 
-    It is freed after the test, unless the test failed: then other ranks can still use it.
+    n is the fixture's parameter. The communicator is freed after the test. If the test failed, it is not freed, because
+    other ranks may still use it.
     """
     from mpi4py import MPI
 

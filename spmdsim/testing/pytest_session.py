@@ -61,7 +61,9 @@ class Agreement:
         self.deadline, self.deadline_failed = deadline, min(deadline, deadline_failed)
 
     def exchange_outcomes(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
-        """Exchange outcomes with all ranks and return them by rank; abort the job if a rank is late or at another test.
+        """Exchange outcomes with all ranks and return them by rank.
+
+        Aborts the job if a rank is late or at another test.
 
         Args:
             what: name of the test.
@@ -138,9 +140,9 @@ class Agreement:
     def _abort_diverged(self, what: str, phase: str, records: list[Any], message: str) -> NoReturn:
         """Abort the job because ranks are at different tests; the lowest rank of each group prints its test."""
         self._print_failure(what, phase, message)
-        together = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
-        if self.rank == min(together):
-            self.say(f"ranks {together} of {self.size} are at {what} ({phase}), others are not")
+        same_test = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
+        if self.rank == min(same_test):
+            self.say(f"ranks {same_test} of {self.size} are at {what} ({phase}), others are not")
         time.sleep(ROLL_CALL_SECONDS)  # let every group print its test
         self.abort()
 
@@ -191,7 +193,7 @@ class RankSession:
         os.write(descriptor if isinstance(descriptor, int) else 2, f"\n{text}\n".encode())
 
     def _silence_reporter(self) -> None:
-        """Suppress the reports of ranks other than 0."""
+        """Replace pytest's reporter by a reporter that prints nothing."""
         manager = self.config.pluginmanager
         old = manager.getplugin("terminalreporter")
         if old is not None:
