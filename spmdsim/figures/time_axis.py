@@ -17,7 +17,10 @@ APART = 72.0
 
 
 class TimeAxis:
-    """An axis of seconds with a fixed length. Idle times longer than all events together are cut.
+    """An axis of seconds with a fixed length. Long idle times are cut if events take less than half of the time.
+
+    Of n idle times those are cut that are longer than one n-th of all events. So the others are together at most as
+    long as the events.
 
     Args:
         spans: first and last second of each event.
@@ -40,7 +43,9 @@ class TimeAxis:
         self.first, self.last = busy[0][0], busy[-1][1]
         seconds = sum(end - start for start, end in busy)
         gaps = [(a[1], b[0]) for a, b in pairwise(busy)]
-        self.cuts = [(start, end) for start, end in gaps if end - start > seconds > 0]
+        idle = sum(end - start for start, end in gaps)
+        longest = seconds / len(gaps) if idle > seconds > 0 else idle
+        self.cuts = [(start, end) for start, end in gaps if end - start > longest]
         cut = min(CUT, MOST_OF_CUTS * length / max(len(self.cuts), 1))
         drawn = self.last - self.first - sum(end - start for start, end in self.cuts)
         self._scale = (length - cut * len(self.cuts)) / max(drawn, 1e-30)
@@ -62,22 +67,31 @@ class TimeAxis:
         """Seconds that are cut out."""
         return sum(end - start for start, end in self.cuts)
 
-    def ticks(self) -> list[tuple[float, float]]:
-        """Return the ticks as (seconds since the first event, pixel).
+    def ticks(self) -> list[tuple[float, float, float]]:
+        """Return the ticks as (first second, further seconds, pixel); seconds count from the first event.
 
-        They are round numbers, and the first second after each cut; two ticks are at least 72 pixels apart.
+        The first second is that of the time since a cut. Its other ticks are round numbers of further seconds. Two
+        ticks are at least 72 pixels apart.
+
+        >>> TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0).ticks()
+        [(0.0, 0.0, 0.0), (100.0, 0.0, 130.0), (100.0, 1.0, 230.0)]
         """
         drawn = self.last - self.first - self.idle
         rounds = round_numbers(0, drawn)
         step = rounds[1] - rounds[0] if len(rounds) > 1 else drawn
         edges = [self.first, *(edge for ends in self.cuts for edge in ends), self.last]
-        marks: list[tuple[float, float]] = []
+        marks: list[tuple[float, float, float]] = []
         for start, end in zip(edges[::2], edges[1::2]):
-            low, high = start - self.first, end - self.first
-            count = int((high - low) / step + 1e-9) if step > 0 else 0
-            base = low if start > self.first else 0.0
-            for second in (base + k * step for k in range(count + 1)):
-                x = self.place(self.first + second)
-                if not marks or x - marks[-1][1] >= APART:
-                    marks.append((second, x))
+            first, x = start - self.first, self.place(start)
+            while marks and marks[-1][1] and x - marks[-1][2] < APART:
+                marks.pop()
+            if marks and x - marks[-1][2] < APART:
+                continue
+            marks.append((first, 0.0, x))
+            for second in (
+                k * step for k in range(1, int((end - start) / step + 1e-9) + 1 if step > 0 else 0)
+            ):
+                x = self.place(start + second)
+                if x - marks[-1][2] >= APART:
+                    marks.append((first, second, x))
         return marks

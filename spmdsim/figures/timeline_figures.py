@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from spmdsim.worlds.trace.recorder import Trace
 
 LENGTH, LANE = 800.0, 24.0
+LEAST_CUT = 12.0
+"""Smallest width of the mark of two slanted lines, in pixels."""
 MOST_LANES, MOST_BARS, MOST_ARROWS = 32, 1_500, 400
 
 
@@ -68,10 +70,13 @@ def lanes(
         y = 22 + lane * LANE
         out.text(0, y + 15, name)
         out.line(margin, y + LANE - 2, margin + LENGTH, y + LANE - 2)
-    for tick, place in axis.ticks():
-        x = margin + place
+    label = ""
+    for first, further, place in axis.ticks():
+        x, before = margin + place, label
         out.line(x, 16, x, 22 + len(names) * LANE)
-        out.text(x, 12, seconds_text(tick), "faint", "middle" if tick else "start")
+        label = f"+{seconds_text(further)}" if first and further else seconds_text(first or further)
+        if label != before:
+            out.text(x, 12, label, "faint", "middle" if place else "start")
     for start, end in axis.cuts:
         pointer_text = f"nothing happens for {seconds_text(end - start)}"
         _draw_cut(
@@ -118,17 +123,21 @@ def lanes(
         words = f"cut: nothing happens for {seconds_text(axis.idle)}" + (" in all" if axis.cuts[1:] else "")
         if x and x + width_of(words) > margin + LENGTH:
             x, y = 0.0, y + 20
-        _draw_cut(out, x, x + 14, y, y + 14, words)
+        start, end = axis.cuts[0]
+        _draw_cut(out, x, x + min(14, axis.place(end) - axis.place(start)), y, y + 14, words)
         out.text(x + 18, y + 11, words)
     return out
 
 
 def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, pointer_text: str) -> None:
-    """Draw two slanted lines on the background, the mark of a cut idle time."""
+    """Draw two slanted lines on the background, the mark of a cut idle time; a narrow cut has one dashed line."""
     out.parts.append(
         f'<rect class="ground" x="{number(left)}" y="{number(top)}" width="{number(right - left)}" height="{number(low - top)}"/>'
     )
     middle = (left + right) / 2
+    if right - left < LEAST_CUT:
+        out.line(middle, low, middle, top, "edge", ' stroke-dasharray="2 3"', pointer_text)
+        return
     for aside in (-3, 3):
         out.line(middle + aside - 3, low, middle + aside + 3, top, "edge", title=pointer_text)
 

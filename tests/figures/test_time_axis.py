@@ -32,6 +32,8 @@ def test_two_events_far_apart_are_wide():
         [(0.0, 1.0), (0.5, 2.0), (2.5, 3.0)],
         [(0.0, 1e-6), (1.0, 1.0 + 1e-6), (7.0, 7.0 + 1e-6)],
         [(k * 1e-3, k * 1e-3 + 1e-6) for k in range(200)],
+        [(k * 1e-3, k * 1e-3 + 1e-5) for k in range(200)],
+        [(k * 1e-3, k * 1e-3 + 6e-4) for k in range(20)],
         [(3.0, 3.0)],
         [],
     ],
@@ -41,12 +43,29 @@ def test_places_ascend_and_stay_inside(spans):
     moments = sorted({moment for span in spans for moment in span})
     places = [axis.place(moment) for moment in moments]
     assert places == sorted(places) and all(-1e-6 <= x <= 800 + 1e-6 for x in places)
-    assert all(0 <= x <= 800 + 1e-6 for _, x in axis.ticks())
+    assert all(0 <= x <= 800 + 1e-6 for _, _, x in axis.ticks())
     drawn = [end - start for start, end in spans]
     scales = [(axis.place(end) - axis.place(start)) / (end - start) for start, end in spans if end > start]
     assert not scales or max(scales) == pytest.approx(min(scales), rel=1e-3)  # one scale for all events
-    for start, end in axis.cuts:
-        assert end - start > sum(drawn) and axis.place(end) - axis.place(start) <= CUT + 1e-6
+    assert all(axis.place(end) - axis.place(start) <= CUT + 1e-6 for start, end in axis.cuts)
+    assert not spans or sum(drawn) == 0 or sum(scales) / len(scales) * sum(drawn) >= 800 / 3
+
+
+def test_many_short_pauses_do_not_squeeze_events():
+    """Draw 200 calls of 10 us, each before a pause of 1 ms: no pause is as long as all calls, but all of them are."""
+    image = svg(
+        lanes(("operators",), [Bar(0, "add", k * 1e-3, k * 1e-3 + 1e-5) for k in range(200)]), "trace"
+    )
+    wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]
+    assert len(wide) == 200 and min(wide) >= 800 / 3 / 200
+    assert "cut: nothing happens for 197 ms in all" in image
+
+
+def test_ticks_behind_a_cut_differ():
+    bars = [Bar(0, "a", 0.0, 1e-4), Bar(0, "b", 0.505, 0.5051)]
+    image = svg(lanes(("operators",), bars), "trace")
+    labels = re.findall(r'class="faint"[^>]*>([^<]*\d \w+)<', image)
+    assert len({*labels}) == len(labels) >= 4 and "505 ms" in labels and "+50 us" in labels
 
 
 def test_short_pauses_stay():
