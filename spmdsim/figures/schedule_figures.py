@@ -233,7 +233,9 @@ def highlighted(lines: Sequence[str]) -> Text:
 
 
 ROW, MARGIN, TOP = 46.0, 64.0, 34.0
-MOST_RANKS, MOST_CHUNKS, MOST_ARROWS, MOST_CELLS = 64, 16, 2_000, 4_000
+MOST_RANKS, MOST_CHUNKS, MOST_ARROWS = 64, 16, 2_000
+MOST_BOXES, MOST_CELLS = 2_400, 1_200
+"""Largest numbers of chunks of all ranks in all states: as boxes, and in tables. More would make the picture too large."""
 
 
 def schedule_figure(schedule: Schedule) -> Figure:
@@ -264,12 +266,14 @@ def history_figure(story: History) -> Figure:
         return counts_figure(facts_of(story.schedule), why)
     notes = [story.schedule.algorithm.about] if story.schedule.algorithm.about else []
     parts: list[Part] = [space_time(story), _draw_legend(story)]
-    if 0 < len(story.cells) * story.schedule.size * len(story.states) <= MOST_CELLS:
+    if 0 < _count_values(story, story.cells) <= MOST_CELLS:
         parts.append(_draw_tables(story))
     if story.findings:
         notes += [f"wrong: {finding}" for finding in story.findings[:5]]
     else:
         notes += fact_lines(facts_of(story.schedule))
+    if story.cells and not _cells(story):
+        notes.append("too many chunks to draw: arrows show the messages alone")
     return Figure(story.schedule.name, tuple(parts), tuple(notes))
 
 
@@ -302,7 +306,12 @@ def counts_figure(facts: Facts, why: str = "") -> Figure:
 def _cells(story: History) -> list[int]:
     """Return the chunks, without scratch chunks; empty if there are too many to draw."""
     chunks = [c for c in story.cells if c < story.schedule.chunk_count]
-    return chunks if 0 < len(chunks) <= MOST_CHUNKS else []
+    return chunks if len(chunks) <= MOST_CHUNKS and _count_values(story, chunks) <= MOST_BOXES else []
+
+
+def _count_values(story: History, cells: Sequence[int]) -> int:
+    """Return the number of values that the cells have on all ranks in all states."""
+    return len(cells) * story.schedule.size * len(story.states)
 
 
 def space_time(story: History) -> Canvas:
@@ -417,16 +426,22 @@ def _draw_state(
 
 def _draw_legend(story: History) -> Canvas:
     """Draw a legend of boxes and arrows, in lines that fit on a telephone."""
-    out, reduces = Canvas(), story.schedule.collective.reduces
+    out, reduces, has_chunks = Canvas(), story.schedule.collective.reduces, story.schedule.chunk_count > 1
     boxes = ["a chunk, with its number", "a thick frame: new in this round"]
-    arrows = ["a message, in its first chunk's colour, with its chunks; 4..7 is 4, 5, 6, 7"]
+    arrows = ["a message"]
+    if has_chunks:
+        arrows = ["a message, in its first chunk's colour, with its chunks; 4..7 is 4, 5, 6, 7"]
     if reduces:
         boxes.insert(1, "the fuller, the more ranks are in it")
         boxes.append("in words: ranks whose input is in it; 0..2 is 0+1+2, ∑ all ranks")
         arrows += ["+ and a full line: reduced on arrival", "dashed: copied"]
-    out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
-    out.bar(0, 9, 19, 9, fill_of(0)[0])
-    out.arrow(0, 14 + 16 * len(boxes), 22, 14 + 16 * len(boxes), ink_of(0))
+    if _cells(story):
+        out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
+        out.bar(0, 9, 19, 9, fill_of(0)[0])
+    else:
+        boxes = []
+    y = 14.0 + 16 * len(boxes)
+    out.arrow(0, y, 22, y, ink_of(0) if has_chunks else "")
     for line, line_text in enumerate((*boxes, *arrows)):
         out.text(28, 13 + 16 * line + 5 * (line >= len(boxes)), line_text)
     return out

@@ -62,3 +62,26 @@ def test_a_title_says_whose_order_chunks_have(capsys):
     assert schedule_of("all_reduce", "ring", 4).name == "all_reduce ring on 4 ranks, chunks in MPICH's order"
     other = schedule_of("all_reduce", "ring", 4, index="openmpi")
     assert other.name == "all_reduce ring on 4 ranks, chunks in Open MPI's order"
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "size"),
+    [
+        ("all_reduce", "ring", 12), ("all_reduce", "ring", 64), ("all_reduce", "segmented_ring", 8),
+        ("all_reduce", "rabenseifner", 16), ("all_reduce", "linear", 32), ("reduce_scatter", "pairwise", 16),
+        ("broadcast", "chain", 48), ("reduce", "pipelined_chain", 24),
+    ],
+)  # fmt: skip
+def test_schedules_of_many_ranks_have_a_picture(collective, name, size):
+    """Chunks are left out with a note where a picture of all of them would be refused as too large."""
+    schedule = schedule_of(collective, name, size)
+    drawn = figure(schedule)
+    arrows = drawn.svg.count('class="arrow"')
+    assert arrows or "too many for arrows" in drawn.notes[0]
+    if arrows and "a chunk, with its number" not in drawn.svg:
+        assert drawn.notes[-1] == "too many chunks to draw: arrows show the messages alone"
+
+
+def test_a_legend_has_no_chunk_colours_without_chunks():
+    assert "first chunk's colour" in figure(schedule_of("all_reduce", "ring", 4)).svg.replace("&#x27;", "'")
+    assert "first chunk" not in figure(schedule_of("all_reduce", "recursive_doubling", 4)).svg
