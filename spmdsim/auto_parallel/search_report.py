@@ -140,7 +140,8 @@ def _operators(answer: SearchResult) -> Table:
         seconds = (_number(row[phase] * scale) for phase in (*PARTS, "seconds"))
         name = operator.name + (f" x{count}" if count > 1 else "")
         layouts = f"{inputs} -> {row['output'] or '-'}"
-        rows.append([name, row["strategy"], layouts, *seconds, nbytes_text(row["result_nbytes"])])
+        words = strategy_words(operator.bound, answer.choice.strategies[operator.index])
+        rows.append([name, words, layouts, *seconds, nbytes_text(row["result_nbytes"])])
     heads = ("operator", "strategy", "layouts", *PARTS, "total", "result")
     title = f"operators ({unit} of one step; result: bytes of a rank's shard)"
     return Table(heads, rows, title, range(3, 9)).shorten(MOST_ROWS)
@@ -270,9 +271,12 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
     """Return two lines: the strategies that are compared, and the seconds of both."""
     best, forced = answer.best, answer.other
     unit, scale = _unit(best)
-    old, new = (result.choice.strategies[answer.operator.index] for result in (best, forced))
+    operator = answer.operator
+    old, new = (
+        strategy_words(operator.bound, result.choice.strategies[operator.index]) for result in (best, forced)
+    )
     return (
-        f"{answer.operator.name} with {new} instead of {old}, all others chosen anew:",
+        f"{operator.name} with {new} instead of {old}, all others chosen anew:",
         f"one step takes {_number(forced.seconds * scale)} {unit} instead of {_number(best.seconds * scale)} "
         f"({answer.difference * scale:+.4g} {unit})",
     )
@@ -288,7 +292,11 @@ def why_table(answer: WhyNot) -> Table:
         before, after = (f.choice.strategies[operator.index] for f in (best, forced))
         if abs(new.seconds - old.seconds) > 1e-12 * best.seconds or before != after:
             differences = (getattr(new, phase) - getattr(old, phase) for phase in (*PARTS, "seconds"))
-            change = "" if before == after else f"{before} => {after}"
+            change = (
+                ""
+                if before == after
+                else " => ".join(strategy_words(operator.bound, s) for s in (before, after))
+            )
             rows.append([operator.name, change, *(_signed(difference * scale) for difference in differences)])
     heads = ("operator", "strategy", *PARTS, "total")
     return Table(heads, rows, f"differences in {unit}", range(2, 7)).shorten(MOST_ROWS)

@@ -165,7 +165,7 @@ class Canvas:
             words: lines of text.
             index: number of the fill; None for no fill.
             title: text that a pointer or a screen reader shows.
-            shade: opacity of a colour over a box without a fill.
+            shade: opacity of grey over a box without a fill.
             hatched: True if the box is an addend, not a copy.
         """
         self.reach(x + width, y + height)
@@ -174,7 +174,7 @@ class Canvas:
         if index is None:
             self.parts.append(f'<g>{_title_element(title)}<rect class="open" {box}/>')
             if shade:
-                self.parts.append(f'<rect {box} fill="{FILLS[5][0]}" fill-opacity="{shade:.2f}"/>')
+                self.parts.append(f'<rect {box} fill="var(--ink)" fill-opacity="{shade:.2f}"/>')
         else:
             fill, letters = fill_of(index)
             self.parts.append(f'<g>{_title_element(title)}<rect {box} fill="{fill}" stroke="var(--ground)"/>')

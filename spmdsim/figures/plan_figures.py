@@ -66,7 +66,7 @@ def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture
     return Picture(tuple(_grid_lines(cells, cuts, number, len(shape))), len(number))
 
 
-#: For each cell its (text, sender) pairs; the cuts of each dim; a number for each sender.
+#: For each cell its (text, sender) pairs; the cuts of each dim; the number of each rank's colour.
 Cut = tuple[list[list[list[tuple[str, int]]]], list[list[int]], dict[int, int]]
 
 
@@ -88,7 +88,12 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
     ]
     if max(len(cell) for row in cells for cell in row) > MOST_LINES:
         return None
-    return cells, cuts, {rank: k for k, rank in enumerate(sorted({a for a, _, _ in sent}))}
+    return cells, cuts, {rank: k for k, rank in enumerate(_all_ranks(src, dst))}
+
+
+def _all_ranks(src: Layout, dst: Layout) -> list[int]:
+    """Return the ranks of both meshes in order; the position of a rank is the number of its colour."""
+    return sorted({*src.mesh.rank_list, *dst.mesh.rank_list})
 
 
 def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:
@@ -194,7 +199,10 @@ def _plan_words(plan: Plan) -> list[Words]:
 
 
 def _draw_layouts(plan: Plan) -> Canvas:
-    """Draw the layouts of a plan in order, with the collective on each arrow."""
+    """Draw the layouts of a plan in order, with the collective on each arrow.
+
+    The layouts have no colour, because colours of the picture are ranks that send.
+    """
     canvas, x = Canvas(), 0.0
     states = plan.states if plan.steps else (plan.src, plan.dst)
     height = 54 if any(map(partial_reduction, states)) else 40
@@ -202,7 +210,7 @@ def _draw_layouts(plan: Plan) -> Canvas:
         words, reduction = [layout.short() or "scalar", str(layout.mesh)], partial_reduction(layout)
         words += [] if reduction is None else [f"{reduction.result_words} {reduction.noun}s"]
         width = max(map(width_of, words)) + 20
-        canvas.cell(x, 0, width, height, words, number, str(layout), hatched=reduction is not None)
+        canvas.cell(x, 0, width, height, words, None, str(layout), hatched=reduction is not None)
         x += width
         if number < len(states) - 1:
             step = plan.steps[number] if number < len(plan.steps) else None
@@ -257,7 +265,6 @@ def _draw_matrix(step: Step, itemsize: int) -> Canvas:
     If there are more than 32 ranks, describe the first eight receivers in words.
     """
     out = Canvas()
-    ranks = sorted({*step.src.mesh.rank_list[:MOST_PEERS], *step.dst.mesh.rank_list[:MOST_PEERS]})
     rank_count = max(step.src.mesh.size, step.dst.mesh.size)
     if rank_count > MOST_PEERS:
         for line, rank in enumerate(step.dst.mesh.rank_list[:8]):
@@ -267,7 +274,7 @@ def _draw_matrix(step: Step, itemsize: int) -> Canvas:
             out.text(0, 12 + 16 * line, f"rank {rank} receives {total} from {peers}"[:120])
         out.text(0, 12 + 16 * 8, f"and {many(rank_count - 8, 'more rank')}", "faint")
         return out
-    receivers = step.dst.mesh.rank_list
+    ranks, receivers = _all_ranks(step.src, step.dst), step.dst.mesh.rank_list
     counts = {(peer, rank): count * itemsize for rank in receivers for peer, count in pairs(step, rank)}
     most = max(counts.values(), default=1)
     width = max(width_of(f"{most:,}") + 8, 26)

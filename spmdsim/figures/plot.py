@@ -40,6 +40,7 @@ class Plot:
         lines: the lines.
         x_marks: positions and labels of vertical lines, such as crossovers.
         undrawn: names of lines that were left out.
+        first_ink: number of the first line's colour, if other parts of the picture use the colours before it.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Plot:
     lines: tuple[Line, ...]
     x_marks: tuple[tuple[float, str], ...] = ()
     undrawn: tuple[str, ...] = ()
+    first_ink: int = 0
 
     @property
     def undrawn_words(self) -> str:
@@ -137,7 +139,7 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
         f"{escape(plot.y_label)}</text>"
     )
     used_boxes: list[Box] = []
-    for index, line in enumerate(plot.lines):
+    for index, line in enumerate(plot.lines, plot.first_ink):
         points = [(px(x), py(y), x, y) for x, y in sorted(line.points)]
         used_boxes += [(x - 5, y - 5, x + 5, y + 5) for x, y, _, _ in points]
         pointer_text = [f"{line.name}: {x_text(x)}, {y_text(y)}" for _, _, x, y in points]
@@ -151,7 +153,7 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
                 out.text(box[0], box[3] - 4, line.name)
     for index, line in enumerate(plot.lines):
         y = top + 8 + 18 * index
-        _draw_sample(out, index, left + inner_w + 14, y)
+        _draw_sample(out, plot.first_ink + index, left + inner_w + 14, y)
         out.text(left + inner_w + 42, y + 4, line.name)
     return out
 

@@ -1,6 +1,7 @@
 """Draw searches: the factor that each axis splits in each operator, the time of its parts, time against memory.
 
-Colours show the parts of the time. Cells of factors have no colour; letters, or the dim of the result, name them.
+Colours show the parts of the time; points of the plot have other colours. Cells of factors have no colour; letters, or
+the dim of the result, name them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from spmdsim.auto_parallel.search_report import (
     factor_words,
     operator_rows,
     report_parts,
+    strategy_words,
     why_lines,
     why_table,
 )
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
 
 MOST_OPERATORS = 48
-SPLIT = 0.22
+SPLIT = 0.12
 """Shade of a cell whose axis splits something."""
 TRADE = "time against memory: left and below is better"
 
@@ -140,7 +142,7 @@ def _draw_comparison(answer: SearchResult) -> Canvas:
         for name, choice in {"found": answer, **answer.comparison}.items()
         if choice.memory.peak > 0 and choice.seconds > 0
     )
-    return plot_canvas(Plot(TRADE, "peak bytes of a rank", TIME, lines), height=300)
+    return plot_canvas(Plot(TRADE, "peak bytes of a rank", TIME, lines, first_ink=len(PARTS)), height=300)
 
 
 def frontier_figure(points: Sequence[TradeOff]) -> Figure:
@@ -158,7 +160,11 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
 def trade_off_figure(point: TradeOff) -> Figure:
     """Draw a table of the strategies of one trade-off."""
     rows = tuple(
-        (operator.name, str(strategy), point.choice.layouts[operator.outputs[0]].short() or "-")
+        (
+            operator.name,
+            strategy_words(operator.bound, strategy),
+            point.choice.layouts[operator.outputs[0]].short() or "-",
+        )
         for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
     )
     title = f"{seconds_text(point.seconds)} with {nbytes_text(point.memory)} of a rank on {point.mesh}"

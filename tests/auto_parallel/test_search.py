@@ -259,7 +259,7 @@ def test_why_not_names_the_difference() -> None:
     assert answer.other.strategy("fc1").axes == {".0": ("tp",)}
     assert answer.difference > 0
     text = str(answer)
-    assert "fc1 with .0:tp instead of" in text and "total" in text
+    assert "fc1 with dim 0:tp instead of" in text and "total" in text
     same = result.why("fc1", result.strategy("fc1"))
     assert same.difference == pytest.approx(0, abs=1e-12)
 

@@ -16,11 +16,13 @@ from page_schedules import every_schedule
 from spmdsim import Mesh, Tensor, plan
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search_report import PARTS
 from spmdsim.cli.main import main
 from spmdsim.collectives import make_schedule
 from spmdsim.collectives.history import unroll
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
+from spmdsim.figures.canvas import FILLS
 from spmdsim.figures.explore import Offer, page
 from spmdsim.figures.explore.moves import W, X, product, sent_boxes
 from spmdsim.figures.explore.offer import layouts_of
@@ -248,6 +250,14 @@ def test_searches_know_the_best_and_what_others_cost():
             more = sum(sum(change[3]) for change in one["changes"])
             assert told["seconds"] + more == pytest.approx(one["seconds"])
     assert not search_facts(build_program("mlp", layers=6), 2)["why"]
+
+
+def test_parts_of_a_searched_step_have_the_colours_of_its_picture(text: str):
+    """Parts of the time have four colours, the same ones as in pictures of a search; no other bar has them."""
+    (kinds,) = re.findall(r"const KINDS = (\[.*\]);", text)
+    assert re.findall(r'\["(\w+)", "(#\w+)"', kinds) == [*zip(PARTS, (fill for fill, _ in FILLS))]
+    (bar,) = re.findall(r"\.bar i b \{[^}]*background: ([^;]+);", text)
+    assert bar == "var(--soft)"
 
 
 @pytest.mark.parametrize(

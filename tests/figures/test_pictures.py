@@ -17,6 +17,7 @@ from drawn_words import contrast, linear, titles
 from pictured_values import MESH, VALUES, pictured
 
 from spmdsim import LockStep, Mesh, Tensor, plan, show
+from spmdsim.auto_parallel.search_report import PARTS
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.history import unroll
@@ -284,6 +285,18 @@ def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
     assert pairs == wanted
 
 
+def test_a_colour_of_a_plan_is_one_sender():
+    """Boxes and tables of bytes have one colour for a rank, also if ranks send nothing; layouts have none."""
+    source, target = Mesh((2, 2), ("a", "b"), (4, 5, 6, 7)), Mesh((2, 2), ("a", "b"))
+    image = figure(plan(source("a", "b"), target("b", "a"), (8, 8), np.float32)).svg
+    boxes = re.findall(r'fill="(#\w+)" stroke="var\(--ground\)"/>(?:(?!<rect).)*>(\d)→\d<', image)
+    table = re.findall(r'rank (\d) sends [1-9]\d* bytes to rank \d</title><rect[^>]* fill="(#\w+)"', image)
+    assert len(boxes) == len(table) == 4
+    assert {(rank, fill) for fill, rank in boxes} == {*table}
+    layouts = re.findall(r"<title>[^<]* over a=2 b=2[^<]*</title><rect[^>]*>", image)
+    assert len(layouts) == 2 and not any('fill="#' in box for box in layouts)
+
+
 def test_the_ring_has_chunk_numbers_and_a_legend():
     text = "".join(ET.fromstring(figure(pictured("schedule")).svg).itertext())
     assert (
@@ -312,9 +325,14 @@ def test_a_search_says_which_axis_splits_what():
                 words = f"dim {dims[0]}" if factor.startswith(".") else factor
                 assert f"{axis} splits {words} of {operator.name}" in told
     assert any(line.startswith("found: ") for line in told)
-    # Colours are shares of the time alone: no cell of a factor has one of them.
-    cells = re.findall(r"<title>\w+ splits [^<]*</title>(<rect[^>]*>)", figure(result).svg)
+    # Colours are shares of the time alone: no cell of a factor and no point of the plot has one of them.
+    image = figure(result).svg
+    cells = re.findall(r"<title>\w+ splits [^<]*</title>((?:<rect[^>]*>)+)", image)
     assert len(cells) > 8 and not any(fill in cell for cell in cells for fill, _ in FILLS)
+    parts = {re.search(rf'<rect[^>]* fill="(#\w+)"[^>]*><title>[^<]*: {part} ', image) for part in PARTS}
+    shares = {FILLS.index(next(one for one in FILLS if one[0] == part[1])) for part in parts if part}
+    points = {INKS.index(ink) for ink in re.findall(r'<circle[^>]* fill="(#\w+)"', image)}
+    assert len(shares) >= 2 and len(points) >= 3 and not shares & points
     alike = any("is the same along" in line for line in told)
     assert (
         "· the same along the axis" in figure(result).svg

@@ -47,8 +47,8 @@ function rankCard(data, { facts, one }, k, step, rounds, followed) {
   if (step === 0) parts.push(h("p", { class: "hint" }, `x ${slice(one.x[k])}`, h("br"), `w ${slice(one.w[k])}`));
   if (step === 1 || step === 2) parts.push(h("div", {}, h("span", { class: "label" }, `x ${slice(one.x[k])}`), matrix(cut(data.operands.x, one.x[k]), `x of rank ${rank}`, () => colour(k)), h("span", { class: "label" }, `w ${slice(one.w[k])}`), matrix(cut(data.operands.w, one.w[k]), `w of rank ${rank}`, () => colour(k))));
   const pending = one.pending.length > 0 && step < 2 + rounds;
-  if (step >= 2) parts.push(h("span", { class: "label" }, `${pending ? (step === 2 ? `${one.owned[k]} of y` : "y, partly added up:") : "y"} ${slice(box)}`),
-    h("div", { class: "local", "data-rank": rank, "data-values": flat.join(",") }, matrix(shaped(flat, box), `y of rank ${rank}`, (r, c) => (round ? (fresh.has(r * columns + c) ? colour(facts.ranks.indexOf(fresh.get(r * columns + c))) : null) : colour(k)), pending && step === 2)));
+  if (step >= 2) parts.push(h("span", { class: "label" }, `${pending ? (step === 2 ? `${one.owned[k]} of y` : "y, partly added up (hatched):") : "y"} ${slice(box)}`),
+    h("div", { class: "local", "data-rank": rank, "data-values": flat.join(",") }, matrix(shaped(flat, box), `y of rank ${rank}`, (r, c) => (round ? (fresh.has(r * columns + c) ? colour(facts.ranks.indexOf(fresh.get(r * columns + c))) : null) : colour(k)), pending)));
   if (got.length) parts.push(h("p", { class: "hint" }, got.filter(([, , elements]) => elements.length).map(([from, , elements, adds]) => `${many(elements.length, "number")} from rank ${from}, ${adds ? "added" : "copied"}`).join("; ") || "nothing new"));
   return h("section", { class: "rank", "aria-label": `Rank ${rank}`, style: rank === followed ? "box-shadow:0 0 0 2px var(--accent)" : null, onclick: () => choose({ rank }) }, parts);
 }

@@ -4,7 +4,7 @@ import { bytes, choice, h, many, select, show, table, time } from "./elements.js
 import { player } from "./player.js";
 import { choose, number, oneOf } from "./state.js";
 
-const KINDS = [["compute", "#56b4e9", "computing"], ["forward", "#e69f00", "redistributing forward"], ["backward", "#cc79a7", "redistributing gradients"], ["gradient", "#2fb58c", "reducing parameters' gradients"]];
+const KINDS = [["compute", "#56b4e9", "computing"], ["forward", "#e69f00", "redistributing forward"], ["backward", "#009e73", "redistributing gradients"], ["gradient", "#f0e442", "reducing parameters' gradients"]];
 
 function chosen(data) {
   const programs = [...new Set(data.searches.map((one) => one.program))], program = oneOf("program", programs);
