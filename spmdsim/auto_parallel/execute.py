@@ -224,7 +224,7 @@ def predicted_bytes(answer: SearchResult, rank: int) -> Counter[str]:
     """Return the bytes that a rank receives, by the names that operators have in traces."""
     total: Counter[str] = Counter()
     for move in answer.evaluation.alone:
-        total[_owner_name(answer, move)] += move.times * answer.moves.plan(*move.priced).nbytes(rank)
+        total[_owner_name(answer, move)] += move.times * answer.moves.plan(*move.price_key).nbytes(rank)
     for message in answer.evaluation.messages:
         total[TOGETHER] += message.nbytes(rank)
     for inner in answer.evaluation.inner:
@@ -326,7 +326,7 @@ def _remark(same: bool, agree: bool) -> str:
 
 
 def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return an array for each argument by name, with numbers from ``seed``.
+    """Return an array for each argument by name, with random numbers from ``seed``.
 
     A given array is returned unchanged. A shape gives 0.1 times normal numbers for floats and zeros for integers.
     """
@@ -362,7 +362,10 @@ def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) 
 
 
 def _returns_loss(answer: SearchResult) -> bool:
-    """Return True if the graph is for training and its only result has no dims, so gradients can be computed."""
+    """Return True if the graph is for training and its only result has no dims.
+
+    Then the result is a loss, from which gradients can be computed.
+    """
     results = answer.graph.results
     return answer.graph.training and len(results) == 1 and answer.graph.values[results[0]].shape == ()
 
@@ -370,7 +373,7 @@ def _returns_loss(answer: SearchResult) -> bool:
 def _run_references(
     program: Program, answer: SearchResult, world: World, arrays: Arrays
 ) -> list[tuple[Any, list[Any]]]:
-    """Return `(truth, runs)` for each result and gradient of the program on one rank.
+    """Run the program on one rank; return `(truth, runs)` for each result and gradient.
 
     ``truth`` is the array computed in a wider type, or None if the program does not run in that type. ``runs`` has the
     arrays of the repeated runs in the tensors' own type, from which rounding is measured.

@@ -191,7 +191,10 @@ class _Spread:
         return communication, copying, self._own_communication(operator, states, k)
 
     def _edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
-        """Return seconds of communication and of copying between two layouts of a tensor, forward and backward."""
+        """Return seconds of communication and of copying between two layouts, forward and backward.
+
+        The backward pass of the tensor counts only if it needs a gradient.
+        """
         if src == dst:
             return 0.0, 0.0
         key = (src, dst, value.shape, value.itemsize, value.needs_gradient)

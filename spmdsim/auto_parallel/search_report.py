@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.auto_parallel.costs.peak_memory import held_bytes
+from spmdsim.auto_parallel.costs.peak_memory import stored_bytes
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.strategy_choice import has_uneven_pieces
@@ -64,7 +64,7 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
                 "output": answer.choice.layouts[operator.outputs[0]].short(),
                 **{phase: getattr(cost, phase) for phase in PARTS},
                 "seconds": cost.seconds,
-                "result_nbytes": sum(held_bytes(answer.choice, result) for result in operator.outputs),
+                "result_nbytes": sum(stored_bytes(answer.choice, result) for result in operator.outputs),
                 "source": operator.where,
             }
         )
@@ -181,7 +181,7 @@ def _redistributions(answer: SearchResult) -> str | Table:
         shorts = f"{move.src.short() or '-'} -> {move.dst.short() or '-'}"
         entry = merged.setdefault((move.phase, tensor_name, shorts, collective_names), [0, 0, 0.0])
         entry[0] += move.times
-        entry[1] += move.times * answer.moves.plan(*move.priced).nbytes(answer.mesh.rank_at(0))
+        entry[1] += move.times * answer.moves.plan(*move.price_key).nbytes(answer.mesh.rank_at(0))
         entry[2] += seconds
     rows = [
         [*map(str, key), str(count), nbytes_text(nbytes), _number(seconds * scale)]
@@ -262,7 +262,7 @@ def _configured(answer: SearchResult) -> str:
 
 
 def why_report(answer: WhyNot) -> str:
-    """Return the report of :meth:`SearchResult.why` as text: the price of a given strategy and its sources."""
+    """Return the report of :meth:`SearchResult.why` as text: totals and differences per operator."""
     table = why_table(answer)
     return join_text([*why_lines(answer), *([table] if table.rows else [])])
 
@@ -283,7 +283,7 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 
 
 def why_table(answer: WhyNot) -> Table:
-    """Return the table of the operators whose strategy or time differs, with the differences of their times."""
+    """Return the table of the operators whose strategy or time differs, with their differences."""
     best, forced = answer.best, answer.other
     unit, scale = _unit(best)
     rows = []

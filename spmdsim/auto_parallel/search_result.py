@@ -88,7 +88,7 @@ class SearchResult(ShortRepr):
 
     def collectives_of(self, move: Move) -> tuple[str, ...]:
         """Return the names of the collectives of a redistribution that communicate, in order."""
-        steps = self.moves.plan(*move.priced).steps
+        steps = self.moves.plan(*move.price_key).steps
         return tuple(step.collective for step in steps if step.collective not in LOCAL_STEPS)
 
     @cached_property
@@ -113,7 +113,7 @@ class SearchResult(ShortRepr):
         received = sum(message.nbytes(rank) for message in self.evaluation.messages)
         received += sum(step.nbytes(rank) for step in self.evaluation.inner)
         alone = self.evaluation.alone
-        return received + sum(move.times * self.moves.plan(*move.priced).nbytes(rank) for move in alone)
+        return received + sum(move.times * self.moves.plan(*move.price_key).nbytes(rank) for move in alone)
 
     @cached_property
     def collectives(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from spmdsim.auto_parallel.costs.gradient_sums import GradientSums, Price, fits_table, gradient_sums
-from spmdsim.auto_parallel.costs.move_prices import shared
+from spmdsim.auto_parallel.costs.move_prices import message_kind
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Value
 from spmdsim.auto_parallel.strategy_choice import States, StorageStates, configured_result
@@ -62,10 +62,10 @@ class StorageLayouts:
         states = [(layout, summed, False) for layout, summed in zip(sums.targets, sums.shared)]
         partial = dict.fromkeys(layout for layouts in arriving for layout in layouts if layout.partial)
         for layout, total in itertools.product(base, partial if self.settings.merges else ()):
-            if shared(self.settings, total, layout, value.shape):
+            if message_kind(self.settings, total, layout, value.shape):
                 states.append((layout, (total,), True))
-        layouts, totals, together = zip(*states)
-        return StorageStates(layouts, totals, together, joint, sums.complete)
+        layouts, totals, shares_message = zip(*states)
+        return StorageStates(layouts, totals, shares_message, joint, sums.complete)
 
     def _fixed(self, value: Value) -> Layout | None:
         """Return the layout that the user fixed for a tensor or for its configured producer; None if free."""

@@ -54,15 +54,15 @@ class StorageStates:
         layouts: for each state, the layout in which it is stored.
         sums: for each state of a parameter, the layouts in which gradients of several readers are added before they
             move.
-        together: for each state, True if the gradient, which then arrives in the only layout of ``sums``, shares a
-            message.
+        shares_message: for each state, True if the gradient shares a message; it then arrives in the only layout of
+            ``sums``.
         joint: True if readers pay together for the moves of their gradients, instead of by ``sums``.
         complete: True if the states include all ways to add gradients.
     """
 
     layouts: tuple[Layout, ...]
     sums: tuple[tuple[Layout, ...], ...] = ()
-    together: tuple[bool, ...] = ()
+    shares_message: tuple[bool, ...] = ()
     joint: bool = False
     complete: bool = True
 

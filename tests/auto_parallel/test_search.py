@@ -174,15 +174,15 @@ def test_peak_memory_follows_liveness() -> None:
 
 def test_peak_memory_counts_what_the_tape_keeps() -> None:
     """Of a relu the result, of a gelu the operand, of a sum nothing."""
-    x, w, kept = {"x": (64, 32)}, {"w": (32, 48)}, []
+    x, w, stored = {"x": (64, 32)}, {"w": (32, 48)}, []
     for after in (ops.relu, ops.gelu, lambda h: ops.add(h, h), ops.log):
         graph = record_program(lambda x, w, after=after: ops.sum(after(x @ w)), 1, x, w)
         result, most = search_mesh(graph, Mesh((1,), ("a",)), Settings()), 4 * (64 * 32 + 64 * 48)
         step = StepMemory(result.choice, result.settings, result.moves)
         for operator in graph.operators:
             step.forward(operator)
-        kept.append((sorted(graph.values[i].name for i, _ in step.kept), step.kept.total == most))
-    assert kept == [
+        stored.append((sorted(graph.values[i].name for i, _ in step.stored), step.stored.total == most))
+    assert stored == [
         (["relu", "x"], True),
         (["matmul.w", "x"], True),
         (["x"], False),

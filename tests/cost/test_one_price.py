@@ -49,7 +49,7 @@ def test_plan_search_and_prediction_price_a_call_alike(machine: Machine) -> None
                 assert planned.seconds <= point.plans * (1 + 1e-9)
             if count % n == 0 and collective != "all_gather":
                 merge = Merge(collective, mesh, ("x",), "sum", 0 if collective == "reduce_scatter" else None)
-                assert moves.together(merge, 4 * count) == pytest.approx(point.plans, rel=1e-9)
+                assert moves.message_seconds(merge, 4 * count) == pytest.approx(point.plans, rel=1e-9)
     assert alone > 40
 
 

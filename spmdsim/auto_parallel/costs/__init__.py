@@ -1,1 +1,1 @@
-"""What strategies cost: operators, moves between layouts, gradients, memory."""
+"""Costs of strategies: operators, redistributions, gradients and memory."""

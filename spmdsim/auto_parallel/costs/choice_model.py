@@ -1,12 +1,12 @@
-"""From a graph to a choice problem: which variables there are, and what each combination costs.
+"""Convert a graph on a mesh to a choice problem: its variables, and the cost of each combination.
 
 Variables and their states:
 
 * every operator: its strategies;
-* every tensor with several readers: the layout it is kept in;
-* beside it the layouts in which its readers' gradients are added up before they move, and where they go
-  (:mod:`spmdsim.auto_parallel.costs.gradient_sums`); of a parameter both are one variable;
-* a parameter with one reader, if parameters may be stored more finely split than they are used.
+* every tensor with several readers: the layout in which it is stored;
+* beside it, the layouts in which its readers' gradients are added before they move, and their target
+  (:mod:`spmdsim.auto_parallel.costs.gradient_sums`); for a parameter both are one variable;
+* a parameter with one reader, if parameters may be stored with finer splits than they are used.
 
 Prices: an operator's computation forward and backward; for each tensor between two of them the redistribution
 forward, and that of its gradient backward. A gradient comes out of the transposed rule, possibly partial, and goes
@@ -58,12 +58,21 @@ class ChoiceModel:
 
     Args:
         graph: the program.
-        mesh: where it runs.
-        settings: what the cost of a plan is made of.
-        allowed: the strategies that an operator may have, instead of all; the same ones for tied operators.
-        moves: prices of redistributions known already.
-        slack: leave out strategies whose work takes so many seconds more than the least work of their operator; None
-            leaves out nothing.
+        mesh: the mesh that it runs on.
+        settings: the assumptions of the cost model.
+        allowed: returns the strategies that an operator may have, instead of all; equal ones for tied operators.
+        moves: prices of redistributions that earlier calls computed.
+        slack: leave out strategies whose work takes more than this many seconds above the least work of their
+            operator; None leaves out nothing.
+
+    Attributes:
+        problem: the choice problem.
+        states: for each operator, its strategies and their layouts.
+        operator_variable: for each operator, the number of its variable.
+        value_variable: by index of a tensor, the number of its variable, if it has one.
+        sum_variables: the variables of gradients' sums.
+        kept: by index of a tensor with a variable, its states.
+        messages: the messages that gradients of parameters may share.
     """
 
     def __init__(
@@ -79,17 +88,17 @@ class ChoiceModel:
         self.moves = moves or MovePrices(settings)
         self._allowed = allowed
         self._tables: dict[tuple[Any, ...], np.ndarray] = {}
-        #: Seconds of the least work of all operators together, where strategies are left out.
+        #: Seconds of the least work of all operators together, if strategies are left out; else 0.
         self.least_work = 0.0
         self._work_seconds: dict[tuple[object, ...], np.ndarray] = {}
         self.problem = ChoiceProblem()
         self._representative = graph.tied_operators if settings.tie else {}
         self.states: list[States] = []
         for operator in graph.operators:
-            same = self._tied_to(operator.index)
-            # Tied operators have the same rule and configuration.
-            self.states.append(self.states[same] if same < operator.index else self._states(operator))
-        #: Which tensors have variables of their own.
+            first = self._tied_to(operator.index)
+            # Tied operators have equal rules and configurations.
+            self.states.append(self.states[first] if first < operator.index else self._states(operator))
+        #: For each tensor, True if it has a variable of its own.
         self._own = [self._has_variable(value) for value in graph.values]
         if slack is not None:
             self._leave_out(slack)
@@ -99,13 +108,18 @@ class ChoiceModel:
         self.sum_variables: list[int] = []
         self.kept: dict[int, StorageStates] = {}
         self.messages = SharedMessages(self.problem, self.moves, settings)
-        #: Whether gradients may be shared in all ways, so that no choice is cheaper than its price here.
+        #: True if the states include all ways to share gradients, so no choice is cheaper than its price here.
         self.complete = True
         self._build()
 
     # -- states -------------------------------------------------------------------------------------
 
     def _states(self, operator: Operator) -> States:
+        """Return an operator's candidate strategies with their layouts.
+
+        Raises:
+            RuleError: If no strategy is allowed.
+        """
         if operator.configured is not None:
             strategies: Sequence[Strategy] = (configured_strategy(operator, self.mesh),)
         elif self._allowed is not None:
@@ -126,17 +140,18 @@ class ChoiceModel:
 
     @cached_property
     def kept_states(self) -> list[np.ndarray]:
-        """Return the states of each variable that may be part of an optimum."""
+        """States of each variable that may be part of an optimum."""
         return reduce_domains(self.problem)
 
     # -- building -----------------------------------------------------------------------------------
 
     def _build(self) -> None:
+        """Add all variables and prices to the problem."""
         self._add_operators()
         shared: dict[tuple[int, int, StorageStates], int] = {}
-        # Tied tensors cost the same: the first is priced, the others are counted.
-        alone = tuple((value,) for value in self.graph.values)
-        for values in self.graph.tied_values if self.settings.tie else alone:
+        # Tied tensors have equal costs: price the first one and multiply by their number.
+        untied = tuple((value,) for value in self.graph.values)
+        for values in self.graph.tied_values if self.settings.tie else untied:
             first, count = values[0], len(values)
             if not self._own[first.index]:
                 self._add_direct(first, count)
@@ -148,27 +163,34 @@ class ChoiceModel:
         self.messages.price()
 
     def _works(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yield ``(operator, seconds, memory)`` of the work of equal operators together, for the first of tied operators."""
-        alone = tuple((operator,) for operator in self.graph.operators)
-        for operators in self.graph.equal_operators if self.settings.tie else alone:
+        """Yield ``(operator, seconds, memory)`` for each group of equal operators.
+
+        ``operator`` is the first of the tied operators; ``seconds`` and ``memory`` have the work and the bytes of the
+        whole group for each state.
+        """
+        untied = tuple((operator,) for operator in self.graph.operators)
+        for operators in self.graph.equal_operators if self.settings.tie else untied:
             first, count = operators[0], len(operators)
             seconds, memory = self._work(first, self.states[first.index])
             yield self._tied_to(first.index), count * seconds, count * memory
 
     def _leave_out(self, slack: float) -> None:
-        """Leave out strategies whose work takes ``slack`` seconds more than the least work."""
+        """Leave out strategies whose work takes more than ``slack`` seconds above the least work."""
         totals: dict[int, np.ndarray] = {}
         for operator, seconds, _ in self._works():
             totals[operator] = totals.get(operator, 0.0) + seconds
         self.least_work = sum(float(seconds.min()) for seconds in totals.values())
-        kept: dict[int, tuple[Strategy, ...]] = {}
+        quick_strategies: dict[int, tuple[Strategy, ...]] = {}
         for operator, seconds in totals.items():
             quick = seconds <= (seconds.min() + slack) * (1 + 1e-9)
-            kept[operator] = tuple(compress(self.states[operator].strategies, quick))
-        self.states = [states_of(o.bound, kept[self._tied_to(o.index)]) for o in self.graph.operators]
+            quick_strategies[operator] = tuple(compress(self.states[operator].strategies, quick))
+        self.states = [
+            states_of(o.bound, quick_strategies[self._tied_to(o.index)]) for o in self.graph.operators
+        ]
 
     def _add_operators(self) -> None:
-        # Tied operators have one variable, which is at the place of the first of them.
+        """Add a variable for each operator, with the prices of its work; tied operators share one."""
+        # Tied operators share the variable of the first of them.
         variables: dict[int, int] = {}
         for operator, seconds, memory in self._works():
             existing = variables.get(operator)
@@ -176,38 +198,51 @@ class ChoiceModel:
         self.operator_variable = [variables[self._tied_to(o.index)] for o in self.graph.operators]
 
     def _tied_to(self, operator: int) -> int:
+        """Return the first of the operators that an operator is tied to; the operator itself if untied."""
         return self._representative.get(operator, operator)
 
     def _has_variable(self, value: Value) -> bool:
+        """Return True if a tensor has a variable of its own.
+
+        A result with a configured layout has one, and so does a tensor with several readers. A parameter with one reader
+        has one if it has a fixed layout or parameters may be stored in shards.
+        """
         readers = len(self.graph.consumers[value.index])
         if value.producer is not None and self.graph.operators[value.producer].out is not None:
             return True
-        kept = value.kind == "parameter" and (self.settings.sharded_parameters or value.layout is not None)
-        return readers > 1 or (readers == 1 and kept)
+        stored = value.kind == "parameter" and (self.settings.sharded_parameters or value.layout is not None)
+        return readers > 1 or (readers == 1 and stored)
 
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
-        kept = self.kept[value.index] = self._keeper.states(value, self._price(value))
-        self.complete &= kept.complete
+        """Add the variable of a tensor, and the prices of its moves and those of its gradients.
+
+        Args:
+            value: the tensor, the first of ``count`` tied ones.
+            shared: variables by (operator, operand or result, states); with tied layers, equal keys share a variable.
+            count: the number of tied tensors.
+        """
+        storage = self.kept[value.index] = self._keeper.states(value, self._price(value))
+        self.complete &= storage.complete
         if value.producer is not None:
             owner, slot = value.producer, value.output
         else:
             owner, operand = self.graph.consumers[value.index][0]
             slot = -1 - operand
-        tied = (self._tied_to(owner), slot, kept)
+        tied = (self._tied_to(owner), slot, storage)
         existing = shared.get(tied) if self.settings.tie else None
-        none, memory = np.zeros(len(kept.layouts)), count * self._keep(value, kept)
-        shared[tied] = variable = self.problem.add_variable(none, memory, existing=existing)
+        seconds, memory = np.zeros(len(storage.layouts)), count * self._keep(value, storage)
+        shared[tied] = variable = self.problem.add_variable(seconds, memory, existing=existing)
         self.value_variable[value.index] = variable
         for reader, operand in self.graph.consumers[value.index]:
-            self._add_reader(value, kept, variable, reader, operand, count)
+            self._add_reader(value, storage, variable, reader, operand, count)
         if value.producer is not None:
-            self._add_result(value, variable, kept.layouts, count)
+            self._add_result(value, variable, storage.layouts, count)
             self._add_gradients(value, count)
         elif value.kind == "parameter" and self._gradients(value):
-            self._add_parameter(value, kept, variable, count)
+            self._add_parameter(value, storage, variable, count)
 
     def _add_direct(self, value: Value, count: int) -> None:
-        """A tensor with at most one reader: the price of the pair is all there is."""
+        """Add the prices of a tensor without a variable: the price of its producer's and its reader's states."""
         if not self.graph.consumers[value.index]:
             return
         reader, operand = self.graph.consumers[value.index][0]
@@ -225,7 +260,10 @@ class ChoiceModel:
         self._add_gradients(value, count)
 
     def _add_result(self, value: Value, variable: int, wanted: tuple[Layout, ...], count: int) -> None:
-        """A result on its way to the layout of each state of a variable."""
+        """Add the price of moving a result to the layout that each state of a variable needs.
+
+        ``wanted`` has the needed layout for each state of ``variable``; ``count`` tensors are tied.
+        """
         assert value.producer is not None
         produced = self.states[value.producer].outputs[value.output]
         forward = self._times(value)
@@ -233,15 +271,19 @@ class ChoiceModel:
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
     def _gradients(self, value: Value) -> list[tuple[int, tuple[Layout, ...]]]:
-        """The readers that a tensor's gradient comes from, each with the layouts in which it may arrive."""
+        """Return the readers that a tensor's gradient comes from, with the layouts in which it may arrive."""
         readers = self.graph.gradient_readers[value.index]
         return [(reader, self.states[reader].gradients[operand]) for reader, operand in readers]
 
     def _add_gradients(self, value: Value, count: int) -> None:
-        """The gradients of a result, from where they arrive to where the result was computed."""
+        """Add the price of moving a result's gradients from its readers to its producer.
+
+        One reader pays alone. Several readers pay together by one table if it is small enough, else by a variable of
+        shared layouts (see :mod:`spmdsim.auto_parallel.costs.gradient_sums`).
+        """
         assert value.producer is not None
         readers, producer = self._gradients(value), self.operator_variable[value.producer]
-        duals = tuple(one.dual() for one in self.states[value.producer].outputs[value.output])
+        duals = tuple(layout.dual() for layout in self.states[value.producer].outputs[value.output])
         if len(readers) == 1:
             ((reader, arriving),) = readers
             prices = count * self._table(arriving, duals, value)
@@ -258,64 +300,84 @@ class ChoiceModel:
         variable = self.problem.add_variable(count * sums.moves(price))
         self.sum_variables.append(variable)
         number = {dual: k for k, dual in enumerate(dict.fromkeys(duals))}
-        goes, comes = (np.array([number[one] for one in some]) for some in (sums.targets, duals))
-        self.problem.add_pair(variable, producer, np.where(goes[:, None] == comes, 0.0, IMPOSSIBLE))
+        # The sum's target must be the dual of the layout in which the producer computes the result.
+        sum_targets = np.array([number[target] for target in sums.targets])
+        producer_targets = np.array([number[dual] for dual in duals])
+        fits = sum_targets[:, None] == producer_targets
+        self.problem.add_pair(variable, producer, np.where(fits, 0.0, IMPOSSIBLE))
         for reader, arriving in readers:
-            alone = np.where(sums.has(arriving), 0.0, self._table(arriving, sums.targets, value).T)
-            self.problem.add_pair(variable, self.operator_variable[reader], count * alone)
+            unshared = np.where(sums.has(arriving), 0.0, self._table(arriving, sums.targets, value).T)
+            self.problem.add_pair(variable, self.operator_variable[reader], count * unshared)
 
     def _add_joint(self, price: SharedPrice, times: float) -> None:
+        """Add a price that several variables pay together, ``times`` times."""
         self.problem.shared.append(price._replace(prices=times * price.prices))
 
-    def _add_parameter(self, value: Value, kept: StorageStates, variable: int, count: int) -> None:
-        """The gradients of a parameter that has a variable of its own: alone, or in a message with those of others."""
+    def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
+        """Add the price of a parameter's gradients: reduced alone, or in a message with other gradients.
+
+        ``storage`` are the parameter's states and ``variable`` is its variable; ``count`` parameters are tied.
+        """
         exposed, price = count * (1.0 - self.settings.overlap), self._price(value)
-        sums = GradientSums(kept.layouts, kept.sums)
-        alone = exposed * np.where(kept.together, 0.0, sums.moves(price))
-        self.problem.seconds[variable] = self.problem.seconds[variable] + alone
-        sources = [next(iter(s)) if t else own for own, s, t in zip(kept.layouts, kept.sums, kept.together)]
-        self.messages.add(variable, sources, kept.layouts, value, count)
+        sums = GradientSums(storage.layouts, storage.sums)
+        unshared = exposed * np.where(storage.shares_message, 0.0, sums.moves(price))
+        self.problem.seconds[variable] = self.problem.seconds[variable] + unshared
+        sources = [
+            addends[0] if shares else layout
+            for layout, addends, shares in zip(storage.layouts, storage.sums, storage.shares_message)
+        ]
+        self.messages.add(variable, sources, storage.layouts, value, count)
         readers = self._gradients(value)
-        if kept.joint:
+        if storage.joint:
             variables = [variable, *(self.operator_variable[reader] for reader, _ in readers)]
-            layouts = [kept.layouts, *(arriving for _, arriving in readers)]
-            self._add_joint(joint_price(variables, layouts, kept.together, price), exposed)
+            layouts = [storage.layouts, *(arriving for _, arriving in readers)]
+            self._add_joint(joint_price(variables, layouts, storage.shares_message, price), exposed)
         for reader, arriving in readers:
-            prices = np.where(sums.has(arriving), 0.0, self._table(arriving, kept.layouts, value).T)
+            prices = np.where(sums.has(arriving), 0.0, self._table(arriving, storage.layouts, value).T)
             # A gradient that arrives in two layouts shares no message.
-            own = 0.0 * prices if kept.joint else exposed * prices
-            prices = np.where(np.array(kept.together)[:, None] & (prices > 0), IMPOSSIBLE, own)
+            unshared = 0.0 * prices if storage.joint else exposed * prices
+            prices = np.where(np.array(storage.shares_message)[:, None] & (prices > 0), IMPOSSIBLE, unshared)
             self.problem.add_pair(variable, self.operator_variable[reader], prices)
 
     def _add_reader(
-        self, value: Value, kept: StorageStates, variable: int, reader: int, operand: int, count: int
+        self, value: Value, storage: StorageStates, variable: int, reader: int, operand: int, count: int
     ) -> None:
-        """A tensor on its way from where it is kept to one of its readers."""
+        """Add the price of moving a tensor from its stored layout to one of its readers.
+
+        Args:
+            value: the tensor.
+            storage: its states.
+            variable: its variable.
+            reader: index of the operator that reads it.
+            operand: number of the operand.
+            count: the number of tied tensors.
+        """
         wanted = self.states[reader].inputs[operand]
-        prices = self._times(value) * self._table(kept.layouts, wanted, value)
+        prices = self._times(value) * self._table(storage.layouts, wanted, value)
         if self._keeper.stored_apart(value):
-            # In which dims a parameter is cut for storage makes no difference: one way is enough.
-            ways = {
+            # The price does not depend on the dims that are split for storage, so one choice of dims is enough.
+            allowed = {
                 layout: {layout, *self._keeper.finer_layouts(layout, value.shape)} for layout in {*wanted}
             }
-            usual = np.array([[own in ways[use] for use in wanted] for own in kept.layouts])
+            usual = np.array([[stored in allowed[use] for use in wanted] for stored in storage.layouts])
             prices = np.where(usual, prices, IMPOSSIBLE)
-        memory = self._copy_memory(value, kept, wanted, reader, operand)
+        memory = self._copy_memory(value, storage, wanted, reader, operand)
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
     def _times(self, value: Value) -> int:
-        """How often a tensor goes forward."""
+        """Return how often a tensor is moved forward in a step: twice if its producer is computed again."""
         return 2 if self.settings.recompute and self.graph.training and value.kind != "input" else 1
 
     # -- prices -------------------------------------------------------------------------------------
 
     def _price(self, value: Value) -> Price:
-        """What a tensor's way from one layout to another costs."""
+        """Return the function that prices a move of a tensor between two layouts, in seconds."""
         result = value.kind == "result"
         return lambda src, dst: self.moves.seconds(src, dst, value.shape, value.itemsize, result)
 
     def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
+        """Return the seconds of every move of a tensor, ``[source, target]``, from a cache."""
         key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
         table = self._tables.get(key)
         if table is None:
@@ -323,6 +385,11 @@ class ChoiceModel:
         return table
 
     def _work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
+        """Return the seconds of an operator's work, and the bytes that it stores, for each of its states.
+
+        The bytes are those of tensors without a variable of their own: parameters with their optimiser state, and operands
+        and results that are stored for the backward pass.
+        """
         graph, settings = self.graph, self.settings
         inputs = [graph.values[i] for i in operator.inputs]
         gradients, sizes = graph.operand_gradients[operator.index], tuple(v.itemsize for v in inputs)
@@ -352,58 +419,66 @@ class ChoiceModel:
         return seconds, memory
 
     def _result_saved(self, operator: Operator, value: Value) -> bool:
-        """Whether an operator keeps its result, and no reader does."""
+        """Return True if an operator stores its result for the backward pass, and no reader does."""
         readers = [self.graph.operators[reader] for reader in self.graph.readers(value)]
-        kept = saves_result(self.graph, operator, self.settings.recompute)
-        return kept and not any(self._saved(reader, value) for reader in readers)
+        saved = saves_result(self.graph, operator, self.settings.recompute)
+        return saved and not any(self._saved(reader, value) for reader in readers)
 
     def _lasting_bytes(self, value: Value) -> float:
-        """Bytes per element of a parameter and of the optimiser's state for it; its gradient comes when operands go."""
-        own = float(value.itemsize)
-        return own + self.settings.state_bytes(value.itemsize) if self.graph.training else own
+        """Return the bytes per element of a parameter and, in training, of its optimiser state.
+
+        Its gradient does not count, because it is complete only when stored operands are freed.
+        """
+        nbytes = float(value.itemsize)
+        return nbytes + self.settings.state_bytes(value.itemsize) if self.graph.training else nbytes
 
     def _saved(self, operator: Operator, value: Value) -> bool:
+        """Return True if an operator stores an operand for the backward pass."""
         return saves(self.graph, operator, value, self.settings.recompute)
 
-    def _keep(self, value: Value, kept: StorageStates) -> np.ndarray:
-        """Memory of keeping a tensor in each of its states."""
-        pieces = value.itemsize * _largest(kept.layouts, value)
+    def _keep(self, value: Value, storage: StorageStates) -> np.ndarray:
+        """Return the bytes of storing a tensor in each of its states."""
+        shard_bytes = value.itemsize * _largest(storage.layouts, value)
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
-            return self._lasting_bytes(value) / value.itemsize * pieces
+            return self._lasting_bytes(value) / value.itemsize * shard_bytes
         producer = None if value.producer is None else self.graph.operators[value.producer]
         needed = any(self._saved(reader, value) for reader in readers)
         needed |= producer is not None and self._result_saved(producer, value)
-        kept_anyway = self.settings.recompute and self.graph.enters_layer(value)
-        return pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces
+        enters_layer = self.settings.recompute and self.graph.enters_layer(value)
+        return shard_bytes if needed or (enters_layer and self.graph.training) else 0.0 * shard_bytes
 
     def _copy_memory(
-        self, value: Value, kept: StorageStates, wanted: tuple[Layout, ...], reader: int, operand: int
+        self, value: Value, storage: StorageStates, wanted: tuple[Layout, ...], reader: int, operand: int
     ) -> np.ndarray | None:
-        """Memory of the redistributed copy an operator keeps beside the tensor itself."""
+        """Return the bytes of the redistributed copy that an operator stores beside the tensor itself.
+
+        The array is ``[state of the tensor, state of the reader]``; None if the reader stores nothing.
+        """
         operator = self.graph.operators[reader]
         if not self._saved(operator, value):
             return None
-        pieces = value.itemsize * _largest(wanted, value)
-        differs = np.array([[own != other for other in wanted] for own in kept.layouts])
-        array: np.ndarray | None = differs * pieces[None, :]
+        copy_bytes = value.itemsize * _largest(wanted, value)
+        differs = np.array([[stored != read for read in wanted] for stored in storage.layouts])
+        array: np.ndarray | None = differs * copy_bytes[None, :]
         return array
 
     # -- reading a solution -------------------------------------------------------------------------
 
     def surely_kept(self) -> ChoiceProblem:
-        """The problem with no more memory than any assignment takes at its peak.
+        """Return the problem with memory that is a lower bound on the peak of every assignment.
 
-        A tensor with several readers is not kept where each of them keeps a copy in another layout.
+        Results with a variable count no bytes, because a tensor with several readers need not be stored if each reader
+        stores a copy in another layout.
         """
         results = {v for k, v in self.value_variable.items() if self.graph.values[k].kind != "parameter"}
         memory = [0.0 * row if v in results else row for v, row in enumerate(self.problem.memory)]
         return replace(self.problem, memory=memory)
 
     def least(self, solution: Solution) -> float | None:
-        """Seconds that every choice takes at least, from the cheapest solution; None if that is not proven.
+        """Return the seconds that every choice takes at least, from the cheapest solution; None if not proven.
 
-        Messages that gradients share are priced by straight lines and by the bytes in them, which may be too much.
+        Shared messages of gradients are priced by straight lines and by their bytes, which may be too much.
         """
         if not (solution.optimal and self.complete):
             return None
@@ -411,7 +486,7 @@ class ChoiceModel:
         return least if least > 0 or not solution.seconds else None
 
     def choice(self, states: Sequence[int]) -> StrategyChoice:
-        """The strategies and layouts of an assignment."""
+        """Return the strategies and layouts of an assignment."""
         graph = self.graph
         strategies = tuple(
             self.states[o.index].strategies[states[self.operator_variable[o.index]]] for o in graph.operators
@@ -420,7 +495,10 @@ class ChoiceModel:
         return StrategyChoice(graph, self.mesh, strategies, layouts)
 
     def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
-        """An assignment with these strategies, or the first ones, and the layouts that suit them best."""
+        """Return the assignment with these strategies and the cheapest layouts for them.
+
+        An operator whose strategy is no candidate gets its first candidate.
+        """
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
             available = self.states[operator.index].strategies
@@ -433,6 +511,10 @@ class ChoiceModel:
         return self.problem.with_best_hubs(states)
 
     def _layout(self, value: Value, states: Sequence[int]) -> Layout:
+        """Return the layout in which a tensor is stored in an assignment.
+
+        A tensor without a variable is stored as computed; an input or parameter as its reader needs it.
+        """
         if value.index in self.value_variable:
             return self.kept[value.index].layouts[states[self.value_variable[value.index]]]
         if value.producer is not None:
@@ -447,12 +529,12 @@ class ChoiceModel:
 
 
 def _largest(layouts: Sequence[Layout], value: Value) -> np.ndarray:
-    """Elements of a tensor's largest piece in each of some layouts."""
+    """Return the elements of a tensor's largest shard in each of some layouts."""
     return np.array([largest_shard(layout, value.shape) for layout in layouts], float)
 
 
 def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Strategy, ...]:
-    """The strategies a search considers for an operator."""
+    """Return the strategies that a search considers for an operator."""
     passing = settings.partial and operator.linear
     full = settings.full and operator.bound.contraction
     even, nested = settings.even is not False, settings.nested

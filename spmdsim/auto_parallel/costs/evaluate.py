@@ -1,9 +1,8 @@
-"""What a choice of strategies costs, operator by operator, exactly as the program runs.
+"""The cost of a choice of strategies, operator by operator, exactly as the program runs.
 
-Every redistribution that the runtime will do is listed once: operands forward, results handed on, gradients backward
-(equal layouts are added first and moved once), and gradients of parameters, with those that share a message. Where two
-numbers could differ (a search's table and the run), this list decides: the report prints it, and a run's trace is
-compared with it.
+Every redistribution that the runtime will do is listed once: operands forward, results after their operators,
+gradients backward (gradients in equal layouts are added first and moved once), and gradients of parameters, some of
+which share a message. This list is the reference: the report prints it, and a run's trace is compared with it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.arrays import Tensor
 from spmdsim.arrays.stepped import SteppedRule
-from spmdsim.auto_parallel.costs.move_prices import Moved, MovePrices, moved_itemsize, shared
+from spmdsim.auto_parallel.costs.move_prices import Moved, MovePrices, message_kind, moved_itemsize
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
@@ -34,7 +33,7 @@ from spmdsim.worlds.trace import record
 if TYPE_CHECKING:
     import numpy as np
 
-#: Why a tensor moves.
+#: Phases of a step in which a tensor moves: "gradient" is the reduction of a parameter's gradient.
 PHASES = ("forward", "backward", "gradient")
 
 
@@ -46,10 +45,18 @@ def work_seconds(
     machine: CostModel,
     recompute: bool = False,
 ) -> float:
-    """Modelled time of an operator on the busiest rank, forward and backward.
+    """Return the modelled seconds of an operator's work on the busiest rank, forward and backward.
 
-    The gradient of one operand of a contraction costs as much as the contraction; the gradients of anything
-    else together cost as often as much as its forward computation as its rule says.
+    The gradient of one operand of a contraction costs as much as the contraction. For other operators, the rule states
+    the cost of all gradients together.
+
+    Args:
+        operator: the operator.
+        strategy: its strategy.
+        itemsizes: bytes per element of each operand.
+        gradients: for each operand, True if its gradient is computed.
+        machine: the cost model.
+        recompute: True if the forward work is done twice in training.
     """
     bound = operator.bound
     forward = forward_work(bound, strategy, itemsizes).seconds(machine)
@@ -61,22 +68,31 @@ def work_seconds(
 
 
 class InnerStep(NamedTuple):
-    """A collective in the middle of an operator, and which operator runs it: for gradients another one may."""
+    """A collective inside an operator.
+
+    Attributes:
+        step: the collective.
+        dtype: the type of the communicated elements.
+        operator: name of the operator that runs it, which for gradients may be another one; None if unknown.
+    """
 
     step: Step
     dtype: np.dtype
     operator: str | None = None
 
     def nbytes(self, rank: int) -> int:
-        """Bytes that a rank receives, expected ones where data decide."""
+        """Return the bytes that a rank receives; the expected bytes if they depend on data."""
         return self.step.nbytes(rank, self.dtype.itemsize)
 
 
 @lru_cache(maxsize=1024)
 def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
-    """The collectives in the middle of an operator's local function, or of its gradients: those are run on shapes."""
+    """Return the collectives inside an operator's local function, or inside its gradients.
+
+    Those of gradients (``backward``) are recorded by running the gradient function on shapes.
+    """
     if not isinstance(bound, SteppedRule) or not backward:
-        return tuple(InnerStep(*one) for one in bound.steps(strategy) or ())
+        return tuple(InnerStep(*step_and_dtype) for step_and_dtype in bound.steps(strategy) or ())
     op, params = bound.op, dict(bound.params)
     world = ShapeOnly(1 + max(strategy.mesh.rank_list))
     kinds = op.result_dtype(bound.dtypes, params)
@@ -87,45 +103,63 @@ def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -
 
     operands = tensors(bound.input_layouts(strategy), bound.shapes, bound.dtypes)
     results = tensors(layouts, shapes, kinds if isinstance(kinds, tuple) else (kinds,) * len(shapes))
-    dys = tensors([layout.dual() for layout in layouts], shapes, [one.dtype for one in results])
+    dys = tensors([layout.dual() for layout in layouts], shapes, [result.dtype for result in results])
     gradients = [dy if dy.dtype.kind in "fcV" else None for dy in dys]
     if op.adjoint is None or not any(dy is not None for dy in gradients):
         return ()
     with record() as trace:
         op.adjoint(gradients, operands, results, **params)
-    return tuple(InnerStep(one.step, element_type(one.dtype), one.operator) for one in trace.collectives)
+    return tuple(
+        InnerStep(event.step, element_type(event.dtype), event.operator) for event in trace.collectives
+    )
 
 
 def inner_steps(
     operator: Operator, strategy: Strategy, gradients: Sequence[bool], recompute: bool = False
 ) -> list[InnerStep]:
-    """The collectives in the middle of an operator in one step of training, with who runs them."""
+    """Return the collectives inside an operator in one training step, with the operators that run them.
+
+    Args:
+        operator: the operator.
+        strategy: its strategy.
+        gradients: for each operand, True if its gradient is computed.
+        recompute: True if the forward collectives run twice in training.
+    """
     forward = _inner_steps(operator.bound, strategy)
     backward = _inner_steps(operator.bound, strategy, True) if any(gradients) else ()
-    named = [one._replace(operator=operator.name) for one in forward]
-    return [*named * (1 + (recompute and any(gradients))), *backward]
+    forward_steps = [step._replace(operator=operator.name) for step in forward]
+    return [*forward_steps * (1 + (recompute and any(gradients))), *backward]
 
 
 @dataclass(frozen=True)
 class Move:
-    """One redistribution of a run."""
+    """Redistribution of a tensor in a run.
 
-    phase: str  # one of PHASES: backward of a result, gradient of a parameter
+    Attributes:
+        phase: one of :data:`PHASES`; "backward" moves the gradient of a result, "gradient" that of a parameter.
+        value: the tensor.
+        operator: index of the operator during which it happens; None for a parameter's gradient.
+        src: the layout before.
+        dst: the layout after.
+        times: how often it happens in a step: 2 if the backward pass repeats it to compute activations again.
+    """
+
+    phase: str
     value: Value
-    operator: int | None  # during which it happens; None for a parameter's gradient
+    operator: int | None
     src: Layout
     dst: Layout
-    times: int = 1  # 2 for what is computed again
+    times: int = 1
 
     @property
-    def priced(self) -> Moved:
-        """What its price depends on."""
+    def price_key(self) -> Moved:
+        """The arguments of :meth:`MovePrices.plan` that determine its price."""
         return self.src, self.dst, self.value.shape, self.value.itemsize, self.value.kind == "result"
 
 
 @dataclass(frozen=True)
 class GradientMessage:
-    """Gradients of parameters that are reduced in one call."""
+    """Message in which gradients of several parameters are reduced together."""
 
     merge: Merge
     moves: tuple[Move, ...]
@@ -133,54 +167,60 @@ class GradientMessage:
 
     @cached_property
     def elements(self) -> tuple[int, ...]:
-        """Elements that a rank holds of each gradient."""
+        """Number of elements of each gradient on a rank."""
         return tuple(elements_held(move.src, move.value.shape) for move in self.moves)
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element of what is reduced."""
+        """Bytes per element of the reduced gradients."""
         return moved_itemsize(self.moves[0].src, self.moves[0].value.itemsize)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """The one collective, or those in which ranks with copies help; published models know only the one."""
+        """The collectives of the message.
+
+        On a real machine, ranks with replicas of all gradients may share the work, which takes several collectives.
+        Published cost models have one collective.
+        """
         machine = self.machine if isinstance(self.machine, Machine) else None
         copies = shared_copies(move.src for move in self.moves) if machine is not None else ()
         return self.merge.steps(sum(self.elements), copies, self.itemsize, machine)
 
     def nbytes(self, rank: int) -> int:
-        """Bytes that a rank receives."""
+        """Return the bytes that a rank receives."""
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
     def seconds(self, prices: MovePrices) -> float:
-        """Modelled time."""
+        """Return the modelled seconds; ``prices`` are used for published cost models."""
         if isinstance(self.machine, Machine):
             return sum(price_step(step, self.itemsize, self.machine)[1] for step in self.steps)
         return prices.together(self.merge, self.itemsize * sum(self.elements))
 
 
 def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
-    """All redistributions of one step, forward in program order, then backward in reverse."""
+    """Return all redistributions of one step: forward in program order, then backward in reverse order."""
     return (*_forward(choice, settings), *(_backward(choice) if choice.graph.training else ()))
 
 
 def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
+    """Yield the redistributions of operands and results in the forward pass."""
     graph = choice.graph
     for operator in graph.operators:
-        own = choice.operator_layouts[operator.index]
-        again = settings.recompute and graph.training
-        for operand, wanted in zip(operator.inputs, own.inputs):
+        operator_layouts = choice.operator_layouts[operator.index]
+        recomputed = settings.recompute and graph.training
+        for operand, wanted in zip(operator.inputs, operator_layouts.inputs):
             value = graph.values[operand]
-            times = 2 if again and value.kind != "input" else 1
+            times = 2 if recomputed and value.kind != "input" else 1
             if choice.layouts[operand].canonical != wanted.canonical:
                 yield Move("forward", value, operator.index, choice.layouts[operand], wanted, times)
-        for result, produced in zip(operator.outputs, own.outputs):
+        for result, produced in zip(operator.outputs, operator_layouts.outputs):
             if choice.layouts[result].canonical != produced.canonical:
                 value, wanted = graph.values[result], choice.layouts[result]
-                yield Move("forward", value, operator.index, produced, wanted, 1 + again)
+                yield Move("forward", value, operator.index, produced, wanted, 1 + recomputed)
 
 
 def _backward(choice: StrategyChoice) -> Iterator[Move]:
+    """Yield the redistributions of gradients in the backward pass, those of parameters last."""
     graph = choice.graph
     for operator in reversed(graph.operators):
         if operator.index not in graph.reached:
@@ -189,32 +229,40 @@ def _backward(choice: StrategyChoice) -> Iterator[Move]:
             for src in _gradients(choice, result):
                 if src.canonical != produced.dual().canonical:
                     yield Move("backward", graph.values[result], operator.index, src, produced.dual())
-    for value in _arriving(graph):
+    for value in _parameters_by_gradient(graph):
         for src in _gradients(choice, value.index):
             if src.canonical != choice.layouts[value.index].dual().canonical:
                 yield Move("gradient", value, None, src, choice.layouts[value.index].dual())
 
 
-def _arriving(graph: Graph) -> list[Value]:
-    """Parameters in the order in which the backward pass reaches their last readers."""
+def _parameters_by_gradient(graph: Graph) -> list[Value]:
+    """Return the parameters in the order in which their gradients become complete.
+
+    A gradient is complete when the backward pass has passed all readers of the parameter.
+    """
     backwards = (operator for operator in reversed(graph.operators) if operator.index in graph.reached)
     read = (operand for operator in backwards for operand in operator.inputs)
     return [graph.values[i] for i in dict.fromkeys(read) if graph.values[i].kind == "parameter"]
 
 
 def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
-    """The messages that gradients share, each of two gradients at least."""
+    """Return the messages that gradients share; each has at least two gradients.
+
+    A gradient that arrives in several layouts shares no message.
+    """
     arriving: dict[int, list[Move]] = {}
     for move in moves:
         if move.phase == "gradient":
             arriving.setdefault(move.value.index, []).append(move)
     waiting: dict[tuple[Merge, int], list[tuple[Move, int]]] = {}
-    for alike in arriving.values():
-        merge = shared(settings, alike[0].src, alike[0].dst, alike[0].value.shape)
-        if len(alike) == 1 and merge is not None:
-            size = moved_itemsize(alike[0].src, alike[0].value.itemsize)
-            held = size * elements_held(alike[0].src, alike[0].value.shape)
-            waiting.setdefault((merge, size), []).append((alike[0], held))
+    for gradient_moves in arriving.values():
+        merge = message_kind(
+            settings, gradient_moves[0].src, gradient_moves[0].dst, gradient_moves[0].value.shape
+        )
+        if len(gradient_moves) == 1 and merge is not None:
+            size = moved_itemsize(gradient_moves[0].src, gradient_moves[0].value.itemsize)
+            nbytes = size * elements_held(gradient_moves[0].src, gradient_moves[0].value.shape)
+            waiting.setdefault((merge, size), []).append((gradient_moves[0], nbytes))
     return tuple(
         GradientMessage(merge, tuple(bucket), settings.machine)
         for (merge, _), group in waiting.items()
@@ -224,14 +272,24 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
 
 
 def _gradients(choice: StrategyChoice, value: int) -> list[Layout]:
-    """The distinct layouts in which the gradients of a tensor arrive from its readers."""
-    readers, own = choice.graph.gradient_readers[value], choice.operator_layouts
-    return list(dict.fromkeys([own[reader].gradients[operand].canonical for reader, operand in readers]))
+    """Return the distinct layouts in which a tensor's gradients arrive from its readers.
+
+    ``value`` is the index of the tensor.
+    """
+    readers, layouts = choice.graph.gradient_readers[value], choice.operator_layouts
+    return list(dict.fromkeys([layouts[reader].gradients[operand].canonical for reader, operand in readers]))
 
 
 @dataclass
 class OperatorSeconds:
-    """Modelled seconds of one operator, one step."""
+    """Modelled seconds of one operator in one step.
+
+    Attributes:
+        compute: its work, forward and backward, and collectives inside it.
+        forward: redistributions of its operands and results.
+        backward: redistributions of its results' gradients.
+        gradient: reductions of the gradients of the parameters that it reads first.
+    """
 
     compute: float = 0.0
     forward: float = 0.0
@@ -240,7 +298,7 @@ class OperatorSeconds:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Sum of all addends."""
         return self.compute + self.forward + self.backward + self.gradient
 
 
@@ -248,7 +306,14 @@ class OperatorSeconds:
 class Evaluation(ShortRepr):
     """Modelled seconds of a choice.
 
-    A parameter's gradient is counted at the parameter's first reader; of a shared message, each move has its part.
+    A parameter's gradient is counted at the parameter's first reader. The seconds of a shared message are divided
+    among its gradients by their sizes.
+
+    Attributes:
+        operators: the seconds of each operator.
+        moves: each redistribution with its seconds.
+        messages: the messages that gradients share.
+        inner: the collectives inside operators.
     """
 
     operators: list[OperatorSeconds]
@@ -259,21 +324,22 @@ class Evaluation(ShortRepr):
     @cached_property
     def alone(self) -> tuple[Move, ...]:
         """The redistributions that share no message."""
-        together = {id(move) for message in self.messages for move in message.moves}
-        return tuple(move for move, _ in self.moves if id(move) not in together)
+        shared_ids = {id(move) for message in self.messages for move in message.moves}
+        return tuple(move for move, _ in self.moves if id(move) not in shared_ids)
 
     @property
     def seconds(self) -> float:
-        """Total of one step."""
+        """Modelled seconds of one step."""
         return sum(cost.seconds for cost in self.operators)
 
 
 def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
-    """Seconds of every operator and redistribution."""
+    """Price every operator and redistribution of a choice."""
     graph = choice.graph
     machine = settings.machine
     costs, inner = [], list[InnerStep]()
-    # Repeated layers share their rules, so an operator is known by the identity of its rule, which the graph keeps alive.
+    # Price equal operators once. Repeated layers share their rules, so equal ids of rules mean equal operators; the
+    # graph keeps the rules alive. Operators with inner steps are priced each, because the steps name their operator.
     priced_rules: dict[tuple[object, ...], tuple[float, float, bool]] = {}
     for operator in graph.operators:
         gradients = graph.operand_gradients[operator.index]
@@ -290,11 +356,11 @@ def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> 
     messages = messages_of(moves, settings)
     parts: dict[int, float] = {}
     for message in messages:
-        total, held = message.seconds(prices), sum(message.elements)
-        parts |= {id(m): total * n / held for m, n in zip(message.moves, message.elements)}
+        total, elements = message.seconds(prices), sum(message.elements)
+        parts |= {id(m): total * n / elements for m, n in zip(message.moves, message.elements)}
     priced = []
     for move in moves:
-        seconds = parts[id(move)] if id(move) in parts else move.times * prices.seconds(*move.priced)
+        seconds = parts[id(move)] if id(move) in parts else move.times * prices.seconds(*move.price_key)
         if move.phase == "gradient":
             seconds *= 1.0 - settings.overlap
         owner = move.operator if move.operator is not None else graph.consumers[move.value.index][0][0]

@@ -1,9 +1,9 @@
 """Price redistributions of evenly split tensors, with one plan for all that differ only in names, order or size.
 
 If all shards are equal in size, a plan's bytes are shares of the tensor's bytes. The price then depends on the tensor's
-bytes, on the splits of each dimension, and on the sizes and links of the axes. It does not depend on the order of dimensions,
-on names of axes, or on dimensions and axes that take no part. A redistribution is therefore planned in a standard form, on a
-tensor in which everything divides. Searches need millions of prices, and a few hundred plans.
+bytes, on the splits of each dimension, and on the sizes and links of the axes. It does not depend on the order of
+dimensions, on names of axes, or on dimensions and axes that take no part. A redistribution is therefore planned in a
+standard form, on a tensor in which everything divides. Searches need millions of prices, and a few hundred plans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class EvenMove(NamedTuple):
     """A redistribution in standard form.
 
     Attributes:
-        src, dst: layouts on a mesh of standard axes.
+        src: the layout before, on a mesh of standard axes.
+        dst: the layout after, on this mesh.
         shape: a shape in which everything divides.
         machine: the cost model with the links of the standard axes.
         divisors: numbers that must divide the dimensions of a tensor with this standard form.
@@ -51,19 +52,26 @@ class EvenMove(NamedTuple):
 def price_move(
     src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel | None = None
 ) -> Candidate:
-    """Return the best candidate between two layouts with its seconds, like the planner, but in less time.
+    """Return the best candidate between two layouts with its seconds, like the planner, but faster.
 
-    The layouts of its steps are those of the standard form. The target's pending axes must be pending in the source, too.
+    The layouts of its steps are those of the standard form.
+
+    Args:
+        src: the layout before; its pending axes must include those of ``dst``.
+        dst: the layout after.
+        shape: the global shape.
+        itemsize: bytes per element.
+        machine: the cost model; None compares by bytes alone.
 
     >>> from spmdsim.redistribution import plan
     >>> mesh, laptop = Mesh((2, 4), ("dp", "tp")), Machine.laptop()
-    >>> found = price_move(mesh("dp", "tp"), mesh("dp", None), (64, 64), 4, laptop)
-    >>> found.seconds == plan(mesh("dp", "tp"), mesh("dp", None), (64, 64), "float32", laptop).seconds
+    >>> best = price_move(mesh("dp", "tp"), mesh("dp", None), (64, 64), 4, laptop)
+    >>> best.seconds == plan(mesh("dp", "tp"), mesh("dp", None), (64, 64), "float32", laptop).seconds
     True
     """
     model: Any = machine
     even = None
-    # By bytes alone, a direct reduction may win, whose shares are rounded to whole elements.
+    # By bytes alone, a direct reduction may win. Its shares are rounded to elements, so they are not proportional.
     spread = machine is None and src.partial != dst.partial
     if (
         src.mesh == dst.mesh
@@ -91,8 +99,9 @@ def even_move(
         src: the layout before.
         dst: the layout after.
         machine: the cost model or None.
-        sizes: for each dimension, the greatest common divisor with the number that may split it between steps; None if all
-            dimensions are divisible. One divisible dimension is enough, because a plan splits no uneven dimension further.
+        sizes: for each dimension, the greatest common divisor with the number that may split it between steps; None if
+            all dimensions are divisible. One divisible dimension is enough, because a plan splits no uneven dimension
+            further.
     """
     src, dst, free, divisors = _divisors(src, dst)
     model: Any = machine and machine_on(machine, src.mesh)
@@ -104,24 +113,29 @@ def even_move(
 
     pairs = [*zip(src.dims, dst.dims)]
     dims = [(parts(*pair), *pair) for pair in pairs]
-    whole = [dim for dim in dims if not dim[1] and not dim[2]][: 1 if free else 0]
+    unsplit = [dim for dim in dims if not dim[1] and not dim[2]][: 1 if free else 0]
     if sizes is not None:
         full = [size == divisor for size, divisor in zip(sizes, divisors)]
-        own = [math.lcm(*[src.mesh.axis_size(*entry) for entry in pair]) for pair in pairs]
-        if machine is None or not any(full) or any(size % least for size, least in zip(sizes, own)):
+        least_divisors = [math.lcm(*[src.mesh.axis_size(*entry) for entry in pair]) for pair in pairs]
+        if (
+            machine is None
+            or not any(full)
+            or any(size % least for size, least in zip(sizes, least_divisors))
+        ):
             return None
         dims = [dim if all_ else (size, *dim[1:]) for dim, size, all_ in zip(dims, sizes, full)]
         untouched = [(dim, all_) for dim, all_ in zip(dims, full) if not dim[1] and not dim[2]]
-        whole = [dim for dim, all_ in untouched if all_][:1] or [dim for dim, _ in untouched if dim[0] > 1]
+        unsplit = [dim for dim, all_ in untouched if all_][:1] or [dim for dim, _ in untouched if dim[0] > 1]
     # One dimension without splits represents all of them.
-    moving = [dim for dim in dims if dim[1] or dim[2]] + whole or dims[:1]
+    moving = [dim for dim in dims if dim[1] or dim[2]] + unsplit or dims[:1]
     if not moving or math.prod([size for size, _, _ in moving]) > MOST_ELEMENTS:
         return None
     moving.sort(key=lambda dim: ([[kinds[axis] for axis in entry] for entry in dim[1:]], dim[0]))
     used = dict.fromkeys(axis for _, *entries in moving for entry in entries for axis in entry)
     used |= dict.fromkeys((*src.partial_axes, *(kinds if free else ())))
     names = [kinds[axis] for axis in used]
-    if model is None or isinstance(model, Machine):  # the axes of a kind are numbered
+    # Number the axes of each kind, because axes of one kind are interchangeable.
+    if model is None or isinstance(model, Machine):
         names = [f"{kind}#{names[:k].count(kind)}" for k, kind in enumerate(names)]
     name_of = dict(zip(used, names))
     return _standard(
@@ -129,31 +143,38 @@ def even_move(
         tuple(
             [(d, *[tuple([name_of[axis] for axis in entry]) for entry in entries]) for d, *entries in moving]
         ),
-        tuple([tuple([(name_of[axis], op) for axis, op in one.partial]) for one in (src, dst)]),
+        tuple([tuple([(name_of[axis], op) for axis, op in layout.partial]) for layout in (src, dst)]),
         model,
     )._replace(divisors=divisors)
 
 
 @lru_cache(maxsize=1 << 16)
 def _divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozenset[str], tuple[int, ...]]:
-    """Return the layouts without axes of size 1, the axes that may split any dimension, and a divisor for each dimension.
+    """Return `(src, dst, free, divisors)` of a redistribution.
 
-    If values are reduced, any axis may split any dimension between two steps, replicated axes included.
+    The layouts are without axes of size 1, ``free`` are the axes that may split any dimension between two steps, and
+    ``divisors`` has a number for each dimension that must divide it. If values are reduced, any axis may split any
+    dimension, replicated axes included.
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of
-    kept = [item for item in src.partial if item in dst.partial]
-    movable = {axis for axis, size in size_of.items() if size > 1}.difference([axis for axis, _ in kept])
-    free = frozenset(movable if len(kept) < len(src.partial) else ())
+    still_partial = [item for item in src.partial if item in dst.partial]
+    movable = {axis for axis, size in size_of.items() if size > 1}
+    movable -= {axis for axis, _ in still_partial}
+    free = frozenset(movable if len(still_partial) < len(src.partial) else ())
     ends = [
-        [math.prod([size_of[axis] for axis in free.union(entry)]) for entry in one.dims] for one in (src, dst)
+        [math.prod([size_of[axis] for axis in free.union(entry)]) for entry in layout.dims]
+        for layout in (src, dst)
     ]
     return src, dst, free, tuple(map(math.lcm, *ends)) if ends[0] else ()
 
 
 @lru_cache(maxsize=1024)
 def _kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
-    """Return a kind for each axis: size and link, which determine its costs. For other models, each axis has its own kind."""
+    """Return a kind for each axis of size > 1: its size and link, which determine its costs.
+
+    For cost models other than machines, each axis has its own kind.
+    """
     model = machine_on(machine, mesh)
     axes = [axis for axis in mesh.axes if mesh.size_of[axis] > 1]
     if not isinstance(model, Machine):
@@ -163,6 +184,7 @@ def _kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
 
 
 def _text(link: Link | None) -> str:
+    """Return the parameters of a link as text, exactly; empty for no link of its own."""
     return "" if link is None else f"{link.alpha!r}/{link.beta!r}"
 
 
@@ -173,7 +195,14 @@ def _standard(
     partial: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]],
     model: Any,
 ) -> EvenMove:
-    """Build the move of a normalised pair of layouts, from a cache."""
+    """Build the move of a normalised pair of layouts, from a cache.
+
+    Args:
+        axes: name and size of each standard axis.
+        dims: for each dimension, its size and its axes before and after.
+        partial: the pending (axis, reduction) pairs before and after.
+        model: the cost model.
+    """
     order = sorted(axes)
     mesh = Mesh([size for _, size in order], [name for name, _ in order])
     src, dst = (Layout(mesh, [dim[1 + side] for dim in dims], partial[side]) for side in (0, 1))

@@ -1,10 +1,11 @@
-"""What the gradients of a tensor's readers cost on their way to where it was computed: as the tape moves them.
+"""Costs of moving the gradients of a tensor from its readers to its producer, as the tape moves them.
 
-Gradients that arrive in one layout are added and moved once, straight to where their tensor's gradient goes; each further
-layout is a move of its own. So readers pay together (:class:`SharedPrice`), by the layouts in which their gradients arrive.
-Where that would be a table of too many combinations, which layouts several readers share is a choice that follows from
-theirs: a state names them, pays for each once, and readers whose gradient arrives in another one pay for that themselves.
-Of all states the one that names what is really shared is the cheapest, so the optimum over them is the price of the run.
+Gradients that arrive in one layout are added and moved once, straight to the layout of the tensor's gradient. Each
+further layout is a move of its own. So readers pay together (:class:`SharedPrice`), by the layouts in which their
+gradients arrive. If a table of all their combinations is too large, a further variable decides which layouts several
+readers share. Each of its states names shared layouts and pays once for each; a reader whose gradient arrives in
+another layout pays for its own move. The cheapest state names the layouts that are really shared, so the optimum over
+all states is the price of the run.
 """
 
 from __future__ import annotations
@@ -19,29 +20,35 @@ import numpy as np
 from spmdsim.auto_parallel.solvers.choice_problem import SharedPrice
 from spmdsim.core import Layout
 
-#: Combinations of the readers' and the producer's states that one table may hold.
+#: Most combinations of the readers' and the producer's states in one table.
 MOST_TOGETHER = 3_000_000
-#: States of one tensor's gradients, at most; where there are more, fewer layouts are shared at a time.
+#: Most states of one tensor's gradients; if there are more, only states with fewer shared layouts are used.
 MOST_SUMS = 400
 
-#: Seconds from one layout to another.
+#: Seconds of moving a gradient from one layout to another.
 Price = Callable[[Layout, Layout], float]
 
 
 class GradientSums(NamedTuple):
-    """Per state where the gradient goes, and the layouts that are added there before they move; whether all are there."""
+    """States of a tensor's gradients.
+
+    Attributes:
+        targets: for each state, the layout to which the gradient goes.
+        shared: for each state, the layouts in which gradients are added before they move.
+        complete: True if these are all states.
+    """
 
     targets: tuple[Layout, ...]
     shared: tuple[tuple[Layout, ...], ...]
     complete: bool = True
 
     def moves(self, price: Price) -> np.ndarray:
-        """Seconds of each state's own moves."""
-        every = zip(self.targets, self.shared)
-        return np.array([sum(price(source, target) for source in shared) for target, shared in every])
+        """Return the seconds of the moves that each state pays for."""
+        states = zip(self.targets, self.shared)
+        return np.array([sum(price(source, target) for source in shared) for target, shared in states])
 
     def has(self, arriving: Sequence[Layout]) -> np.ndarray:
-        """``[state, gradient]``: whether a state has paid for a gradient in this layout."""
+        """Return ``[state, gradient]`` flags: True if a state has paid for a gradient in this layout."""
         rows = {shared: [g in shared for g in arriving] for shared in dict.fromkeys(self.shared)}
         return np.array([rows[shared] for shared in self.shared]).reshape(len(self.shared), len(arriving))
 
@@ -49,7 +56,12 @@ class GradientSums(NamedTuple):
 def gradient_sums(
     readers: Sequence[Sequence[Layout]], targets: Sequence[Layout], price: Price
 ) -> GradientSums:
-    """All states for readers whose gradients may arrive in these layouts, and go to one of the targets.
+    """Return the states for readers whose gradients may arrive in several layouts.
+
+    Args:
+        readers: for each reader, the layouts in which its gradient may arrive.
+        targets: the layouts to which the gradient may go.
+        price: the seconds of a move.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -58,41 +70,51 @@ def gradient_sums(
     [0, 1]
     """
     common, half = _common(readers), len(readers) // 2
-    moving = {target: [one for one in common if price(one, target) > 0] for target in dict.fromkeys(targets)}
-    fits = (most for most in range(half, 0, -1) if _count(moving.values(), most) <= MOST_SUMS)
-    most = next(fits, 0)
-    states = [(target, one) for target, some in moving.items() for one in _choices(some, most)]
-    complete = all(min(half, len(some)) <= most for some in moving.values())
+    moving = {
+        target: [layout for layout in common if price(layout, target) > 0]
+        for target in dict.fromkeys(targets)
+    }
+    # At most half as many layouts as readers are shared, because each shared layout has at least two readers.
+    fitting = (most for most in range(half, 0, -1) if _count(moving.values(), most) <= MOST_SUMS)
+    most = next(fitting, 0)
+    states = [(target, shared) for target, sources in moving.items() for shared in _choices(sources, most)]
+    complete = all(min(half, len(sources)) <= most for sources in moving.values())
     return GradientSums(tuple(t for t, _ in states), tuple(s for _, s in states), complete)
 
 
 def fits_table(sizes: Iterable[int]) -> bool:
-    """Whether a table of so many states per variable is small enough for readers to pay together."""
+    """Return True if readers can pay together: a table over variables of these sizes is small enough."""
     return math.prod(sizes) <= MOST_TOGETHER
 
 
 def joint_price(
     variables: Sequence[int], layouts: Sequence[Sequence[Layout]], exempt: Sequence[bool], price: Price
 ) -> SharedPrice:
-    """What readers pay together: their gradients' layouts, state by state, after those where the gradient goes.
+    """Return the price that readers pay together for the moves of their gradients.
 
-    States of the first variable that are ``exempt`` cost nothing here.
+    Args:
+        variables: the variable that decides the target, then those of the readers.
+        layouts: for each variable, the gradient's layout in each state: the target first, then the readers' layouts.
+        exempt: for each state of the first variable, True if it pays nothing here.
+        price: the seconds of a move.
     """
-    goes, *arriving = layouts
-    target = {layout: k for k, layout in enumerate(dict.fromkeys(goes))}
-    source = {layout: k for k, layout in enumerate(dict.fromkeys(one for some in arriving for one in some))}
-    prices = np.array([[*(price(a, b) for b in target), 0.0] for a in source])
-    first = np.array([len(target) if free else target[one] for one, free in zip(goes, exempt)])
-    labels = (first, *(np.array([source[one] for one in some]) for some in arriving))
-    return SharedPrice(tuple(variables), labels, prices)
+    targets, *arriving = layouts
+    target_label = {layout: k for k, layout in enumerate(dict.fromkeys(targets))}
+    source_label = {layout: k for k, layout in enumerate(dict.fromkeys(itertools.chain(*arriving)))}
+    # The last column is the price of exempt states.
+    prices = np.array([[*(price(a, b) for b in target_label), 0.0] for a in source_label])
+    first = [len(target_label) if free else target_label[layout] for layout, free in zip(targets, exempt)]
+    readers = [np.array([source_label[layout] for layout in sources]) for sources in arriving]
+    return SharedPrice(tuple(variables), (np.array(first), *readers), prices)
 
 
-def _count(choices: Iterable[Sequence[Layout]], most: int) -> int:
-    return sum(math.comb(len(some), k) for some in choices for k in range(most + 1))
+def _count(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
+    """Return the number of choices of up to ``most`` layouts, over all sets of layouts."""
+    return sum(math.comb(len(layouts), k) for layouts in layout_sets for k in range(most + 1))
 
 
 def _common(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """The layouts in which more than one reader's gradient may arrive."""
+    """Return the layouts in which the gradients of more than one reader may arrive."""
     counts: dict[Layout, int] = {}
     for arriving in readers:
         for layout in dict.fromkeys(arriving):
@@ -101,6 +123,6 @@ def _common(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
 
 
 def _choices(layouts: Sequence[Layout], most: int) -> Iterator[tuple[Layout, ...]]:
-    """Every choice of up to ``most`` of them."""
+    """Yield every choice of up to ``most`` layouts, the smallest first."""
     for count in range(1 + min(most, len(layouts))):
         yield from itertools.combinations(layouts, count)

@@ -1,15 +1,15 @@
-"""What it costs a program to get from one layout to another, under the assumptions of a search.
+"""Prices of redistributions and of shared gradient messages, under the assumptions of a search.
 
-The prices are the planner's: where everything divides from :mod:`spmdsim.auto_parallel.costs.even_moves`, which plans once for all
-tensors that are alike, elsewhere from the plan itself. So what a search adds up is what its report says.
+The prices are the planner's: for evenly split tensors from :mod:`spmdsim.auto_parallel.costs.even_moves`, which plans
+once for all similar tensors, else from the plan itself. So the sum that a search minimises is the sum in its report.
 
-Reductions of gradients that may go together (:mod:`spmdsim.redistribution.plans.merge`) pay latency once per message. What
-one collective takes as a function of its bytes is, for real machines, the least of a few straight lines, such as the
-latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of message: its
-states are "every gradient on its own" and one per line; each gradient that goes this way adds the line's slope, and the
-line's start is paid once. Calibrated machines' prices jump; there lines are added until none is above the price at any size
-that a message may have. Ranks that hold copies of all gradients in a message help to reduce it, which takes lines of
-its own: only gradients that have these copies may go that way.
+Reductions of gradients that share a message (:mod:`spmdsim.redistribution.plans.merge`) pay latency once per message.
+The time of one collective as a function of its bytes is, for real machines, the minimum of a few straight lines, such
+as those of the latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of
+message. Its states are "every gradient alone" and one per line. Each gradient that uses the line adds the line's slope
+times its bytes; the line's start is paid once. Prices of calibrated machines jump; for them, lines are added until none
+is above the price at any size that a message may have. Ranks that are replicas of all gradients in a message share the
+work of the reduction. These messages have lines of their own, which only gradients with these replicas may use.
 """
 
 from __future__ import annotations
@@ -41,17 +41,22 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Value
     from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 
-#: Message sizes at which lines are looked for.
+#: Message sizes in bytes at which lines are computed.
 SAMPLES = tuple(2.0**k for k in range(4, 45, 4))
-#: The least of the lines is no more than this share above the price; ``LOOSE`` where the price is not concave.
+#: Largest share by which the minimum of the lines is above the price; ``LOOSE`` if the price is not concave.
 CLOSE, LOOSE = 1e-3, 1e-2
 
-#: A price as a straight line: seconds of a message without bytes, and seconds per byte.
+#: A price as a straight line (start, slope): seconds of an empty message, and seconds per byte.
 Line = tuple[float, float]
 
 
 def lines(price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, unit: float = 1.0) -> list[Line]:
-    """The straight lines whose least is a concave price of multiples of ``unit`` bytes: at some sizes, and where two meet.
+    """Return the straight lines whose minimum approximates a concave price.
+
+    Args:
+        price: seconds as a function of bytes.
+        sizes: sizes at which tangents are computed; more are added where two tangents meet above the price.
+        unit: sizes are multiples of this number of bytes.
 
     >>> [(round(a, 2), round(b, 2)) for a, b in lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
     [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
@@ -60,78 +65,93 @@ def lines(price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, uni
     tangents: list[Line] = []
     size, line = open_ends.pop()
     while open_ends:
-        further, other = open_ends[-1]
-        (start, slope), (high, flat) = line, other
-        meet = 4 * unit * ((high - start) / (slope - flat) // (4 * unit)) if slope > flat else size
-        if size < meet < further and price(meet) < (1 - CLOSE) * (start + slope * meet):
-            open_ends.append((meet, _tangent(price, meet)))
+        further, (high, flat) = open_ends[-1]
+        start, slope = line
+        crossing = 4 * unit * ((high - start) / (slope - flat) // (4 * unit)) if slope > flat else size
+        if size < crossing < further and price(crossing) < (1 - CLOSE) * (start + slope * crossing):
+            open_ends.append((crossing, _tangent(price, crossing)))
         else:
             tangents.append(line)
             size, line = open_ends.pop()
     tangents.append(line)
-    kept: list[Line] = []
+    distinct: list[Line] = []
     for line in tangents:
-        if min(line) >= 0 and not any(same_line(line, other) for other in kept):
-            kept.append(line)
-    return kept
+        if min(line) >= 0 and not any(equal_lines(line, earlier) for earlier in distinct):
+            distinct.append(line)
+    return distinct
 
 
-def lowered(price: Callable[[float], float], straight: Sequence[Line], sizes: Iterable[float]) -> list[Line]:
-    """The lines, and more of them where a price that is not concave is lower at one of some sizes.
+def add_lower_lines(
+    price: Callable[[float], float], straight: Sequence[Line], sizes: Iterable[float]
+) -> list[Line]:
+    """Add lines where a price that is not concave is below all lines at one of some sizes.
 
-    >>> lowered(lambda r: 1 + r if r < 8 else 0.5 * r, [(1.0, 1.0)], (4.0, 8.0))
+    Return all lines.
+
+    >>> add_lower_lines(lambda r: 1 + r if r < 8 else 0.5 * r, [(1.0, 1.0)], (4.0, 8.0))
     [(1.0, 1.0), (0.0, 0.5)]
     """
-    every = [*straight]
+    all_lines = [*straight]
     for size in sizes:
         seconds = price(size)
-        least, slope = min([(start + slope * size, slope) for start, slope in every], default=(math.inf, 0.0))
+        least, slope = min(
+            [(start + slope * size, slope) for start, slope in all_lines], default=(math.inf, 0.0)
+        )
         if least > (1 + LOOSE) * seconds:
             slope = min(slope, seconds / size)
-            every.append((seconds - slope * size, slope))
-    return every
+            all_lines.append((seconds - slope * size, slope))
+    return all_lines
 
 
 def excess(
     price: Callable[[float], float], straight: Sequence[Line], sizes: Sequence[float], unit: float = 1.0
 ) -> float:
-    """By what share the least of the lines is above a price at most, which is concave between neighbours of some sizes.
+    """Return the largest share by which the minimum of the lines is above a price.
 
-    Over a concave price a line is highest at an end of what it is the least for.
+    The price must be concave between neighbouring ``sizes``. Then the excess of a line is largest at an end of the range
+    of sizes in which the line is the minimum. Sizes are multiples of ``unit`` bytes.
 
     >>> round(excess(lambda r: r ** 0.5 + 1, [(1.5, 0.5), (3.0, 0.125)], (1.0, 16.0)), 2)
     0.17
     """
-    every = {*sizes}
+    ends = {*sizes}
     for (a, s), (b, t) in permutations(straight, 2):
-        meet = (b - a) / (s - t) if s > t else 0.0
-        edge = unit * (meet // unit)
-        if sizes[0] < edge < sizes[-1] - unit and a + s * meet <= (1 + 1e-9) * _least(straight, meet):
-            every |= {edge, edge + unit}
-    over = [(size, [(a + s * size) / price(size) - 1.0 for a, s in straight]) for size in sorted(every)]
-    pairs = [(one, two) for (size, one), (further, two) in pairwise(over) if further > size + unit]
-    return max(min(map(max, *pair)) for pair in (*pairs, *((one, one) for _, one in over)))
+        crossing = (b - a) / (s - t) if s > t else 0.0
+        edge = unit * (crossing // unit)
+        if sizes[0] < edge < sizes[-1] - unit and a + s * crossing <= (1 + 1e-9) * _least(straight, crossing):
+            ends |= {edge, edge + unit}
+    # At each end, the share by which each line is above the price.
+    shares = [(size, [(a + s * size) / price(size) - 1.0 for a, s in straight]) for size in sorted(ends)]
+    at_ends = [min(line_shares) for _, line_shares in shares]
+    # Between two ends, one line is the minimum: its excess is at most the larger of its shares at both ends.
+    between = [
+        min(map(max, low, high)) for (size, low), (further, high) in pairwise(shares) if further > size + unit
+    ]
+    return max([*at_ends, *between])
 
 
 def _least(straight: Sequence[Line], size: float) -> float:
+    """Return the seconds of the cheapest line at a size."""
     return min([start + slope * size for start, slope in straight])
 
 
 def _tangent(price: Callable[[float], float], size: float) -> Line:
+    """Return the line through a price at ``size`` and at a size 25 % larger."""
     low, high = price(size), price(1.25 * size)
     slope = (high - low) / (0.25 * size)
     return low - slope * size, slope
 
 
-def same_line(one: Line, other: Line) -> bool:
-    """Whether two lines are one but for rounding."""
-    return all(abs(a - b) <= CLOSE / 10 * max(abs(a), abs(b)) for a, b in zip(one, other))
+def equal_lines(first: Line, second: Line) -> bool:
+    """Return True if two lines differ only by rounding."""
+    return all(abs(a - b) <= CLOSE / 10 * max(abs(a), abs(b)) for a, b in zip(first, second))
 
 
 def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
-    """By how much a message may grow, in times of its size, until the price of one of its steps begins anew.
+    """Yield the factors by which a message may grow until a new range of prices begins for a step.
 
-    A calibrated machine's prices have ranges of sizes, and measured times between which they are interpolated.
+    A calibrated machine's prices have ranges of sizes, and measured times between which they are interpolated. Other
+    cost models have no limits.
     """
     model: Any = machine.model if isinstance(machine, Restricted) else machine
     for step in steps if has_limits(machine) else ():
@@ -142,23 +162,23 @@ def limits_of(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Itera
         members = step.src.mesh.axis_size(*step.axes)
         message = message_bytes(step.collective, members, received)
         yield from (piece.limit / received for piece in model.pieces)
-        yield from (one.nbytes / message for one in model.measured if one.collective == step.collective)
+        yield from (time.nbytes / message for time in model.measured if time.collective == step.collective)
 
 
 def has_limits(machine: CostModel) -> bool:
-    """Return True if prices of a machine begin anew at some sizes: see :func:`limits_of`."""
+    """Return True if the prices of a machine have ranges of sizes: see :func:`limits_of`."""
     model: Any = machine.model if isinstance(machine, Restricted) else machine
     return isinstance(model, Machine) and bool(model.pieces or model.measured)
 
 
-#: What a price depends on: the layouts before and after, shape, bytes per element, whether it is an operator's result.
+#: Key of a price: the layouts before and after, shape, bytes per element, and True for an operator's result.
 Moved = tuple[Layout, Layout, Shape, int, bool]
 
 
 class MovePrices:
-    """Prices of all moves under the assumptions of a search: the machine, and which collectives there are.
+    """Prices of all redistributions under the assumptions of a search, from a cache.
 
-    The direct exchange is one of them on real machines, not in the published cost models, which do not know it.
+    The direct exchange is used by default on real machines, and not in published cost models, which do not have it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -178,7 +198,10 @@ class MovePrices:
     def seconds(
         self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int, result: bool = False
     ) -> float:
-        """Time from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values would have to become pending."""
+        """Return the seconds from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values had to become partial.
+
+        ``result`` is True for an operator's result, whose pending sums may not be scattered under some settings.
+        """
         if src == dst:
             return 0.0
         key = (src, dst, tuple(shape), itemsize, result)
@@ -192,19 +215,28 @@ class MovePrices:
         return seconds
 
     def plan(self, src: Layout, dst: Layout, shape: Shape, itemsize: int, result: bool = False) -> Plan:
-        """The plan that is priced."""
+        """Return the plan whose price :meth:`seconds` returns."""
         key = (src, dst, shape, itemsize, result)
         if key not in self._plans:
             self._plans[key] = plan(src, dst, shape, element_type(itemsize), self._models[result])
         return self._plans[key]
 
     def communicates(self, src: Layout, dst: Layout, shape: Shape, itemsize: int) -> bool:
-        """Whether anything is sent from ``src`` to ``dst``."""
+        """Return True if any rank sends data from ``src`` to ``dst``."""
         made_partial = any(axis not in src.partial_axes for axis in dst.partial_axes)
         return made_partial or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
 
-    def together(self, merge: Merge, nbytes: float, copies: Sequence[str] = (), itemsize: int = 4) -> float:
-        """Time of one message of gradients that are reduced together, where ranks along ``copies`` hold all and help."""
+    def message_seconds(
+        self, merge: Merge, nbytes: float, copies: Sequence[str] = (), itemsize: int = 4
+    ) -> float:
+        """Return the seconds of one message of gradients that are reduced together.
+
+        Args:
+            merge: the kind of the reduction.
+            nbytes: bytes of all its gradients on a rank.
+            copies: axes along which ranks are replicas of all gradients and share the work.
+            itemsize: bytes per element.
+        """
         if copies or merge.rest:
             steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
             return sum(price_step(step, itemsize, self.machine)[1] for step in steps)
@@ -219,7 +251,7 @@ class MovePrices:
         itemsize: int,
         result: bool = False,
     ) -> np.ndarray:
-        """Seconds of every pair, ``[source, target]``; equal layouts are priced once."""
+        """Return the seconds of every pair ``[source, target]``; equal layouts are priced once."""
         rows = list(dict.fromkeys(sources))
         columns = list(dict.fromkeys(targets))
         prices = np.array([[self.seconds(s, t, shape, itemsize, result) for t in columns] for s in rows])
@@ -229,34 +261,47 @@ class MovePrices:
 
 
 def moved_itemsize(src: Layout, itemsize: int) -> int:
-    """Bytes per element on the way: numbers of two bytes are floats, whose pending sums are held in four."""
+    """Return the bytes per element that are communicated from a layout.
+
+    Elements of up to two bytes with a pending sum count as floats, whose sums are stored in four bytes.
+    """
     return storage_dtype(src, element_type(itemsize)).itemsize if src.partial and itemsize <= 2 else itemsize
 
 
 def _restricted(machine: CostModel, without: dict[str, bool]) -> CostModel:
+    """Return the machine without some collectives; ``without`` maps their names to True if forbidden."""
     names = frozenset(name for name, forbidden in without.items() if forbidden)
     return Restricted(machine, names) if names else machine
 
 
 def element_type(itemsize: int) -> np.dtype:
-    """An element type of this size: prices depend on nothing else."""
+    """Return an element type of this size in bytes; prices depend on nothing else."""
     return np.dtype({1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}[itemsize])
 
 
-#: How a reduction shares a message: with what, and bytes per element.
+#: Kind of a shared message: the reduction, and bytes per element.
 Kind = tuple[Merge, int]
 
 
 class MessageLine(NamedTuple):
-    """One way of a message: its line, and the axes along which ranks hold copies of all that is in it."""
+    """Line of prices of a message.
+
+    Attributes:
+        start: seconds per message.
+        slope: seconds per byte.
+        copies: axes along which ranks must be replicas of all gradients in the message.
+    """
 
     start: float
     slope: float
     copies: frozenset[str]
 
 
-def shared(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge | None:
-    """How a gradient's reduction shares a message under these settings; None if it goes alone."""
+def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge | None:
+    """Return the kind of message that a gradient's reduction may share; None if it goes alone.
+
+    ``src`` and ``dst`` are the gradient's layouts before and after.
+    """
     if not settings.merges:
         return None
     merge = merge_of(src, dst, shape)
@@ -267,17 +312,21 @@ def shared(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge 
 
 
 class SharedMessages:
-    """The messages that gradients may share, as hubs of a problem."""
+    """The messages that gradients may share, as hubs of a choice problem.
+
+    Attributes:
+        share: the largest share by which prices here may be above the prices of a run.
+        seconds: the seconds by which prices here may be above the prices of a run, in addition.
+    """
 
     def __init__(self, problem: ChoiceProblem, moves: MovePrices, settings: Settings) -> None:
         self.problem, self.moves, self.settings = problem, moves, settings
-        #: By what share, and by how many seconds, what messages cost here may be above what they cost in a run.
         self.share, self.seconds = 0.0, 0.0
         self._hubs: dict[Kind, tuple[int, MessageLines]] = {}
-        #: By kind the bytes that each gradient holds at most, and those that any holds at least.
-        self._held: dict[Kind | None, list[int]] = {}
+        #: By kind, the largest bytes of each gradient on a rank, and the smallest bytes of any.
+        self._nbytes: dict[Kind | None, list[int]] = {}
         self._least: dict[Kind, int] = {}
-        #: By kind the axes along which a gradient is copied, for all its gradients and states.
+        #: By kind, the sets of axes along which gradients are replicated in some state.
         self._copies: dict[Kind, set[frozenset[str]]] = {}
         self._gradients: list[
             tuple[int, list[Kind | None], Sequence[Layout], Sequence[Layout], Value, int]
@@ -287,124 +336,165 @@ class SharedMessages:
     def add(
         self, variable: int, sources: Sequence[Layout], targets: Sequence[Layout], value: Value, count: int
     ) -> None:
-        """The gradient of a parameter, which each state of a variable reduces from a source to a target."""
+        """Add the gradient of a parameter.
+
+        Args:
+            variable: the variable that decides its reduction.
+            sources: for each state of the variable, the layout before the reduction.
+            targets: for each state, the layout after.
+            value: the parameter.
+            count: the number of tied parameters.
+        """
         key = (tuple(sources), tuple(targets), value.shape)
         if key not in self._merges:
-            self._merges[key] = [shared(self.settings, *pair, value.shape) for pair in zip(sources, targets)]
+            self._merges[key] = [
+                message_kind(self.settings, *pair, value.shape) for pair in zip(sources, targets)
+            ]
         kinds: list[Kind | None] = [
             None if merge is None else (merge, moved_itemsize(source, value.itemsize))
             for merge, source in zip(self._merges[key], sources)
         ]
-        held: dict[Kind, list[int]] = {}
+        nbytes_by_kind: dict[Kind, list[int]] = {}
         for kind, source in zip(kinds, sources):
             if kind is not None:
-                held.setdefault(kind, []).append(kind[1] * elements_held(source, value.shape))
+                nbytes_by_kind.setdefault(kind, []).append(kind[1] * elements_held(source, value.shape))
                 self._copies.setdefault(kind, set()).add(frozenset(source.canonical.replicated_axes))
-        for kind, some in held.items():
-            self._held.setdefault(kind, []).extend([max(some)] * count)
-            self._least[kind] = min(*some, self._least.get(kind, some[0]))
+        for kind, nbytes in nbytes_by_kind.items():
+            self._nbytes.setdefault(kind, []).extend([max(nbytes)] * count)
+            self._least[kind] = min(*nbytes, self._least.get(kind, nbytes[0]))
         self._gradients.append((variable, kinds, sources, targets, value, count))
 
     def price(self) -> None:
-        """Price all gradients: alone, or where several of them go the same way, by the hub of their messages."""
+        """Add the prices of all gradients to the problem.
+
+        A gradient is priced alone, or with the hub of a message that several gradients may share.
+        """
         for variable, kinds, sources, targets, value, count in self._gradients:
-            alone = np.zeros(len(kinds))
+            unshared = np.zeros(len(kinds))
             for k, (kind, src, dst) in enumerate(zip(kinds, sources, targets)):
                 if not self._has_hub(kind):
-                    alone[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
+                    unshared[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
             exposed = count * (1.0 - self.settings.overlap)
-            self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * alone
+            self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * unshared
             for kind in dict.fromkeys(kinds):
                 if kind is None or not self._has_hub(kind):
                     continue
                 hub, messages = self._hub(*kind)
-                prices = np.zeros((len(kinds), 1 + len(messages.ways)))
+                prices = np.zeros((len(kinds), 1 + len(messages.lines)))
                 for k, src in enumerate(sources):
                     if kinds[k] == kind:
-                        held = kind[1] * elements_held(src, value.shape)
-                        own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
+                        nbytes = kind[1] * elements_held(src, value.shape)
+                        alone_seconds = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
                         copies = frozenset(src.canonical.replicated_axes)
-                        prices[k] = exposed * np.array([own, *messages.along(held, copies, own)])
+                        prices[k] = exposed * np.array(
+                            [alone_seconds, *messages.prices_along(nbytes, copies, alone_seconds)]
+                        )
                 self.problem.add_pair(variable, hub, prices)
 
     def _has_hub(self, kind: Kind | None) -> bool:
-        """Whether several gradients may go this way: there is nobody to share a message with otherwise."""
-        return kind is not None and len(self._held[kind]) > 1
+        """Return True if at least two gradients may share messages of this kind."""
+        return kind is not None and len(self._nbytes[kind]) > 1
 
     def _hub(self, merge: Merge, itemsize: int) -> tuple[int, MessageLines]:
+        """Return the hub of a kind of message and the message's lines; add a new hub to the problem."""
         hub = self._hubs.get((merge, itemsize))
         if hub is None:
-            held = self._held[merge, itemsize]
-            least, most = self._least[merge, itemsize], min(sum(held), BUCKET_BYTES + max(held))
+            all_nbytes = self._nbytes[merge, itemsize]
+            least, most = self._least[merge, itemsize], min(sum(all_nbytes), BUCKET_BYTES + max(all_nbytes))
             ends = float(max(least, itemsize)), float(max(most, itemsize))
-            messages = MessageLines(self._ways(merge, itemsize, ends), sum(held) > BUCKET_BYTES)
-            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in messages.ways)])
-            if messages.many:
-                # Whatever its line, a bucket costs no less than its bytes on the flattest one: what starts add is left open.
-                self.seconds += (1.0 + sum(map(messages.part, held))) * float(starts.max())
+            messages = MessageLines(
+                self._message_lines(merge, itemsize, ends), sum(all_nbytes) > BUCKET_BYTES
+            )
+            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(line.start for line in messages.lines)])
+            if messages.full_buckets:
+                # A bucket costs at least its bytes on the flattest line, so the starts are the uncertain share.
+                self.seconds += (1.0 + sum(map(messages.start_share, all_nbytes))) * float(starts.max())
             hub = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), messages)
         return hub
 
-    def _ways(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
-        """Return the lines of messages without helpers and with any; lines that helpers do not change are there once."""
-        kept: list[MessageLine] = []
+    def _message_lines(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
+        """Return the lines of messages with each set of replica axes; equal lines are listed once.
+
+        ``ends`` are the smallest and the largest bytes of a message.
+        """
+        message_lines: list[MessageLine] = []
         for copies in self._helpers(merge, itemsize):
             unit = float(itemsize * merge.mesh.size) if copies else 1.0
-            price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
+            price = partial(self.moves.message_seconds, merge, copies=copies, itemsize=itemsize)
             rough = [unit * -(-size // unit) for size in (ends[0], *SAMPLES, ends[1])]
             rough = sorted({size for size in rough if rough[0] <= size <= rough[-1]})
             sizes = sorted({*rough, *self._jumps(merge, copies, itemsize, rough, unit)})
-            straight = lowered(price, lines(price, rough, unit), sizes)
+            straight = add_lower_lines(price, lines(price, rough, unit), sizes)
             self.share = max(self.share, excess(price, straight, sizes, unit))
             for line in straight:
-                if not any(way.copies < {*copies} and same_line(line, way[:2]) for way in kept):
-                    kept.append(MessageLine(*line, frozenset(copies)))
-        return kept
+                if not any(
+                    earlier.copies < {*copies} and equal_lines(line, earlier[:2]) for earlier in message_lines
+                ):
+                    message_lines.append(MessageLine(*line, frozenset(copies)))
+        return message_lines
 
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
-        """Return the sets of axes along which a message can have replicas, the smallest set first.
+        """Return the sets of axes along which all gradients of a message can be replicas, smallest first.
 
-        These are axes along which all gradients of the message are replicas. Only on a machine can replicas share the work.
+        Only on a real machine can replicas share the work; other cost models have the empty set only.
         """
-        others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
+        other_axes = [a for a in merge.mesh.axes if a not in merge.axes and merge.mesh.size_of[a] > 1]
         if not isinstance(self.moves.machine, Machine):
             return [()]
         common: set[frozenset[str]] = set()
         for copies in self._copies[merge, itemsize]:
-            copies = copies.intersection(others)
-            common |= {copies, *(copies & one for one in common)}
-        in_order = [tuple([axis for axis in others if axis in copies]) for copies in common]
-        return sorted(in_order, key=lambda axes: (len(axes), [others.index(axis) for axis in axes]))
+            copies = copies.intersection(other_axes)
+            common |= {copies, *(copies & axes for axes in common)}
+        in_order = [tuple([axis for axis in other_axes if axis in copies]) for copies in common]
+        return sorted(in_order, key=lambda axes: (len(axes), [other_axes.index(axis) for axis in axes]))
 
     def _jumps(
         self, merge: Merge, copies: Sequence[str], itemsize: int, sizes: Sequence[float], unit: float
     ) -> Iterator[float]:
-        """Sizes on both sides of where the price of messages may not be concave."""
+        """Yield the sizes on both sides of points where the price of messages may not be concave."""
         for size in sizes if has_limits(self.moves.machine) else ():
             steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)
             for times in limits_of(self.moves.machine, steps, itemsize):
                 edge = unit * (times * size // unit)
-                yield from (one for one in (edge, edge + unit) if sizes[0] < one < sizes[-1])
+                yield from (side for side in (edge, edge + unit) if sizes[0] < side < sizes[-1])
 
 
 class MessageLines(NamedTuple):
-    """The lines that messages of a kind may be on, and whether there may be many of them: buckets that are full."""
+    """Lines of prices of one kind of message.
 
-    ways: list[MessageLine]
-    many: bool
+    Attributes:
+        lines: the lines.
+        full_buckets: True if the gradients fill more than one message (bucket) of :data:`BUCKET_BYTES`.
+    """
 
-    def part(self, held: int) -> float:
-        """Which part of the start of a message counts for a gradient besides: buckets are filled by many."""
-        return min(1.0, held / BUCKET_BYTES) if self.many else 0.0
+    lines: list[MessageLine]
+    full_buckets: bool
 
-    def along(self, held: int, copies: frozenset[str], own: float) -> list[float]:
-        """Of one gradient: its price along each line, with its part of the bucket's message.
+    def start_share(self, nbytes: int) -> float:
+        """Return the share of a message's start that a gradient pays: the share of the bucket that it fills.
 
-        Gradients of other buckets may have fewer copies, or be as large as a bucket and go on their ``own``.
+        It is 0 if all gradients fit into one bucket, whose start is paid by the hub.
+        """
+        return min(1.0, nbytes / BUCKET_BYTES) if self.full_buckets else 0.0
+
+    def prices_along(self, nbytes: int, copies: frozenset[str], alone_seconds: float) -> list[float]:
+        """Return the price of one gradient along each line, with its share of the bucket's start.
+
+        Gradients of other buckets may have fewer replicas, or be as large as a bucket and go alone. So with several
+        buckets, no line costs more than the gradient alone.
+
+        Args:
+            nbytes: bytes of the gradient on a rank.
+            copies: axes along which it is replicated.
+            alone_seconds: its seconds alone.
         """
         prices = [
-            way.slope * held + way.start * self.part(held) if way.copies <= copies else IMPOSSIBLE
-            for way in self.ways
+            line.slope * nbytes + line.start * self.start_share(nbytes)
+            if line.copies <= copies
+            else IMPOSSIBLE
+            for line in self.lines
         ]
-        flat = min(own, *prices) if self.many else IMPOSSIBLE
-        return [min(price, own if self.many else price) if price < IMPOSSIBLE else flat for price in prices]
+        if not self.full_buckets:
+            return prices
+        least = min(alone_seconds, *prices)
+        return [min(price, alone_seconds) if price < IMPOSSIBLE else least for price in prices]

@@ -1,9 +1,9 @@
-"""Peak memory of one rank in one step: what is there when, forward, backward and while parameters are updated.
+"""Peak memory of one rank in one step: the arrays at each moment, forward, backward and in the update.
 
-What is counted are arrays: those of tensors, what the tape keeps, and the buffers of plans and of shared messages. The
-program's inputs stay its owner's. A value is free after its last reader, unless the tape keeps it, a gradient once it is handed on. Not
-counted are what numpy needs inside of an operator, values that variables of the program refer to for longer, and what the pool of
-buffers keeps; views and what is calculated in place count as new arrays.
+The counted arrays are those of tensors, of the tape, and the buffers of plans and of shared messages. The program's
+inputs stay alive throughout. A value is freed after its last reader unless the tape stores it, and a gradient once it
+is passed on. Not counted are arrays inside NumPy functions, values that variables of the program refer to for longer,
+and unused buffers of the pool. Views and in-place results count as new arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from spmdsim.auto_parallel.costs.evaluate import GradientMessage, Move
-from spmdsim.auto_parallel.costs.move_prices import MovePrices, element_type, moved_itemsize, shared
+from spmdsim.auto_parallel.costs.move_prices import MovePrices, element_type, message_kind, moved_itemsize
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
@@ -32,11 +32,12 @@ class Memory(Pictured):
 
     Attributes:
         parameters: of all parameters, as they are stored.
-        gradients: of parameters, those that are complete by then.
+        gradients: of parameters, those that are complete at the peak.
         optimizer: the optimiser's state.
-        activations: what the tape keeps by then for gradients that are still to come.
-        transient: what is there besides.
-        where: the operator during which the peak is reached, "update" for the optimiser; "" for a program without operators.
+        activations: arrays that the tape stores at the peak for later gradients.
+        transient: all other arrays.
+        where: name of the operator during which the peak is reached, "update" for the optimiser, or "" for a program
+            without operators.
     """
 
     parameters: int
@@ -48,54 +49,59 @@ class Memory(Pictured):
 
     @property
     def peak(self) -> int:
-        """All of it."""
+        """Sum of all attributes in bytes."""
         return self.parameters + self.gradients + self.optimizer + self.activations + self.transient
 
 
 def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = False) -> bool:
-    """Whether an operator keeps an operand, as it reads it, until its backward pass: one that gradients look at.
+    """Return True if an operator stores an operand for its backward pass, because its gradients read it.
 
-    With recomputation only what enters a layer is kept, and no parameter's copy.
+    With recomputation, only tensors that enter a layer are stored, and no copies of parameters.
     """
-    seen = graph.seen_operands[operator.index]
-    if (value.index, True) not in zip(operator.inputs, seen):
+    read_flags = graph.seen_operands[operator.index]
+    if (value.index, True) not in zip(operator.inputs, read_flags):
         return False
     return not recompute or (value.kind != "parameter" and graph.enters_layer(value))
 
 
 def saves_result(graph: Graph, operator: Operator, recompute: bool = False) -> bool:
-    """Whether an operator keeps its results until its backward pass."""
+    """Return True if an operator stores its results for its backward pass; never with recomputation."""
     return operator.saves_result and operator.index in graph.reached and not recompute
 
 
-def held_bytes(choice: StrategyChoice, value: int) -> int:
-    """Bytes of the largest piece of a tensor as it is kept."""
+def stored_bytes(choice: StrategyChoice, value: int) -> int:
+    """Return the bytes of a tensor's largest shard as it is stored; ``value`` is its index."""
     return _nbytes(choice.graph.values[value], choice.layouts[value])
 
 
 def _nbytes(value: Value, layout: Layout) -> int:
-    return _piece_nbytes(layout, value.shape, value.itemsize)
+    """Return the bytes of a tensor's largest shard in a layout."""
+    return _shard_nbytes(layout, value.shape, value.itemsize)
 
 
 @lru_cache(maxsize=4096)
-def _piece_nbytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> int:
+def _shard_nbytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> int:
+    """Return the bytes of the largest shard of a tensor in a layout, from a cache."""
     return moved_itemsize(layout, itemsize) * largest_shard(layout, shape)
 
 
 @lru_cache(maxsize=1024)
 def _message_peak(steps: tuple[Step, ...], itemsize: int) -> int:
-    """Return the peak bytes of a shared message; messages of equal layers are looked at once."""
+    """Return the peak bytes of a shared message; messages of equal layers are priced once."""
     dtype = element_type(itemsize)
     return plan_peak(steps, dtype, dtype)
 
 
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:
-    """The peak over one step, by what the runtime does at each operator; ``prices`` remember what plans take."""
+    """Return the peak memory of one step, from the actions of the runtime at each operator.
+
+    ``prices`` cache the plans of redistributions.
+    """
     step = StepMemory(choice, settings, prices or MovePrices(settings))
     for operator in choice.graph.operators:
         step.forward(operator)
     if choice.graph.training:
-        step.turn()
+        step.start_backward()
         for operator in reversed(choice.graph.operators):
             step.backward(operator)
         step.update()
@@ -103,63 +109,70 @@ def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices |
     return step.peak
 
 
-#: An array: a tensor as it is handed on (None), or as an operator computed or read it.
+#: Key of an array: index of the tensor, and index of the operator that stores it in its own layout, or None for the
+#: tensor in its stored layout.
 Key = tuple[int, int | None]
 
 
 class _Arrays(dict[Any, int]):
-    """Bytes of arrays, and of all together."""
+    """Bytes of each array; ``total`` is their sum."""
 
     total = 0
 
     def put(self, key: object, nbytes: int) -> None:
+        """Set the bytes of an array; a second call replaces them."""
         self.total += nbytes - self.get(key, 0)
         self[key] = nbytes
 
     def drop(self, key: object) -> None:
+        """Remove an array if it is there."""
         self.total -= self.pop(key, 0)
 
 
 class StepMemory:
-    """What a rank holds as a step goes on, in bytes."""
+    """Bytes of a rank's arrays in the course of one step.
+
+    ``peak`` has the largest total so far. Call :meth:`forward` for all operators in order; in training then
+    :meth:`start_backward`, :meth:`backward` for all operators in reverse order, and :meth:`update`.
+    """
 
     def __init__(self, choice: StrategyChoice, settings: Settings, prices: MovePrices) -> None:
         self.choice, self.settings, self.prices, self.graph = choice, settings, prices, choice.graph
         graph = choice.graph
-        self.parameters = sum(held_bytes(choice, value.index) for value in graph.parameters)
+        self.parameters = sum(stored_bytes(choice, value.index) for value in graph.parameters)
         states = (
-            held_bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize
+            stored_bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize
             for v in graph.parameters
         )
         self.optimizer = int(sum(states)) if graph.training else 0
         self.gradients = 0
         self.peak = Memory(self.parameters, 0, self.optimizer, 0, 0, "")
         inputs = [value.index for value in graph.values if value.kind == "input"]
-        #: Arrays that nobody but the program refers to, those that the tape keeps, and who keeps them.
-        self.living, self.kept = _Arrays(), _Arrays()
+        #: Arrays that only the program refers to, arrays that the tape stores, and the operators that store them.
+        self.living, self.stored = _Arrays(), _Arrays()
         for i in inputs:
-            self.living.put((i, None), held_bytes(choice, i))
-        self.keepers: dict[Key, set[int]] = {}
-        self.keeps: dict[int, list[Key]] = {}
-        #: Gradients that are not yet what they will be, by tensor, with their layouts; and parameters that share a message.
+            self.living.put((i, None), stored_bytes(choice, i))
+        self.storing_operators: dict[Key, set[int]] = {}
+        self.stored_keys: dict[int, list[Key]] = {}
+        #: Layouts of incomplete gradients by tensor, and the bytes of incomplete and of waiting gradients.
         self.arrived: dict[int, list[Layout]] = {}
         self.underway = 0
-        #: Gradients that wait for a message, and their bytes, by the kind of the message.
+        #: Gradients that wait for a message, and their bytes, by kind of the message and itemsize.
         self.buckets: dict[tuple[Merge, int], list[tuple[Value, Layout]]] = {}
         self.bucket_bytes: dict[tuple[Merge, int], int] = {}
-        self._again: set[int] = set()
+        self._recomputed: set[int] = set()
 
     # -- moments --------------------------------------------------------------------------------------
 
-    def moment(self, where: str, more: int) -> None:
-        """Whether this is the peak: with so many bytes besides."""
+    def update_peak(self, where: str, more: int) -> None:
+        """Update the peak with all current arrays and ``more`` further bytes; ``where`` names the operator."""
         transient = self.living.total + self.underway + more
-        facts = self.parameters, self.gradients, self.optimizer, self.kept.total, transient
+        facts = self.parameters, self.gradients, self.optimizer, self.stored.total, transient
         if sum(facts) > self.peak.peak or not self.peak.where:
             self.peak = Memory(*facts, where)
 
     def moving(self, value: Value, src: Layout, dst: Layout) -> int:
-        """Bytes that a redistribution takes besides what it starts from, its result among them."""
+        """Return the bytes that a redistribution needs beside its source, including its result."""
         if src.canonical == dst.canonical:
             return 0
         plan = self.prices.plan(src, dst, value.shape, value.itemsize, value.kind == "result")
@@ -168,29 +181,29 @@ class StepMemory:
     # -- forward --------------------------------------------------------------------------------------
 
     def forward(self, operator: Operator) -> None:
-        """Operands are brought, results computed and handed on; the tape keeps its part, and what has no reader left is free."""
+        """Run an operator: redistribute operands, compute and redistribute results, free unused values."""
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
-        own, copies = choice.operator_layouts[operator.index], 0
-        for operand, wanted in zip(operator.inputs, own.inputs):
+        layouts, copies = choice.operator_layouts[operator.index], 0
+        for operand, wanted in zip(operator.inputs, layouts.inputs):
             src = choice.layouts[operand]
             if wanted.canonical != src.canonical:
-                self.moment(name, copies + self.moving(values[operand], src, wanted))
+                self.update_peak(name, copies + self.moving(values[operand], src, wanted))
                 copies += _nbytes(values[operand], wanted)
-        produced = dict(zip(operator.outputs, own.outputs))
+        produced = dict(zip(operator.outputs, layouts.outputs))
         sizes = {result: _nbytes(values[result], layout) for result, layout in produced.items()}
-        self.moment(name, copies + sum(sizes.values()))
+        self.update_peak(name, copies + sum(sizes.values()))
         self._keep(operator, self.settings.recompute and graph.training)
         for result, layout in produced.items():
-            self.moment(
+            self.update_peak(
                 name, sum(sizes.values()) + self.moving(values[result], layout, choice.layouts[result])
             )
-            if (result, None) not in self.kept:
-                self.living.put((result, None), held_bytes(choice, result))
+            if (result, None) not in self.stored:
+                self.living.put((result, None), stored_bytes(choice, result))
             sizes[result] = 0
         self._free(operator)
 
     def _free(self, operator: Operator) -> None:
-        """Forget the operands and results that nobody reads any more, but for inputs and what the program gives back."""
+        """Free operands and results without further readers, except for inputs and results of the program."""
         for value in {*operator.inputs, *operator.outputs}:
             readers = self.graph.consumers[value]  # in program order
             owned = self.graph.values[value].kind != "result" or value in self.graph.results
@@ -198,29 +211,33 @@ class StepMemory:
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
-        """What the tape keeps of an operator, in the layouts in which it is computed."""
-        for key, nbytes in self._kept_arrays(operator, recompute):
+        """Store the arrays that the tape needs for an operator's gradients, in the operator's own layouts."""
+        for key, nbytes in self._stored_arrays(operator, recompute):
             self.living.drop(key)
-            self.kept.put(key, nbytes)
-            self.keepers.setdefault(key, set()).add(operator.index)
-            self.keeps.setdefault(operator.index, []).append(key)
+            self.stored.put(key, nbytes)
+            self.storing_operators.setdefault(key, set()).add(operator.index)
+            self.stored_keys.setdefault(operator.index, []).append(key)
 
-    def _kept_arrays(self, operator: Operator, recompute: bool) -> Iterable[tuple[Key, int]]:
+    def _stored_arrays(self, operator: Operator, recompute: bool) -> Iterable[tuple[Key, int]]:
+        """Yield key and bytes of each array that the tape stores for an operator.
+
+        Parameters in their stored layout are not yielded, because they live throughout.
+        """
         choice, graph = self.choice, self.graph
-        own = choice.operator_layouts[operator.index]
-        read = zip(operator.inputs, own.inputs)
+        layouts = choice.operator_layouts[operator.index]
+        read = zip(operator.inputs, layouts.inputs)
         arrays = [(i, layout) for i, layout in read if saves(graph, operator, graph.values[i], recompute)]
         if saves_result(graph, operator, recompute):
-            arrays += zip(operator.outputs, own.outputs)
+            arrays += zip(operator.outputs, layouts.outputs)
         for i, layout in dict.fromkeys(arrays):
-            same = layout.canonical == choice.layouts[i].canonical
-            if not (same and graph.values[i].kind == "parameter"):
-                yield (i, None if same else operator.index), _nbytes(graph.values[i], layout)
+            as_stored = layout.canonical == choice.layouts[i].canonical
+            if not (as_stored and graph.values[i].kind == "parameter"):
+                yield (i, None if as_stored else operator.index), _nbytes(graph.values[i], layout)
 
     # -- backward -------------------------------------------------------------------------------------
 
-    def turn(self) -> None:
-        """What the program gives back has a gradient of ones."""
+    def start_backward(self) -> None:
+        """Start the backward pass: each result of the program gets a gradient of ones."""
         for result in {*self.graph.results}:
             value, layout = self.graph.values[result], self.choice.layouts[result].dual()
             if value.producer in self.graph.reached:
@@ -228,7 +245,10 @@ class StepMemory:
                 self.underway += _nbytes(value, layout)
 
     def backward(self, operator: Operator) -> None:
-        """Gradients of results are brought together, those of operands computed, and what was kept for that is free."""
+        """Run an operator's backward pass: add its results' gradients, compute those of its operands.
+
+        Arrays that the tape stored for the operator are freed. Gradients of parameters that are complete are reduced.
+        """
         if operator.index not in self.graph.reached:
             return
         if self.settings.recompute:
@@ -236,17 +256,17 @@ class StepMemory:
         layouts, name = self.choice.operator_layouts[operator.index], operator.name
         dys = 0
         for result, layout in zip(operator.outputs, layouts.outputs):
-            dys += self._settle(self.graph.values[result], layout.dual(), name, dys)
-        own = []
+            dys += self._add_gradients(self.graph.values[result], layout.dual(), name, dys)
+        operand_gradients = []
         gradients = self.graph.operand_gradients[operator.index]
         for operand, layout, needed in zip(operator.inputs, layouts.gradients, gradients):
             if needed:
-                own.append((operand, layout, _nbytes(self.graph.values[operand], layout)))
-        self.moment(name, dys + sum(nbytes for _, _, nbytes in own))
-        for operand, layout, nbytes in own:
+                operand_gradients.append((operand, layout, _nbytes(self.graph.values[operand], layout)))
+        self.update_peak(name, dys + sum(nbytes for _, _, nbytes in operand_gradients))
+        for operand, layout, nbytes in operand_gradients:
             self.arrived.setdefault(operand, []).append(layout)
             self.underway += nbytes
-        self._spend(operator)
+        self._free_stored(operator)
         for operand in dict.fromkeys(operator.inputs):
             value = self.graph.values[operand]
             # Readers are in program order, so a gradient is complete after the first of them.
@@ -255,48 +275,52 @@ class StepMemory:
                 and operand in self.arrived
                 and self.graph.gradient_readers[operand][0][0] == operator.index
             ):
-                self._complete(value, name)
+                self._complete_gradient(value, name)
 
     def _recompute(self, operator: Operator) -> None:
-        """Before the last operator of a layer goes back, the layer is computed once more."""
+        """Compute the layer of an operator again when the backward pass reaches its last operator."""
         operators = self.graph.operators
-        for again in reversed(operators[: operator.index + 1]):
-            if again.layer != operator.layer or again.index in self._again:
+        for recomputed in reversed(operators[: operator.index + 1]):
+            if recomputed.layer != operator.layer or recomputed.index in self._recomputed:
                 break
-            self._again.add(again.index)
-            self._keep(again, False)
+            self._recomputed.add(recomputed.index)
+            self._keep(recomputed, False)
 
-    def _settle(self, value: Value, layout: Layout, where: str, more: int) -> int:
-        """Add a tensor's gradients up in a layout: the bytes of the sum."""
+    def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
+        """Add a tensor's gradients in one layout; return the bytes of the sum, 0 without gradients.
+
+        ``more`` are further bytes that are alive meanwhile.
+        """
         arrived = self.arrived.pop(value.index, [])
         if not arrived:
             return 0
         total = _nbytes(value, layout)
-        moved = max(
+        moving_bytes = max(
             self.moving(value, src, layout) for src in {src.canonical: src for src in arrived}.values()
         )
-        self.moment(where, more + moved + (total if len(arrived) > 1 else 0))
+        self.update_peak(where, more + moving_bytes + (total if len(arrived) > 1 else 0))
         self.underway -= sum(_nbytes(value, src) for src in arrived)
         return total
 
-    def _spend(self, operator: Operator) -> None:
-        for key in self.keeps.pop(operator.index, ()):
-            self.keepers[key].discard(operator.index)
-            if not self.keepers[key] and key in self.kept:
+    def _free_stored(self, operator: Operator) -> None:
+        """Free the arrays that the tape stored for an operator and that no other operator needs."""
+        for key in self.stored_keys.pop(operator.index, ()):
+            self.storing_operators[key].discard(operator.index)
+            if not self.storing_operators[key] and key in self.stored:
                 if self.graph.values[key[0]].kind == "input" and key[1] is None:
-                    self.living.put(key, self.kept[key])
-                self.kept.drop(key)
+                    self.living.put(key, self.stored[key])
+                self.stored.drop(key)
 
-    def _complete(self, value: Value, where: str) -> None:
-        """A parameter's gradient, to which nothing more comes: it waits for others, or is reduced."""
+    def _complete_gradient(self, value: Value, where: str) -> None:
+        """Reduce a parameter's complete gradient, or let it wait for a message that gradients share."""
         target = self.choice.layouts[value.index].dual()
         layouts = {src.canonical: src for src in self.arrived[value.index]}
         src = next(iter(layouts.values()))
-        merge = shared(self.settings, src, target, value.shape) if len(layouts) == 1 else None
+        merge = message_kind(self.settings, src, target, value.shape) if len(layouts) == 1 else None
         if merge is None:
-            self.gradients += self._settle(value, target, where, 0)
+            self.gradients += self._add_gradients(value, target, where, 0)
             return
-        total = self._settle(value, src, where, 0)
+        total = self._add_gradients(value, src, where, 0)
         self.underway += total
         key = merge, moved_itemsize(src, value.itemsize)
         self.buckets.setdefault(key, []).append((value, src))
@@ -305,25 +329,25 @@ class StepMemory:
             self._send(key, where)
 
     def _send(self, key: tuple[Merge, int], where: str) -> None:
-        """Gradients that share a message: laid end to end, reduced, and kept."""
+        """Reduce the gradients that wait for one message; a single gradient is reduced alone."""
         bucket, total, (merge, itemsize) = self.buckets.pop(key), self.bucket_bytes.pop(key), key
         moves = [
             Move("gradient", value, None, src, self.choice.layouts[value.index].dual())
             for value, src in bucket
         ]
         if len(bucket) == 1:
-            self.moment(where, self.moving(moves[0].value, moves[0].src, moves[0].dst))
+            self.update_peak(where, self.moving(moves[0].value, moves[0].src, moves[0].dst))
         else:
             steps = GradientMessage(merge, tuple(moves), self.settings.machine).steps
-            self.moment(where, max(total, _message_peak(steps, itemsize) - total))
+            self.update_peak(where, max(total, _message_peak(steps, itemsize) - total))
         self.underway -= total
-        self.gradients += sum(held_bytes(self.choice, value.index) for value, _ in bucket)
+        self.gradients += sum(stored_bytes(self.choice, value.index) for value, _ in bucket)
 
     def update(self) -> None:
-        """What is left of shared messages is sent; then each parameter's next value takes the place of the one before."""
+        """Send the remaining shared messages; then compute the next value of each parameter."""
         first = next((o.name for o in self.graph.operators if o.index in self.graph.reached), "")
         for key in [*self.buckets]:
             self._send(key, first)
-        self.moment(
-            "update", max((held_bytes(self.choice, v.index) for v in self.graph.parameters), default=0)
+        self.update_peak(
+            "update", max((stored_bytes(self.choice, v.index) for v in self.graph.parameters), default=0)
         )

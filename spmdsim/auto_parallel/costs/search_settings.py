@@ -1,4 +1,4 @@
-"""What a search assumes: the machine, training or not, and how memory is counted."""
+"""The assumptions of a search: the machine, training or not, and how memory is counted."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from spmdsim.pictured import ShortRepr
 class Settings(ShortRepr):
     """The assumptions of a search.
 
-    Nothing overlaps unless ``overlap`` says so: modelled seconds are the sum of computation and communication
-    of one rank, one step.
+    Unless ``overlap`` is set, nothing overlaps: modelled seconds are the sum of computation and communication of one
+    rank in one step. A "real machine" is a :class:`~spmdsim.cost.machine.Machine`, unlike a published cost model.
 
     Attributes:
         machine: the cost model.
-        partial: whether sums may stay pending through operators that are linear in all operands.
-        full: operators that sum products must use every mesh axis (no repeated computation), as Alpa demands.
-        even: whether only strategies whose pieces are all equal are offered; no: uneven ones, too. None: equal pieces
-            where some mesh divides the sizes, and uneven ones, too, on up to 16 ranks of a real machine.
-        sharded_parameters: parameters may be stored more finely split than they are used (ZeRO, FSDP).
-        recompute: activations inside a layer are computed again in the backward pass: their memory is saved,
-            their forward computation and communication is paid twice; parameters that are gathered for use are
-            gathered twice, too, instead of being kept.
-        optimizer_words: elements of optimiser state per element of a parameter: 2 for Adam. They have the parameter's
-            size, or four bytes where that has two.
-        overlap: share of the gradients' reductions that hides behind the backward computation.
-        nested: whether one dim may be split by several axes.
-        scatter: whether pending sums may be scattered; otherwise they are reduced on all ranks first.
-        scatter_results: whether those of operators' results may; otherwise only those of parameters' gradients.
-        exchange: whether the direct exchange is among the redistributions; None: if the machine is a real one.
-        tie: repeated layers get the same strategies.
-        merge: whether parameters' gradients that reduce alike share messages; None: if the machine is a real one.
-        gather: whether tensors may be gathered.
-        batch_axis: on a mesh of several axes, the one that must split the batch of every operator that has one.
+        partial: True if sums may stay pending through operators that are linear in all operands.
+        full: True if operators that sum products must use every mesh axis (no repeated computation), as in Alpa.
+        even: True if all blocks must have equal sizes, False if blocks may differ by one element. None: equal sizes
+            if some mesh divides the dims, and also uneven blocks on up to 16 ranks of a real machine.
+        sharded_parameters: True if parameters may be stored with finer splits than they are used (ZeRO, FSDP).
+        recompute: True if activations inside a layer are computed again in the backward pass. This saves their
+            memory and doubles their forward computation and communication. Parameters that are gathered for use are
+            gathered twice, too, instead of being stored.
+        optimizer_words: elements of optimiser state per element of a parameter: 2 for Adam. An element has the
+            parameter's itemsize, or four bytes if that is two.
+        overlap: share of the gradients' reductions that overlaps with the backward computation, 0 to 1.
+        nested: True if several axes may split one dim.
+        scatter: True if pending sums may be scattered; otherwise they are reduced on all ranks first.
+        scatter_results: True if pending sums of operators' results may be scattered; otherwise only those of
+            parameters' gradients.
+        exchange: True if redistributions may use the direct exchange; None: if the machine is real.
+        tie: True if repeated layers get equal strategies.
+        merge: True if parameters' gradients with equal reductions share messages; None: if the machine is real.
+        gather: True if tensors may be gathered.
+        batch_axis: on a mesh of several axes, the axis that must split the batch of every operator that has one;
+            None: any axis may.
     """
 
     machine: CostModel = field(default_factory=Machine.laptop)

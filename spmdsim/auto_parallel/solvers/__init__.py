@@ -1,1 +1,1 @@
-"""The choice problem and who solves it: exactly, by propagation, by double recursion."""
+"""The choice problem and its exact solvers."""

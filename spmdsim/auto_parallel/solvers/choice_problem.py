@@ -1,8 +1,8 @@
-"""The choice problem every exact search solves: one state per variable, a price per state and per pair of states.
+"""The choice problem that every exact search solves: choose one state per variable at the least price.
 
-Prices are seconds and, beside them, bytes of memory. A variable is an operator's strategy or a tensor's layout; a
-pair is a tensor that goes from one to the other. What several of them may pay for together, such as gradients that are
-added before they move, is a price of all of them at once. Nothing in here knows about tensors.
+Prices are seconds and, beside them, bytes of memory. They depend on the state of one variable, or on the states of a
+pair. A variable is an operator's strategy or a tensor's layout; a pair is a tensor between them. Some prices depend on
+several variables at once, such as the move of gradients that are added first. This module knows nothing about tensors.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import numpy as np
 
 from spmdsim.errors import InputError
 
-#: The price of what is impossible: finite, so that differences of prices stay numbers.
+#: The price of impossible states. It is finite, so that differences of prices are numbers.
 IMPOSSIBLE = 1e30
 
 Pair = tuple[int, int]
-#: A variable's neighbours with the prices of the pairs, own state first.
+#: A variable's neighbours with the prices of the pairs, ``[state of the variable, state of the neighbour]``.
 Neighbours = list[tuple[int, np.ndarray]]
 
 
 class SharedPrice(NamedTuple):
-    """What some variables, the payers, pay once where their states have equal labels; one more says what each label costs.
+    """Price that several variables, the payers, pay once for each distinct label of their states.
+
+    The price of a label also depends on the label of one further variable, the selector.
 
     Attributes:
-        variables: the one that says so first, then the payers; one variable may be there more than once.
-        labels: per variable the label of each state.
-        prices: ``[payer's label, first one's label]``.
+        variables: the selector first, then the payers; one variable may be listed more than once.
+        labels: for each variable, the label of each state.
+        prices: ``[payer's label, selector's label]``.
 
     >>> a = np.array([0, 1])
     >>> both = SharedPrice((0, 1, 2), (a, a, a), np.array([[1.0, 2.0], [4.0, 8.0]]))
@@ -42,21 +44,23 @@ class SharedPrice(NamedTuple):
     prices: np.ndarray
 
     def price(self, states: Sequence[int]) -> float:
-        """What is paid for an assignment."""
-        first, *payers = (int(own[states[v]]) for v, own in zip(self.variables, self.labels))
-        return float(self.prices[sorted({*payers}), first].sum())
+        """Return the price of an assignment."""
+        selector, *payers = (int(labels[states[v]]) for v, labels in zip(self.variables, self.labels))
+        return float(self.prices[sorted({*payers}), selector].sum())
 
-    def restrict(self, kept: Sequence[np.ndarray] | Mapping[int, np.ndarray]) -> SharedPrice:
-        """The same price with only some states of each variable."""
-        return self._replace(labels=tuple(own[kept[v]] for v, own in zip(self.variables, self.labels)))
+    def restrict(self, remaining: Sequence[np.ndarray] | Mapping[int, np.ndarray]) -> SharedPrice:
+        """Return the price with only the states ``remaining[variable]`` of each variable."""
+        return self._replace(
+            labels=tuple(labels[remaining[v]] for v, labels in zip(self.variables, self.labels))
+        )
 
-    def numbered(self, place: Mapping[int, int]) -> SharedPrice:
-        """The same price of variables with other numbers."""
-        return self._replace(variables=tuple(place[v] for v in self.variables))
+    def numbered(self, number_of: Mapping[int, int]) -> SharedPrice:
+        """Return the price with other numbers of its variables."""
+        return self._replace(variables=tuple(number_of[v] for v in self.variables))
 
     @property
     def around(self) -> tuple[int, ...]:
-        """Its variables, each once."""
+        """Numbers of its variables, sorted, each once."""
         return tuple(sorted({*self.variables}))
 
     @property
@@ -66,28 +70,31 @@ class SharedPrice(NamedTuple):
         return tuple(size[v] for v in self.around)
 
     def table(self) -> np.ndarray:
-        """The price of every combination, a dimension per variable of :attr:`around`."""
+        """Return the price of every combination; the array has a dimension per variable of :attr:`around`."""
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
-        first, *payers = (own.reshape(shape) for own, shape in zip(self.labels, shapes))
+        selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))
         total: np.ndarray = np.zeros(self.sizes)
-        for k, own in enumerate(payers):
-            paid = [own == other for other in payers[:k]]
-            price = self.prices[own, first]
-            total += np.where(np.logical_or.reduce(np.broadcast_arrays(*paid)), 0.0, price) if paid else price
+        for k, labels in enumerate(payers):
+            price = self.prices[labels, selector]
+            # A label is free if an earlier payer has paid for it.
+            for earlier in payers[:k]:
+                price = np.where(labels == earlier, 0.0, price)
+            total += price
         return total
 
 
 @dataclass
 class ChoiceProblem:
-    """Variables with finite domains and prices.
+    """Variables with finitely many states and their prices.
 
     Attributes:
-        seconds: per variable the price of each state; ``memory`` the bytes, zeros if left out.
-        pairs: per pair ``(i, j)``, ``i < j``, the price of each combination, ``[state of i, state of j]``;
-            ``memory_pairs`` the bytes, none of pairs that are missing.
-        hubs: variables that very many others pair with, such as a message that many gradients may share; never
+        seconds: for each variable, the price of each state.
+        pairs: for each pair ``(i, j)``, ``i < j``, the price of each combination, ``[state of i, state of j]``.
+        memory: like ``seconds``, in bytes; zeros if left out.
+        memory_pairs: like ``pairs``, in bytes; missing pairs have no bytes.
+        hubs: variables that many others pair with, such as a message that many gradients may share. Hubs never pair
             with one another.
-        shared: what several variables, but no hubs, pay for together.
+        shared: prices that several variables, but no hubs, pay together.
 
     >>> p = ChoiceProblem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
     >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
@@ -111,7 +118,7 @@ class ChoiceProblem:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of states per variable."""
+        """Number of states of each variable."""
         return tuple(len(row) for row in self.seconds)
 
     def add_variable(
@@ -122,7 +129,17 @@ class ChoiceProblem:
         hub: bool = False,
         existing: int | None = None,
     ) -> int:
-        """A variable, or more to pay for one that is ``existing``; returns its number."""
+        """Add a variable and return its number; or add to the prices of the variable ``existing``.
+
+        Args:
+            seconds: the price of each state.
+            memory: the bytes of each state; zeros if left out.
+            hub: True if many other variables will pair with it.
+            existing: number of the variable that gets more prices.
+
+        Raises:
+            InputError: If a new variable has no states.
+        """
         if existing is not None:
             self.seconds[existing] = self.seconds[existing] + seconds
             self.memory[existing] = self.memory[existing] + (0.0 if memory is None else memory)
@@ -136,7 +153,7 @@ class ChoiceProblem:
         return len(self.seconds) - 1
 
     def add_pair(self, i: int, j: int, seconds: np.ndarray, memory: np.ndarray | None = None) -> None:
-        """Add to the price of a pair; a pair of a variable with itself adds to the variable."""
+        """Add prices of a pair, ``[state of i, state of j]``; a pair of equal variables adds to the variable."""
         if i == j:
             self.seconds[i] = self.seconds[i] + np.diagonal(seconds)
             if memory is not None:
@@ -151,27 +168,28 @@ class ChoiceProblem:
             self.memory_pairs[i, j] = np.array(memory, float) if old is None else old + memory
 
     def price(self, states: Sequence[int]) -> float:
-        """Seconds of an assignment."""
+        """Return the seconds of an assignment."""
         total = sum(float(row[s]) for row, s in zip(self.seconds, states))
-        total += sum(one.price(states) for one in self.shared)
+        total += sum(shared.price(states) for shared in self.shared)
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.pairs.items())
 
     def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
-        """The part of the price that depends on some variables."""
+        """Return the seconds that depend on some variables in an assignment."""
         touched = set(variables)
         total = sum(float(self.seconds[v][states[v]]) for v in touched)
         for (i, j), m in self._touching(touched):
             total += float(m[states[i], states[j]])
-        return total + sum(one.price(states) for one in self.shared if not touched.isdisjoint(one.variables))
+        dependent = [shared for shared in self.shared if not touched.isdisjoint(shared.variables)]
+        return total + sum(shared.price(states) for shared in dependent)
 
     def price_of_states(self, states: Sequence[int], variable: int, state: int) -> float:
-        """The part of the price that depends on one variable, were it in another state."""
+        """Return the seconds that depend on one variable, with the variable in another state."""
         changed = list(states)
         changed[variable] = state
         return self.price_around(changed, [variable])
 
     def with_best_hubs(self, states: Sequence[int]) -> list[int]:
-        """The assignment with every hub in the state that suits the others best."""
+        """Return the assignment with every hub in its cheapest state, given the others."""
         best = list(states)
         prices = {hub: self.seconds[hub].copy() for hub in self.hubs}
         for (i, j), m in self._touching(set(self.hubs)):
@@ -184,6 +202,10 @@ class ChoiceProblem:
         return best
 
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
+        """Return the pairs that contain at least one of some variables, with their prices, sorted.
+
+        The index of pairs by variable is rebuilt if pairs were added.
+        """
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
             index: dict[int, list[Pair]] = {}
             for i, j in self.pairs:
@@ -194,21 +216,21 @@ class ChoiceProblem:
         return [(key, self.pairs[key]) for key in sorted(keys)]
 
     def bytes_of(self, states: Sequence[int]) -> float:
-        """Memory of an assignment."""
+        """Return the bytes of an assignment."""
         total = sum(float(row[s]) for row, s in zip(self.memory, states))
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.memory_pairs.items())
 
     def weighted(self, per_byte: float, per_second: float = 1.0) -> ChoiceProblem:
-        """The problem whose price is ``per_second * seconds + per_byte * bytes``."""
+        """Return the problem whose price is ``per_second * seconds + per_byte * bytes``."""
         pairs = {key: per_second * m for key, m in self.pairs.items()}
         for key, m in self.memory_pairs.items():
             pairs[key] = pairs[key] + per_byte * m if key in pairs else per_byte * m
         rows = [per_second * s + per_byte * m for s, m in zip(self.seconds, self.memory)]
-        shared = [one._replace(prices=per_second * one.prices) for one in self.shared if per_second]
+        shared = [s._replace(prices=per_second * s.prices) for s in self.shared if per_second]
         return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs, shared)
 
     def neighbours(self) -> list[Neighbours]:
-        """Per variable its neighbours with the pair's prices, own state first."""
+        """Return the neighbours of each variable with the pairs' prices, own state first."""
         around: list[Neighbours] = [[] for _ in self.seconds]
         for (i, j), m in self.pairs.items():
             around[i].append((j, m))
@@ -218,7 +240,15 @@ class ChoiceProblem:
 
 @dataclass(frozen=True)
 class Solution:
-    """An assignment and its price."""
+    """An assignment and its price.
+
+    Attributes:
+        states: the state of each variable.
+        seconds: its price.
+        memory: its bytes.
+        method: name of the solver.
+        optimal: True if no assignment is cheaper.
+    """
 
     states: tuple[int, ...]
     seconds: float
@@ -228,6 +258,6 @@ class Solution:
 
     @classmethod
     def of(cls, problem: ChoiceProblem, states: Sequence[int], method: str, optimal: bool) -> Solution:
-        """The solution with these states."""
+        """Return the solution with these states; compute its seconds and bytes."""
         chosen = tuple(int(s) for s in states)
         return cls(chosen, problem.price(chosen), problem.bytes_of(chosen), method, optimal)

@@ -1,19 +1,19 @@
 """The exact optimum by dynamic programming: variables are removed one by one.
 
-Removing a variable replaces all prices it takes part in by one table over its neighbours: the least price for each
-of their combinations. On a chain or tree the tables have one dimension, and this is the well-known dynamic
-programme; a residual connection costs one dimension more. MindSpore's reductions (operator, edge, merge,
-contract, triangle and star elimination) are special cases.
+Removing a variable replaces all its prices by one table over its neighbours: the least price for each of their
+combinations. On a chain or tree the tables have one dimension, and this is the well-known dynamic program; a residual
+connection costs one dimension more. MindSpore's reductions (operator, edge, merge, contract, triangle and star
+elimination) are special cases.
 
-Hubs pair with nearly everything, so removing one of them would join all others in one table. They are decided by
-branch and bound instead: as long as one is open, each of its neighbours takes the least price over its states,
-which bounds the rest from below.
+Hubs pair with nearly all variables, so removing one would join all others in one table. They are decided by branch and
+bound instead. While a hub is undecided, each of its neighbours takes the least price over the hub's states, which is a
+lower bound.
 
-Before that, states that can never be part of an optimum are crossed out (Goldstein's criterion, 1994: another
-state of the same variable is at least as good whatever the neighbours choose).
+Before that, states that cannot be part of an optimum are removed (Goldstein's criterion, 1994: another state of the
+variable is at least as good whatever the neighbours choose).
 
-A given solution is improved (:func:`improve`) by deciding windows of neighbouring variables anew while the others stay:
-no round makes it worse, and a window that holds a whole layer finds what single changes cannot.
+A given solution is improved (:func:`improve`) by deciding windows of neighbouring variables again while the others
+stay. No round makes it worse. A window with all variables of a layer finds improvements that single changes do not.
 """
 
 from __future__ import annotations
@@ -35,73 +35,91 @@ from spmdsim.auto_parallel.solvers.choice_problem import (
 )
 from spmdsim.errors import SpmdError
 
-#: The largest table that is built: 8 bytes per entry.
+#: Most entries of a table; an entry has 8 bytes.
 LARGEST_TABLE = 20_000_000
-#: Variables that a local search decides anew together, and how often it goes through all of them.
+#: Number of variables that a local search decides together, and number of rounds through all variables.
 WINDOW, ROUNDS = 64, 3
-#: So many differences of what is shared are looked at to cross out states of a variable.
+#: Most differences of a shared price that are computed to compare the states of a variable.
 LARGEST_COMPARED = 20_000_000
 
 
 class TooWideError(SpmdError):
-    """The graph is too entangled for tables of a reasonable size."""
+    """The elimination needs a table of more than the allowed number of entries."""
 
 
 def eliminate(
-    problem: ChoiceProblem, kept: Sequence[np.ndarray] | None = None, largest: int = LARGEST_TABLE
+    problem: ChoiceProblem, remaining: Sequence[np.ndarray] | None = None, largest: int = LARGEST_TABLE
 ) -> Solution:
-    """Return the cheapest assignment; ``kept`` is what :func:`reduce_domains` returns of the problem, if it is known."""
-    kept = reduce_domains(problem) if kept is None else kept
-    small = restrict(problem, kept)
+    """Return the cheapest assignment.
+
+    Args:
+        problem: the problem.
+        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before.
+        largest: most entries of a table.
+
+    Raises:
+        TooWideError: If a larger table is needed.
+    """
+    remaining = reduce_domains(problem) if remaining is None else remaining
+    small = restrict(problem, remaining)
     states = _Branches(small, largest).run() if small.hubs else _Elimination(small, largest).run()
-    chosen = [int(kept[i][s]) for i, s in enumerate(states)]
+    chosen = [int(remaining[i][s]) for i, s in enumerate(states)]
     return Solution.of(problem, chosen, "elimination", True)
 
 
-def restrict(problem: ChoiceProblem, kept: Sequence[np.ndarray]) -> ChoiceProblem:
-    """The problem with only some states of each variable."""
+def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceProblem:
+    """Return the problem with only the states ``remaining[variable]`` of each variable."""
     return ChoiceProblem(
-        [row[k] for row, k in zip(problem.seconds, kept)],
-        {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.pairs.items()},
-        [row[k] for row, k in zip(problem.memory, kept)],
-        {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.memory_pairs.items()},
+        [row[k] for row, k in zip(problem.seconds, remaining)],
+        {(i, j): m[np.ix_(remaining[i], remaining[j])] for (i, j), m in problem.pairs.items()},
+        [row[k] for row, k in zip(problem.memory, remaining)],
+        {(i, j): m[np.ix_(remaining[i], remaining[j])] for (i, j), m in problem.memory_pairs.items()},
         problem.hubs,
-        [one.restrict(kept) for one in problem.shared],
+        [shared.restrict(remaining) for shared in problem.shared],
     )
 
 
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
-    """The states that may be part of an optimum, per variable; of equally good ones the first is kept.
+    """Return for each variable the states that may be part of an optimum; of equally good ones the first.
 
-    With ``memory`` a state must be beaten in bytes, too: then what is left holds the optimum for every limit.
+    Args:
+        problem: the problem.
+        rounds: most rounds; after a removal, neighbours are checked again.
+        memory: also keep states that are better in bytes, so the remaining states contain the optimum for every limit.
     """
-    kept = [np.arange(n) for n in problem.sizes]
+    remaining = [np.arange(n) for n in problem.sizes]
     measures = [(problem.seconds, problem.neighbours())]
     if memory:
         bytes_of = ChoiceProblem(problem.memory, problem.memory_pairs)
         measures.append((problem.memory, bytes_of.neighbours()))
-    together: dict[int, list[SharedPrice]] = {}
-    for one in problem.shared:
-        for v in one.around:
-            together.setdefault(v, []).append(one)
+    shared_of: dict[int, list[SharedPrice]] = {}
+    for shared in problem.shared:
+        for v in shared.around:
+            shared_of.setdefault(v, []).append(shared)
     waiting = set(range(len(problem)))
     for _ in range(rounds):
         changed: set[int] = set()
         for i in sorted(waiting):
-            before = len(kept[i])
-            more = [_seen_from(one.restrict(kept), i) for one in together.get(i, ())]
-            kept[i] = _undominated([(rows[i], around[i]) for rows, around in measures], kept, i, more)
-            if len(kept[i]) < before:
+            count_before = len(remaining[i])
+            shared_rows = [_rows_of(shared.restrict(remaining), i) for shared in shared_of.get(i, ())]
+            remaining[i] = _unbeaten_states(
+                [(rows[i], around[i]) for rows, around in measures], remaining, i, shared_rows
+            )
+            if len(remaining[i]) < count_before:
                 changed.update(j for _, around in measures for j, _ in around[i])
-                changed.update(j for one in together.get(i, ()) for j in one.around if j != i)
+                changed.update(j for shared in shared_of.get(i, ()) for j in shared.around if j != i)
         waiting = changed
         if not waiting:
             break
-    return kept
+    return remaining
 
 
-def _seen_from(shared: SharedPrice, i: int) -> np.ndarray:
-    """``[state of i, what the others choose]``; where that is too much to look at, prices that differ at most as much."""
+def _rows_of(shared: SharedPrice, i: int) -> np.ndarray:
+    """Return a shared price as ``[state of i, combination of the other variables]``.
+
+    If that is too large, return instead prices between which all differences are as large as they can be. These remove no
+    state that may be part of an optimum.
+    """
     n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
     if n * combinations > LARGEST_COMPARED:
         most = float(shared.prices.max(initial=0.0)) * (len(shared.variables) - 1)
@@ -109,44 +127,63 @@ def _seen_from(shared: SharedPrice, i: int) -> np.ndarray:
     return np.moveaxis(shared.table(), shared.around.index(i), 0).reshape(n, -1)
 
 
-def _undominated(
-    measures: list[tuple[np.ndarray, Neighbours]], kept: list[np.ndarray], i: int, shared: list[np.ndarray]
+def _unbeaten_states(
+    measures: list[tuple[np.ndarray, Neighbours]],
+    remaining: list[np.ndarray],
+    i: int,
+    shared: list[np.ndarray],
 ) -> np.ndarray:
-    """The states of a variable that no other one beats; what is ``shared`` belongs to the first measure."""
-    own = kept[i]
-    if len(own) == 1:
-        return own
-    # beaten[a, b]: b is at least as good as a, whatever the neighbours choose; strictly: in something better.
-    beaten, strictly = np.ones((len(own),) * 2, bool), np.zeros((len(own),) * 2, bool)
+    """Return the states of variable ``i`` that no other state beats.
+
+    Args:
+        measures: seconds, and bytes if they count, each with the prices of the states and the neighbours of ``i``.
+        remaining: for each variable, the states that remain.
+        i: the variable.
+        shared: its shared prices (see :func:`_rows_of`), which count as seconds.
+    """
+    states = remaining[i]
+    if len(states) == 1:
+        return states
+    # beaten[a, b]: b is at least as good as a, whatever the neighbours choose. strictly[a, b]: b is better in seconds
+    # or in bytes.
+    beaten, strictly = np.ones((len(states),) * 2, bool), np.zeros((len(states),) * 2, bool)
     for k, (prices, neighbours) in enumerate(measures):
-        parts = [(kept[j], part[own]) for j, part in neighbours]
-        parts += [(np.arange(part.shape[1]), part) for part in shared if k == 0]
-        worse, slack = _worse(prices[own], parts)
+        rows = [(remaining[j], pair_prices[states]) for j, pair_prices in neighbours]
+        rows += [(np.arange(table.shape[1]), table) for table in shared if k == 0]
+        worse, slack = _worse(prices[states], rows)
         beaten &= worse >= -slack
         strictly |= worse > slack
     np.fill_diagonal(beaten, False)
-    alive = np.ones(len(own), bool)
-    for a in reversed(range(len(own))):
+    alive = np.ones(len(states), bool)
+    for a in reversed(range(len(states))):
         rivals = beaten[a] & alive
         if (rivals & strictly[a]).any() or rivals[:a].any():
             alive[a] = False
-    return own[alive]
+    return states[alive]
 
 
 def _worse(row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, float]:
-    """``[a, b]``: at least so much dearer is state a than b; and what counts as nothing."""
+    """Return ``[a, b]``, the least by which state a is more expensive than b, and the rounding error.
+
+    Args:
+        row: the prices of the states.
+        neighbours: for each neighbour, its states that remain, and the pair's prices.
+    """
     worse = row[:, None] - row[None, :]
     scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
     for states, prices in neighbours:
-        part = prices[:, states]
-        worse += _least_difference(part)
-        scale = max(scale, float(np.abs(part[part < IMPOSSIBLE / 2]).max(initial=0.0)))
+        columns = prices[:, states]
+        worse += _least_difference(columns)
+        scale = max(scale, float(np.abs(columns[columns < IMPOSSIBLE / 2]).max(initial=0.0)))
     return worse, 1e-12 * scale
 
 
-def _least_difference(part: np.ndarray) -> np.ndarray:
-    """``min over x of part[a, x] - part[b, x]`` for all a and b, in pieces that fit the cache."""
-    (n, m), columns = part.shape, np.ascontiguousarray(part.T)  # numpy is slow along a short last axis
+def _least_difference(prices: np.ndarray) -> np.ndarray:
+    """Return ``min over x of prices[a, x] - prices[b, x]`` for all a and b.
+
+    Large tables are computed row by row, so that temporary arrays fit into the cache.
+    """
+    (n, m), columns = prices.shape, np.ascontiguousarray(prices.T)  # numpy is slow along a short last axis
     if n * n * m <= 2_000_000:
         array: np.ndarray = (columns[:, :, None] - columns[:, None, :]).min(axis=0)
         return array
@@ -154,22 +191,29 @@ def _least_difference(part: np.ndarray) -> np.ndarray:
 
 
 class _Table(NamedTuple):
+    """Prices of all combinations of some variables; the array has a dimension per variable."""
+
     variables: tuple[int, ...]
     prices: np.ndarray
 
 
 class _Elimination:
-    """One run; the tables of removed variables are kept to read the optimum back."""
+    """Elimination of all variables of a problem without hubs.
+
+    Attributes:
+        tables: the current tables by number.
+        order: the removed variables with their tables, from which :meth:`run` reads the optimum.
+        of: for each variable, the numbers of its tables.
+    """
 
     def __init__(self, problem: ChoiceProblem, largest: int) -> None:
         self.sizes = problem.sizes
         self.largest = largest
         self.tables: dict[int, _Table] = {}
         self.number = 0
-        #: Variables that are removed, with the tables they were in.
         self.order: list[tuple[int, list[_Table]]] = []
         self.of: list[set[int]] = [set() for _ in self.sizes]
-        # A variable with one state is decided: its pairs are prices of their other variables.
+        # A variable with one state is decided, so its pairs are prices of the other variables.
         rows = [row.copy() for row in problem.seconds]
         for (i, j), m in problem.pairs.items():
             if self.sizes[i] == 1:
@@ -180,37 +224,39 @@ class _Elimination:
                 self._add((i, j), m)
         for i, row in enumerate(rows):
             self._add((i,), row)
-        for one in problem.shared:
-            if math.prod(one.sizes) > largest:
-                raise _too_wide(math.prod(one.sizes))
-            open_ones = tuple(v for v in one.around if self.sizes[v] > 1)
-            self._add(open_ones, one.table().reshape([self.sizes[v] for v in open_ones]))
+        for shared in problem.shared:
+            if math.prod(shared.sizes) > largest:
+                raise _too_wide(math.prod(shared.sizes))
+            undecided = tuple(v for v in shared.around if self.sizes[v] > 1)
+            self._add(undecided, shared.table().reshape([self.sizes[v] for v in undecided]))
 
     def copy(self) -> _Elimination:
-        """The same state, which goes on alone."""
-        other = copy(self)
-        other.tables, other.of, other.order = dict(self.tables), [set(one) for one in self.of], [*self.order]
-        return other
+        """Return an independent elimination in the current state."""
+        duplicate = copy(self)
+        duplicate.tables, duplicate.of = dict(self.tables), [set(numbers) for numbers in self.of]
+        duplicate.order = [*self.order]
+        return duplicate
 
     def _add(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
+        """Add a table of some variables."""
         self.tables[self.number] = _Table(variables, prices)
         for v in variables:
             self.of[v].add(self.number)
         self.number += 1
 
     def add_row(self, variable: int, prices: np.ndarray) -> None:
-        """More prices of one variable's states."""
+        """Add prices of one variable's states."""
         self._add((variable,), prices)
 
     def simplify(self, candidates: Sequence[int]) -> None:
-        """Remove those whose neighbours have a table together already: nothing gets wider by that."""
+        """Remove the candidates whose neighbours have a common table already, because no table grows then."""
         for v in candidates:
             around = {*self._around(v)}
             if any(around <= {*self.tables[n].variables} for u in around for n in self.of[u] - self.of[v]):
                 self._replace(v, self._width(v))
 
     def run(self) -> list[int]:
-        """States of all variables."""
+        """Remove all variables, those with small tables first, and return the states of the optimum."""
         removed = [False] * len(self.sizes)
         for v, _ in self.order:
             removed[v] = True
@@ -220,12 +266,12 @@ class _Elimination:
             width, v = heapq.heappop(waiting)
             if removed[v]:
                 continue
-            now = self._width(v)
-            if now > width:
-                heapq.heappush(waiting, (now, v))
+            current_width = self._width(v)
+            if current_width > width:
+                heapq.heappush(waiting, (current_width, v))
                 continue
             removed[v] = True
-            for u in self._replace(v, now):
+            for u in self._replace(v, current_width):
                 heapq.heappush(waiting, (self._width(u), u))
         states = [0] * len(self.sizes)
         for v, tables in reversed(self.order):
@@ -236,7 +282,13 @@ class _Elimination:
         return states
 
     def _replace(self, v: int, width: int) -> tuple[int, ...]:
-        """Remove a variable, and put a table over those around it in its place; returns these."""
+        """Remove a variable and add a table over its neighbours; return the neighbours.
+
+        ``width`` is the number of entries of the sum of the variable's tables.
+
+        Raises:
+            TooWideError: If ``width`` is above the largest allowed.
+        """
         if width > self.largest:
             raise _too_wide(width)
         around = self._around(v)
@@ -246,7 +298,7 @@ class _Elimination:
         total: np.ndarray = np.zeros((1,) * (1 + len(around)))
         for table in tables:
             # The variable's own axis comes first, because numpy is slow along a short last axis.
-            prices = _spread(table, (v, *around))
+            prices = _broadcastable_prices(table, (v, *around))
             has_all = np.broadcast_shapes(total.shape, prices.shape) == total.shape
             total = np.add(total, prices, out=total if has_all else None, order="C")
         for u in around:
@@ -256,50 +308,59 @@ class _Elimination:
         return around
 
     def _around(self, v: int) -> tuple[int, ...]:
+        """Return the variables that have a table in common with a variable, sorted."""
         variables = {u for number in self.of[v] for u in self.tables[number].variables}
         return tuple(sorted(variables - {v}))
 
     def _width(self, v: int) -> int:
+        """Return the number of entries of the table of a variable and its neighbours."""
         return self.sizes[v] * math.prod(self.sizes[u] for u in self._around(v))
 
 
 def _too_wide(width: int) -> TooWideError:
+    """Return the error for a table with too many entries."""
     return TooWideError(
         f"the exact search would need a table of {width:.1e} entries; use fewer mesh axes or the integer programme"
     )
 
 
-def _spread(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
-    """The table's prices with one dimension per variable of ``axes``, of size one where it lacks the variable."""
+def _broadcastable_prices(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
+    """Return the table's prices with a dimension per variable of ``axes``, of size 1 for missing ones."""
     order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
-    moved = table.prices.transpose(order)
+    transposed = table.prices.transpose(order)
     present = set(table.variables)
-    sizes = iter(moved.shape)
-    return moved.reshape([next(sizes) if u in present else 1 for u in axes])
+    sizes = iter(transposed.shape)
+    return transposed.reshape([next(sizes) if u in present else 1 for u in axes])
 
 
 class _Branches:
-    """The optimum of a problem with hubs: for each way to decide them that may be best, one elimination."""
+    """Branch and bound over the states of hubs, with an elimination of the other variables for each branch.
+
+    Attributes:
+        others: the variables that are no hubs.
+        around: for each hub, its neighbours as positions in ``others``, with prices ``[neighbour's state, hub's
+            state]``.
+        start: the elimination after the steps that are equal in all branches.
+    """
 
     def __init__(self, problem: ChoiceProblem, largest: int) -> None:
         self.problem, self.largest = problem, largest
         self.hubs = problem.hubs
         self.others = [v for v in range(len(problem)) if v not in set(problem.hubs)]
-        place = {v: k for k, v in enumerate(self.others)}
-        inner = {(i, j): m for (i, j), m in problem.pairs.items() if i in place and j in place}
-        self.pairs = {(place[i], place[j]): m for (i, j), m in inner.items()}
-        self.shared = [one.numbered(place) for one in problem.shared]
-        #: Per hub its neighbours (by place among the others) with the pair's prices, [own state, hub's state].
+        position = {v: k for k, v in enumerate(self.others)}
+        inner = {(i, j): m for (i, j), m in problem.pairs.items() if i in position and j in position}
+        self.pairs = {(position[i], position[j]): m for (i, j), m in inner.items()}
+        self.shared = [shared.numbered(position) for shared in problem.shared]
         neighbours = problem.neighbours()
-        self.around = {hub: [(place[v], prices.T) for v, prices in neighbours[hub]] for hub in self.hubs}
+        self.around = {hub: [(position[v], prices.T) for v, prices in neighbours[hub]] for hub in self.hubs}
         rows = [problem.seconds[v] for v in self.others]
         self.start = _Elimination(ChoiceProblem(rows, self.pairs, shared=self.shared), largest)
         touched = {v for around in self.around.values() for v, _ in around}
-        # What no hub touches is the same in all branches.
+        # Variables without a hub as neighbour have equal prices in all branches.
         self.start.simplify([v for v in range(len(self.others)) if v not in touched])
 
     def run(self) -> list[int]:
-        """States of all variables."""
+        """Return the states of all variables in the optimum."""
         best: tuple[float, list[int]] | None = None
         waiting: list[dict[int, int]] = [{}]
         while waiting:
@@ -318,16 +379,19 @@ class _Branches:
         return best[1]
 
     def _relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
-        """A lower bound with some hubs decided, and the others' states that attain it (hubs are left at 0)."""
+        """Return a lower bound with some hubs decided, and the states of the other variables that attain it.
+
+        ``decided`` maps hubs to states. The states of hubs in the result are 0.
+        """
         rows, run = [self.problem.seconds[v].copy() for v in self.others], self.start.copy()
         fixed = 0.0
         for hub in self.hubs:
-            state, own = decided.get(hub), self.problem.seconds[hub]
-            fixed += float(own.min() if state is None else own[state])
+            state, hub_prices = decided.get(hub), self.problem.seconds[hub]
+            fixed += float(hub_prices.min() if state is None else hub_prices[state])
             for v, prices in self.around[hub]:
-                own = prices.min(axis=1) if state is None else prices[:, state]
-                rows[v] += own
-                run.add_row(v, own)
+                row = prices.min(axis=1) if state is None else prices[:, state]
+                rows[v] += row
+                run.add_row(v, row)
         small = ChoiceProblem(rows, self.pairs, shared=self.shared)
         chosen = run.run()
         states = [0] * len(self.problem)
@@ -336,7 +400,11 @@ class _Branches:
         return fixed + small.price(chosen), states
 
     def _finish(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
-        """Put every hub in its best state; the open one that is farthest from its bound, and how far."""
+        """Set every hub in ``states`` to its best state, or its decided one.
+
+        Returns:
+            The largest distance of an undecided hub's price from its lower bound, and this hub; None if all are decided.
+        """
         worst: tuple[float, int | None] = (0.0, None)
         for hub in self.hubs:
             total, least = self.problem.seconds[hub].copy(), float(self.problem.seconds[hub].min())
@@ -351,90 +419,118 @@ class _Branches:
 
 
 def improve(
-    problem: ChoiceProblem, states: Sequence[int], kept: Sequence[np.ndarray] | None = None
+    problem: ChoiceProblem, states: Sequence[int], remaining: Sequence[np.ndarray] | None = None
 ) -> Solution:
-    """Return a solution that is at least as good as given states.
+    """Return a solution that is at least as good as given states, by a local search.
 
-    ``kept`` is what :func:`reduce_domains` returns of the problem, if it is known. States that no optimum needs are left
-    out: windows are small then.
+    States that cannot be part of an optimum are left out, so that windows have few states.
+
+    Args:
+        problem: the problem.
+        states: the given states.
+        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before.
     """
-    kept = reduce_domains(problem) if kept is None else kept
-    small = restrict(problem, kept)
+    remaining = reduce_domains(problem) if remaining is None else remaining
+    small = restrict(problem, remaining)
     start = list(states)
-    for v, allowed in enumerate(kept):
+    for v, allowed in enumerate(remaining):
         if start[v] not in allowed:
             prices = [problem.price_of_states(start, v, int(s)) for s in allowed]
             start[v] = int(allowed[int(np.argmin(prices))])
-    inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(kept, start)]
+    inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(remaining, start)]
     inside = _rounds(small, inside)
-    states_now = [int(kept[v][s]) for v, s in enumerate(inside)]
+    states_now = [int(remaining[v][s]) for v, s in enumerate(inside)]
     best = states_now if problem.price(states_now) < problem.price(states) else list(states)
     return Solution.of(problem, best, "local search", False)
 
 
 def _rounds(problem: ChoiceProblem, states: list[int]) -> list[int]:
-    """Decide all windows anew until nothing improves."""
-    now, price = states, problem.price(states)
+    """Decide all windows again until a round does not improve the price, at most :data:`ROUNDS` times."""
+    current, price = states, problem.price(states)
     around, hubs = problem.neighbours(), set(problem.hubs)
     for _ in range(ROUNDS):
-        before = price
+        price_before = price
         others = [v for v in range(len(problem)) if v not in hubs]
-        everything = len(others) <= WINDOW
-        if everything:
-            now = _decide(problem, around, now, others)
-        for centre in () if everything else range(0, len(problem), WINDOW // 2):
+        single_window = len(others) <= WINDOW
+        if single_window:
+            current = _decide(problem, around, current, others)
+        for centre in () if single_window else range(0, len(problem), WINDOW // 2):
             if centre not in hubs:
-                now = _decide(problem, around, now, _window(around, centre, hubs))
-        price = problem.price(now)
-        if everything or price >= before * (1 - 1e-12):
+                current = _decide(problem, around, current, _window(around, centre, hubs))
+        price = problem.price(current)
+        if single_window or price >= price_before * (1 - 1e-12):
             break
-    return now
+    return current
 
 
 def _window(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
-    """The variables nearest to one, by number of pairs in between; not by way of hubs, which join everything."""
-    window, seen = [centre], {centre}
+    """Return the :data:`WINDOW` variables nearest to one, by the number of pairs between them.
+
+    Paths through hubs do not count, because hubs pair with nearly all variables.
+    """
+    window, reached = [centre], {centre}
     for v in window:
         for u, _ in around[v]:
-            if u not in seen and u not in hubs and len(window) < WINDOW:
-                seen.add(u)
+            if u not in reached and u not in hubs and len(window) < WINDOW:
+                reached.add(u)
                 window.append(u)
     return sorted(window)
 
 
-def _decide(problem: ChoiceProblem, around: list[Neighbours], now: list[int], chosen: list[int]) -> list[int]:
-    """Decide the chosen variables anew, and all hubs with them."""
-    every = sorted({*chosen, *problem.hubs})
-    place = {v: k for k, v in enumerate(every)}
-    rows, hubs = [problem.seconds[v].copy() for v in every], [place[hub] for hub in problem.hubs]
+def _decide(
+    problem: ChoiceProblem, around: list[Neighbours], current: list[int], chosen: list[int]
+) -> list[int]:
+    """Decide some variables and all hubs again, with the others as they are; return the better states.
+
+    A window that is too large for elimination is decided in halves.
+
+    Args:
+        problem: the problem.
+        around: the neighbours of each variable.
+        current: the current states.
+        chosen: the variables to decide.
+    """
+    window = sorted({*chosen, *problem.hubs})
+    number_of = {v: k for k, v in enumerate(window)}
+    rows, hubs = [problem.seconds[v].copy() for v in window], [number_of[hub] for hub in problem.hubs]
     small = ChoiceProblem(rows, hubs=hubs)
-    for v in every:
+    for v in window:
         for u, prices in around[v]:
-            if u not in place:
-                small.seconds[place[v]] = small.seconds[place[v]] + prices[:, now[u]]
+            if u not in number_of:
+                small.seconds[number_of[v]] = small.seconds[number_of[v]] + prices[:, current[u]]
             elif v < u:
-                small.add_pair(place[v], place[u], prices)
-    _add_shared(problem, small, place, now)
+                small.add_pair(number_of[v], number_of[u], prices)
+    _add_shared(problem, small, number_of, current)
     try:
         answer = eliminate(small)
     except TooWideError:
         for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
-            now = _decide(problem, around, now, half)
-        return now
-    states_now = list(now)
-    for v, state in zip(every, answer.states):
-        states_now[v] = state
-    return states_now if problem.price_around(states_now, every) < problem.price_around(now, every) else now
+            current = _decide(problem, around, current, half)
+        return current
+    improved = list(current)
+    for v, state in zip(window, answer.states):
+        improved[v] = state
+    return (
+        improved
+        if problem.price_around(improved, window) < problem.price_around(current, window)
+        else current
+    )
 
 
-def _add_shared(problem: ChoiceProblem, small: ChoiceProblem, place: dict[int, int], now: list[int]) -> None:
-    """What the variables of a window share, with others as they are now, as variables of one state behind the window's."""
-    place, open_ones = dict(place), {*place}
-    for one in problem.shared:
-        if open_ones.isdisjoint(one.variables):
+def _add_shared(
+    problem: ChoiceProblem, small: ChoiceProblem, number_of: dict[int, int], current: list[int]
+) -> None:
+    """Add the prices that variables of a window share to the window's problem.
+
+    Variables outside of the window that take part are added to ``small`` with their current state only.
+    """
+    number_of, window = dict(number_of), {*number_of}
+    for shared in problem.shared:
+        if window.isdisjoint(shared.variables):
             continue
-        for v in one.around:
-            if v not in place:
-                place[v] = small.add_variable(np.zeros(1))
-        kept = {v: np.arange(problem.sizes[v]) if v in open_ones else np.array([now[v]]) for v in one.around}
-        small.shared.append(one.restrict(kept).numbered(place))
+        states: dict[int, np.ndarray] = {}
+        for v in shared.around:
+            states[v] = np.arange(problem.sizes[v]) if v in window else np.array([current[v]])
+            if v not in number_of:
+                number_of[v] = small.add_variable(np.zeros(1))
+        small.shared.append(shared.restrict(states).numbered(number_of))

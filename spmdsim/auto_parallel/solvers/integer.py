@@ -1,7 +1,7 @@
-"""The exact optimum as an integer programme, by HiGHS (scipy): what memory limits need.
+"""The exact optimum as an integer program, solved by HiGHS (scipy), which supports limits on memory.
 
-One binary per state of each variable, one continuous variable per combination of a pair whose sums over rows and
-columns equal the states' binaries (Alpa's linearisation, 2022). The relaxation is nearly always integral.
+It has one binary variable per state of each variable, and one continuous variable per combination of a pair, whose sums
+over rows and columns equal the states' binaries (Alpa's linearisation, 2022). The relaxation is nearly always integral.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProbl
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains, restrict
 from spmdsim.errors import InputError, SpmdError, many
 
-#: What scipy's milp says where HiGHS had no more time.
+#: Status of scipy's ``milp`` if HiGHS reached its time limit.
 OUT_OF_TIME = 1
-#: Times that differ by this part of them are equal: their terms are added in different orders.
+#: Relative difference up to which times count as equal, because their terms are added in different orders.
 EQUAL = 1e-9
 
 
 class DoesNotFitError(SpmdError, ValueError):
-    """No assignment stays below the memory limit; ``least`` is the smallest one known to be met, 0 if unknown."""
+    """Error: no assignment stays below the memory limit.
+
+    ``least`` is the smallest limit that is known to be met, in bytes; 0 if unknown.
+    """
 
     least: float = 0.0
 
     @classmethod
     def below(cls, limit: float, least: float) -> DoesNotFitError:
-        """Nothing fits into ``limit`` bytes, but into ``least``."""
+        """Return the error that nothing fits into ``limit`` bytes; ``least`` bytes are enough."""
         return cls._of(
             f"nothing fits into {many(round(limit), 'byte')} per rank; the smallest limit that can be met is {least:,.0f}",
             least,
@@ -36,7 +39,7 @@ class DoesNotFitError(SpmdError, ValueError):
 
     @classmethod
     def none_found(cls, limit: float, least: float) -> DoesNotFitError:
-        """None of the assignments that were tried has a peak below ``limit`` bytes; ``least`` is the lowest of them."""
+        """Return the error that no tried assignment has a peak up to ``limit`` bytes; the lowest is ``least``."""
         return cls._of(
             f"no strategies were found that fit into {many(round(limit), 'byte')} per rank; of those tried, the smallest limit "
             f"that can be met is {least:,.0f}",
@@ -53,17 +56,22 @@ class DoesNotFitError(SpmdError, ValueError):
 def solve_integer(
     problem: ChoiceProblem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
 ) -> Solution:
-    """The cheapest assignment with at most ``limit`` bytes of memory, or one that is no more than ``gap`` dearer.
+    """Return the cheapest assignment with at most ``limit`` bytes, or one at most ``gap`` more expensive.
 
-    HiGHS stops after ``seconds_allowed`` with the best assignment there is; if there is none, it gets twice as long.
+    Args:
+        problem: the problem.
+        limit: bytes; None for no limit.
+        seconds_allowed: HiGHS stops after this time with its best assignment. If it has none, it gets twice as long,
+            again and again.
+        gap: relative gap of the price at which HiGHS stops.
 
     Raises:
-        InputError: scipy is not installed.
-        DoesNotFitError: nothing fits; the message names the smallest limit that would.
+        InputError: If scipy is not installed.
+        DoesNotFitError: If nothing fits; the message names the smallest limit that would.
     """
     _need_scipy()
-    bound, kept = limit, reduce_domains(problem, memory=limit is not None)
-    small = restrict(problem, kept)
+    bound, remaining = limit, reduce_domains(problem, memory=limit is not None)
+    small = restrict(problem, remaining)
     for _ in range(6):
         inside = _solve(small, bound, seconds_allowed, gap)
         if inside is None and (bound is None or smallest_memory(problem) <= bound):
@@ -71,31 +79,39 @@ def solve_integer(
             inside = _solve(small, bound, seconds_allowed, gap, presolve=False)
         if inside is None:
             break
-        states = [int(kept[v][s]) for v, s in enumerate(inside.states)]
+        states = [int(remaining[v][s]) for v, s in enumerate(inside.states)]
         solution = Solution.of(problem, states, inside.method, inside.optimal)
         if limit is None or bound is None or solution.memory <= limit:
             return solution
-        # The solver allows a small violation: ask for so much less.
+        # The solver allows a small violation of the limit, so lower the limit by the violation.
         bound -= max(solution.memory - limit, 0.5)
     raise _too_small(problem, limit)
 
 
 def lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed: float = 60.0) -> Solution:
-    """Of the assignments that take as long as one, that with least memory: which of them HiGHS meets first is chance."""
-    kept = reduce_domains(problem, memory=True)
+    """Return the assignment with the least memory among those that are as fast as a solution.
+
+    HiGHS returns an arbitrary one of equally fast assignments.
+    """
+    remaining = reduce_domains(problem, memory=True)
     lighter = _solve(
-        restrict(problem, kept), solution.memory, seconds_allowed, gap=1e-9, most_seconds=solution.seconds
+        restrict(problem, remaining),
+        solution.memory,
+        seconds_allowed,
+        gap=1e-9,
+        most_seconds=solution.seconds,
     )
     if lighter is None:
         return solution
-    states = [int(kept[v][s]) for v, s in enumerate(lighter.states)]
-    other = Solution.of(problem, states, solution.method, solution.optimal)
-    # The solver allows a small violation.
-    as_fast = other.seconds <= solution.seconds * (1 + EQUAL)
-    return other if as_fast and other.memory < solution.memory else solution
+    states = [int(remaining[v][s]) for v, s in enumerate(lighter.states)]
+    candidate = Solution.of(problem, states, solution.method, solution.optimal)
+    # Check the time, because the solver allows a small violation of constraints.
+    as_fast = candidate.seconds <= solution.seconds * (1 + EQUAL)
+    return candidate if as_fast and candidate.memory < solution.memory else solution
 
 
 def _need_scipy() -> None:
+    """Raise InputError if scipy is not installed."""
     try:
         import scipy.optimize  # noqa: F401
     except ImportError:
@@ -112,7 +128,16 @@ def _solve(
     presolve: bool = True,
     most_seconds: float | None = None,
 ) -> Solution | None:
-    """The cheapest within a limit; with ``most_seconds`` the lightest of those that take no longer."""
+    """Return the cheapest assignment with at most ``limit`` bytes, or None if HiGHS finds none.
+
+    Args:
+        problem: the problem.
+        limit: bytes, or None.
+        seconds_allowed: time limit of the first run; doubled while HiGHS has no assignment.
+        gap: relative gap at which HiGHS stops.
+        presolve: let HiGHS simplify the program first.
+        most_seconds: if set, return the assignment with the least memory among those with at most this price.
+    """
     from scipy.optimize import LinearConstraint, milp
 
     model = _Model(problem)
@@ -137,7 +162,7 @@ def _solve(
         )
         if answer.x is not None or answer.status != OUT_OF_TIME:
             break
-        # What is slow, or runs beside others, is no reason to say that nothing fits.
+        # Go on, because a slow machine is no proof that nothing fits.
         seconds_allowed *= 2
     if answer.x is None:
         return None
@@ -146,6 +171,7 @@ def _solve(
 
 
 def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
+    """Return the error that no assignment fits into ``limit`` bytes, with the smallest possible limit."""
     least = smallest_memory(problem)
     if limit is not None and least > limit:
         return DoesNotFitError.below(limit, least)
@@ -154,7 +180,7 @@ def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
 
 
 def smallest_memory(problem: ChoiceProblem) -> float:
-    """Bytes of the assignment that takes least memory."""
+    """Return the bytes of the possible assignment with the least memory."""
     light = problem.weighted(1.0, 0.0)
     for key, prices in problem.pairs.items():
         light.pairs[key] = light.pairs[key] + np.where(prices >= IMPOSSIBLE / 2, IMPOSSIBLE, 0.0)
@@ -165,7 +191,17 @@ def smallest_memory(problem: ChoiceProblem) -> float:
 
 
 class _Model:
-    """The columns and rows of the programme."""
+    """Columns and rows of the integer program, built up by ``_put``.
+
+    Attributes:
+        spans: for each variable, the range (first, end) of its states' columns.
+        prices: the seconds of each column.
+        memory: the bytes of each column.
+        left: the lower bound of each row.
+        right: the upper bound of each row.
+        binary: for each column, 1 if it is the binary of a state, else 0.
+        shape: the number of rows and columns.
+    """
 
     def __init__(self, problem: ChoiceProblem) -> None:
         ends = list(itertools.accumulate(problem.sizes))
@@ -207,39 +243,52 @@ class _Model:
         self.shape = (row, count)
 
     def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
-        """What is paid once: a cell per combination of labels, which is at least that of every payer.
+        """Add the columns and rows of a price that several variables pay once for each label.
 
-        Returns the prices of the new columns, the next row and column, and the least of each row (the most is 0).
+        A cell for each combination of labels is at least as large as the cell of every payer.
+
+        Args:
+            shared: the price.
+            row: the number of rows so far.
+            count: the number of columns so far.
+
+        Returns:
+            The prices of the new columns, the new number of rows and of columns, and the lower bound of each new row. The
+            upper bounds are 0.
         """
         n, m = shared.prices.shape
         paid = count + np.arange(n * m).reshape(n, m)
         prices, count = [shared.prices.ravel()], count + n * m
-        target, goes = self.spans[shared.variables[0]], shared.labels[0]
+        target, target_labels = self.spans[shared.variables[0]], shared.labels[0]
         least: list[np.ndarray] = []
         for v, label in zip(shared.variables[1:], shared.labels[1:]):
-            own = count + np.arange(n * m).reshape(n, m)
+            payer_cells = count + np.arange(n * m).reshape(n, m)
             count += n * m
             prices.append(np.zeros(n * m))
-            for grid, span, labels in ((own, self.spans[v], label), (own.T, target, goes)):
+            for grid, span, labels in (
+                (payer_cells, self.spans[v], label),
+                (payer_cells.T, target, target_labels),
+            ):
                 sums = row + np.arange(len(grid))
                 self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
                 self._put(row + labels, np.arange(*span), -1.0)
                 row += len(grid)
-            within = row + np.arange(n * m)
-            self._put(within, own.ravel(), 1.0)
-            self._put(within, paid.ravel(), -1.0)
+            rows_below = row + np.arange(n * m)
+            self._put(rows_below, payer_cells.ravel(), 1.0)
+            self._put(rows_below, paid.ravel(), -1.0)
             row += n * m
             least.append(np.concatenate([np.zeros(n + m), np.full(n * m, -np.inf)]))
         return np.concatenate(prices), row, count, np.concatenate(least)
 
     def _put(self, rows: np.ndarray, columns: np.ndarray, factor: float) -> None:
+        """Add entries of the constraint matrix at these rows and columns, all equal to ``factor``."""
         self.rows.append(rows)
         self.columns.append(columns)
         self.factors.append(np.full(len(columns), factor))
 
     def matrix(self) -> Any:
-        """The sparse constraint matrix."""
+        """Return the sparse constraint matrix."""
         from scipy.sparse import csr_matrix
 
-        where = (np.concatenate(self.rows), np.concatenate(self.columns))
-        return csr_matrix((np.concatenate(self.factors), where), shape=self.shape)
+        positions = (np.concatenate(self.rows), np.concatenate(self.columns))
+        return csr_matrix((np.concatenate(self.factors), positions), shape=self.shape)
