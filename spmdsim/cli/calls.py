@@ -1,4 +1,4 @@
-"""``spmdsim calls``: what every rank called last, side by side."""
+"""``spmdsim calls``: show the last calls of every rank side by side."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ The first call that ranks made differently is marked with ">".
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Print the table."""
+    """Print the table of the last calls, or write it as pictures."""
     from spmdsim.figures.figures import Figure
     from spmdsim.tables import Table
     from spmdsim.worlds.trace.last_calls import groups, read, table, title
 
     documents = [read(path) for path in args.files]
     parts, notes = [], []
-    for one in groups(documents):
-        parts.append(Table(one.rows[0], one.rows[1:], one.name))
-        notes += [line.replace("first difference", "wrong: first difference") for line in one.notes]
+    for group in groups(documents):
+        parts.append(Table(group.rows[0], group.rows[1:], group.name))
+        notes += [line.replace("first difference", "wrong: first difference") for line in group.notes]
     if not write_pictures(args, Figure(title(documents), tuple(parts), tuple(notes))):
         say(table(documents))
     return 0

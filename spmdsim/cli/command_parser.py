@@ -1,4 +1,8 @@
-"""The parser of a command: layouts and MPI's words as arguments, help that fits, errors in one line by one rank."""
+"""The argument parser of all commands.
+
+It accepts layouts and MPI's ``-np`` as arguments, wraps help to the terminal, and prints errors in one line on one
+rank.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +16,39 @@ from typing import Any, NoReturn
 from spmdsim.errors import nearest, right_words
 from spmdsim.launcher import is_root
 
-#: The beginning of layouts whose first dim is not split.
+#: Beginning of layouts whose first dim is not split, which look like options.
 LAYOUT = re.compile(r"-(1\s*)?,")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Descriptions and examples in the lines they are written in, or, where these are too long, in lines that fit."""
+    """Formatter that keeps the lines of descriptions and examples if they fit, and wraps them otherwise."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(self._fitting(block.split("\n"), width) for block in text.split("\n\n"))
+        return "\n\n".join(self._wrap_paragraph(block.split("\n"), width) for block in text.split("\n\n"))
 
-    def _fitting(self, lines: list[str], width: int) -> str:
-        """Some lines, or, where one is too long: commands in one line, to be copied, with what they do below; other text filled."""
+    def _wrap_paragraph(self, lines: list[str], width: int) -> str:
+        """Return the lines of a paragraph unchanged if all fit into ``width`` characters; otherwise wrap them.
+
+        Indented lines are commands. They are never wrapped, so that users can copy them; the explanation of a command moves
+        to a line below it.
+        """
         if max(map(len, lines)) <= width:
             return "\n".join(lines)
         from textwrap import fill
 
         blocks = []
-        for indented, some in groupby(lines, key=lambda line: line[:1] == " "):
+        for indented, block_lines in groupby(lines, key=lambda line: line[:1] == " "):
             if indented:
-                blocks += [re.sub(r"^( +\S.*?) {2,}(\S.*)$", r"\1\n      \2", line) for line in some]
+                blocks += [re.sub(r"^( +\S.*?) {2,}(\S.*)$", r"\1\n      \2", line) for line in block_lines]
             else:
-                blocks.append(fill(" ".join(some), width, break_long_words=False, break_on_hyphens=False))
+                blocks.append(
+                    fill(" ".join(block_lines), width, break_long_words=False, break_on_hyphens=False)
+                )
         return "\n".join(blocks)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors and help are printed by one rank: all ranks have the same arguments."""
+    """Argument parser whose errors and help are printed by one rank, because all ranks have equal arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", _Help)
@@ -49,39 +59,42 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """Take ``-1,0`` and ``-,a`` for what they are: layouts, not options. ``-np 8`` and ``--np 8`` are ``-n 8``, as MPI has them."""
+        """Treat ``-1,0`` and ``-,a`` as layouts, not as options, and ``-np 8`` and ``--np 8`` as ``-n 8``."""
         word, equals, number = arg_string.partition("=")
         if word in ("-np", "--np") and "-n" in self._option_string_actions:
             return super()._parse_optional(f"-n{equals}{number}")
         return None if LAYOUT.match(arg_string) else super()._parse_optional(arg_string)
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Return what an abbreviation may mean, each option once: two spellings of one option are not ambiguous."""
-        return list({id(one[0]): one for one in super()._get_option_tuples(option_string)}.values())
+        """Return the options that an abbreviation may mean, each once.
+
+        Two spellings of one option are not ambiguous.
+        """
+        return list({id(match[0]): match for match in super()._get_option_tuples(option_string)}.values())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As it is, but a command refuses itself what it does not know: its own help says what is right."""
+        """Parse arguments; report unknown ones here, because the command's own help lists the right ones."""
         self._words = sys.argv[1:] if args is None else list(args)
         namespace, extra = super().parse_known_args(args, namespace)
         if extra:
-            self.error(self._unknown(extra))
+            self.error(self._unknown_text(extra))
         return namespace, extra
 
-    def _unknown(self, words: Sequence[str]) -> str:
-        """Return the error text for unknown words, with the nearest option to the first one that looks like an option."""
+    def _unknown_text(self, words: Sequence[str]) -> str:
+        """Return the error text for unknown words, with the nearest option to the first unknown option."""
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         ours = [word for word in self._option_string_actions if word.startswith("--")]
         hint = f": {right_words(options[0], ours)}" if options and nearest(options[0], ours) else ""
         return f"there is no argument {' '.join(words)}{hint}"
 
-    def _missing(self, message: str) -> str:
-        """Return the line for arguments that were not given: their names, and how the command is called."""
-        rest = [str(one.metavar or one.dest) for one in self._actions if one.nargs == argparse.REMAINDER]
-        names = [name for name in message.partition(": ")[2].split(", ") if name not in rest]
-        places = [one for one in self._actions if not one.option_strings and one.nargs != argparse.REMAINDER]
-        if not {*names} <= {str(one.metavar or one.dest) for one in places}:
+    def _missing_text(self, message: str) -> str:
+        """Return the error text for missing arguments: their names, and the usage of the command."""
+        remainders = [str(a.metavar or a.dest) for a in self._actions if a.nargs == argparse.REMAINDER]
+        names = [name for name in message.partition(": ")[2].split(", ") if name not in remainders]
+        positionals = [a for a in self._actions if not a.option_strings and a.nargs != argparse.REMAINDER]
+        if not {*names} <= {str(action.metavar or action.dest) for action in positionals}:
             return message
-        words = " ".join(str(one.metavar or one.dest.upper()) for one in places)
+        words = " ".join(str(action.metavar or action.dest.upper()) for action in positionals)
         return f"{' and '.join(names)} must be given: {self.prog} {words}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -90,9 +103,12 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no {value!r}; {words}")
 
     def error(self, message: str) -> NoReturn:
-        """Leave with one line that says what is wrong and where to look; what is misspelled, before what is missing."""
+        """Exit with code 2 and one line that names the mistake and the help.
+
+        A misspelled option is reported before a missing argument.
+        """
         if message.startswith("the following arguments are required"):
             options = [word for word in self._words if word.startswith("--") and word != "--"]
             unknown = [word for word in options if not self._get_option_tuples(word)]
-            message = self._unknown(unknown) if unknown else self._missing(message)
+            message = self._unknown_text(unknown) if unknown else self._missing_text(message)
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")

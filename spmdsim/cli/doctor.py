@@ -28,7 +28,7 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Examine, and print what was found."""
+    """Examine the machine and print the findings."""
     from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 

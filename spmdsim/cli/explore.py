@@ -1,4 +1,4 @@
-"""``spmdsim explore``: write one HTML file to play with, for a browser."""
+"""``spmdsim explore``: write one interactive HTML file for a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ The file needs no server and no network: send it, put it on a course page, open 
 when it was written; its address (behind the #) keeps what was chosen.
 """
 
-#: Seconds of processor time for somebody's algorithm.
+#: Default limit on the processor time of a user's algorithm, in seconds.
 SECONDS = 120
 
 
@@ -58,17 +58,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def offer_from(args: argparse.Namespace) -> Offer:
-    """What the page is to offer."""
+    """Return the choices that the page offers, from the command's arguments."""
     from spmdsim.figures.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh
 
     layouts = tuple(written_layout(text) for text in args.layout)
     choices = {
-        "meshes": (*(one.mesh for one in layouts), *(parse_mesh(text) for text in args.mesh)),
+        "meshes": (*(layout.mesh for layout in layouts), *(parse_mesh(text) for text in args.mesh)),
         "layouts": layouts,
         "shapes": tuple(parse_ints(text, "a shape") for text in args.shape),
         "programs": tuple(args.program),
     }
-    own = tuple(find_algorithm(args.collective or "all_reduce", name) for name in args.algorithm)
-    chosen = {name: tuple(dict.fromkeys(some)) for name, some in choices.items() if some}
-    return Offer(ranks=tuple(rank_counts(args.ranks)), algorithms=own, dtype=args.dtype, **chosen)
+    algorithms = tuple(find_algorithm(args.collective or "all_reduce", name) for name in args.algorithm)
+    # Leave out empty choices, so that the page offers its defaults.
+    distinct = {name: tuple(dict.fromkeys(entries)) for name, entries in choices.items() if entries}
+    return Offer(ranks=tuple(rank_counts(args.ranks)), algorithms=algorithms, dtype=args.dtype, **distinct)

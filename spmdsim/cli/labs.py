@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import CommandGroup, command, flag, positive, value, whole
+from spmdsim.cli.main import CommandGroup, command, flag, positive, value, whole_number
 from spmdsim.cli.output import emit_json, only_with, remark, require_folder, say
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
@@ -14,7 +14,7 @@ from spmdsim.launcher import is_root
 if TYPE_CHECKING:
     from spmdsim.labs import Lab, Score
 
-#: Seconds of processor time for each task.
+#: Default limit on the processor time of each task, in seconds.
 SECONDS = 10
 
 EXAMPLES = """\
@@ -37,12 +37,12 @@ exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 
 @command("Say which labs there are.", None, help="the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
-    """A line per lab, and one of its tasks."""
+    """Print a line for each lab, and a line with its tasks."""
     from spmdsim.labs import lab, lab_numbers
 
-    for of in map(lab, lab_numbers()):
-        say(f"{of.number}  {of.title} ({of.minutes} minutes, {of.points} points)")
-        say(f"   {', '.join(task.name for task in of.tasks)}")
+    for current in map(lab, lab_numbers()):
+        say(f"{current.number}  {current.title} ({current.minutes} minutes, {current.points} points)")
+        say(f"   {', '.join(task.name for task in current.tasks)}")
     return 0
 
 
@@ -60,7 +60,7 @@ def list_labs(args: argparse.Namespace) -> int:
     help="write the labs, or what teachers get, into a folder",
 )
 def copy(args: argparse.Namespace) -> int:
-    """Write what students, or teachers, get."""
+    """Write the files of students, or with ``--teacher`` of teachers, into a folder."""
     from spmdsim.labs.forms import student_files, teacher_files
 
     if not args.teacher:
@@ -68,10 +68,10 @@ def copy(args: argparse.Namespace) -> int:
     source = Path(args.source) if args.source is not None else None
     files = teacher_files(source) if args.teacher else student_files()
     folder = Path(args.folder)
-    there = [name for name in files if (folder / name).exists()]
-    if there and not args.replace:
+    existing = [name for name in files if (folder / name).exists()]
+    if existing and not args.replace:
         raise InputError(
-            f"{folder / there[0]} is there already, maybe with answers: take another folder, or --replace"
+            f"{folder / existing[0]} is there already, maybe with answers: take another folder, or --replace"
         )
     require_folder(folder)
     if is_root():
@@ -95,7 +95,7 @@ def copy(args: argparse.Namespace) -> int:
         "--hint",
         "",
         "print hints for the first task that lacks points, up to this level",
-        whole,
+        whole_number,
         choices=(1, 2, 3),
     ),
     "--json",
@@ -103,51 +103,60 @@ def copy(args: argparse.Namespace) -> int:
     limits=SECONDS,
 )
 def check(args: argparse.Namespace) -> int:
-    """Grade; 0 if all points are there."""
+    """Grade an answer; return 0 if all points are reached, else 1."""
     from spmdsim.labs import lab
     from spmdsim.labs.grading import hints, report
 
-    of = lab(args.number)
+    current = lab(args.number)
     if args.task and args.hint:
-        say(*hints(of.task(args.task), args.hint))
+        say(*hints(current.task(args.task), args.hint))
         return 0
-    scores = _scores(of, args)
-    lacking = [each for each in scores if each.points < each.most]
+    scores = _scores(current, args)
+    incomplete = [each for each in scores if each.points < each.most]
     if args.json:
         from dataclasses import asdict
 
         points = sum(each.points for each in scores)
         most = sum(each.most for each in scores)
         tasks = list(map(asdict, scores))
-        emit_json({"lab": of.number, "points": points, "of": most, "tasks": tasks})
+        emit_json({"lab": current.number, "points": points, "of": most, "tasks": tasks})
     else:
-        say(*report(of, scores))
-    if lacking and args.hint:
-        say(*hints(of.task(lacking[0].task), args.hint))
-    return int(bool(lacking))
+        say(*report(current, scores))
+    if incomplete and args.hint:
+        say(*hints(current.task(incomplete[0].task), args.hint))
+    return int(bool(incomplete))
 
 
-def _scores(of: Lab, args: argparse.Namespace) -> list[Score]:
+def _scores(current: Lab, args: argparse.Namespace) -> list[Score]:
+    """Run and grade the tasks of a lab, each in a process with limits."""
     from spmdsim.labs.grading import compile_program, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
-    tasks = [of.task(args.task)] if args.task else of.tasks
-    path = _file(of, args.file)
+    tasks = [current.task(args.task)] if args.task else current.tasks
+    path = _answer_file(current, args.file)
     codes = compile_program(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
-    return [score_limited(of, task, lambda: run_program(codes, path), limits) for task in tasks]
+    return [score_limited(current, task, lambda: run_program(codes, path), limits) for task in tasks]
 
 
-def _file(of: Lab, name: str | None) -> Path:
-    """The answer: what is named, else the one that lies here."""
+def _answer_file(current: Lab, name: str | None) -> Path:
+    """Return the answer file: ``name`` if given, else the newest lab<N>.py or .ipynb of this folder.
+
+    Raises:
+        InputError: If there is no such file.
+    """
     if name is not None:
         return Path(name)
-    here = [path for path in (Path(f"lab{of.number}.py"), Path(f"lab{of.number}.ipynb")) if path.exists()]
-    if not here:
+    answers = [
+        path
+        for path in (Path(f"lab{current.number}.py"), Path(f"lab{current.number}.ipynb"))
+        if path.exists()
+    ]
+    if not answers:
         raise InputError(
-            f"there is no lab{of.number}.py or lab{of.number}.ipynb here: `spmdsim labs copy DIR` writes them"
+            f"there is no lab{current.number}.py or lab{current.number}.ipynb here: `spmdsim labs copy DIR` writes them"
         )
-    return max(here, key=lambda path: path.stat().st_mtime)  # the one that was worked on
+    return max(answers, key=lambda path: path.stat().st_mtime)  # the one that was worked on
 
 
 main = CommandGroup(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import command, flag, group, value, varied, whole
+from spmdsim.cli.main import command, flag, group, value, varied, whole_number
 from spmdsim.cli.output import only_with, remark, writable
 from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
@@ -39,11 +39,11 @@ the rank is named, its traceback is shown once, and its exit code is returned.
 """
 
 
-#: Those of ``python -m oneflow.distributed.launch``, which are PyTorch's: programs find ``WORLD_SIZE``, ``RANK``,
-#: ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment then, too.
+#: Options of ``python -m oneflow.distributed.launch``, which are PyTorch's. With them, programs also find
+#: ``WORLD_SIZE``, ``RANK``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment.
 OTHERS = group(
     "words of other launchers",
-    value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", whole),
+    value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", whole_number),
     value("--nnodes", "N", "only 1", default="1"),
     value("--node_rank --node-rank", "K", "only 0", default="0"),
     value("--master_addr --master-addr", "HOST", "for programs that ask for it", default="127.0.0.1"),
@@ -58,7 +58,9 @@ OTHERS = group(
 @command(
     "Start any script on N ranks.",
     EXAMPLES,
-    value("-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", whole),
+    value(
+        "-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", whole_number
+    ),
     value("--log-dir", "DIR", "write worker_N.log per rank there; rank 0 is shown here too"),
     flag("--blocks", "do not mix the lines of one print with other ranks' lines"),
     value(
@@ -78,33 +80,40 @@ OTHERS = group(
     value("args", "", "its arguments", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:
-    """Start the ranks and wait for them."""
+    """Start the ranks, wait for them, and return the exit code of the job."""
     from spmdsim.launch import start
 
-    variables = _understood(args)
+    variables = _complete_options(args)
     if not args.module:
         require_file(args.script, "script")
     what = ["-m", args.script] if args.module else [args.script]
     words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
     lockstep = args.world == "lockstep"
-    variables |= _recorded(args)
+    variables |= _record_variables(args)
     shown = not args.redirect_stdout_and_stderr
     return start(args.n, words, args.log_dir, variables, lockstep=lockstep, blocks=args.blocks, shown=shown)
 
 
-def _understood(args: argparse.Namespace) -> dict[str, str]:
-    """Bring ``args.n`` and ``args.blocks`` in order; returns what other launchers put into the environment."""
-    said = args.nproc_per_node
+def _complete_options(args: argparse.Namespace) -> dict[str, str]:
+    """Check the options and complete ``args.n`` and ``args.blocks``.
+
+    Returns:
+        The environment variables that other launchers set for their programs.
+
+    Raises:
+        InputError: If options contradict each other or ask for several nodes.
+    """
+    nproc = args.nproc_per_node
     if args.hostfile is not None:
         raise InputError(f"--hostfile {args.hostfile}: {ONE_NODE}")
-    if args.n is None and said is None:
+    if args.n is None and nproc is None:
         _refuse_number_behind(args)
-        if args.world == "lockstep":  # the program's own world says how many
+        if args.world == "lockstep":  # the program's own world states the number of ranks
             args.n = 1
             return {RANKS.name: os.environ.get(RANKS.name, "")}
         args.n = default_ranks()
-    if None not in (args.n, said) and args.n != said:
-        raise InputError(f"-n {args.n} and --nproc_per_node {said} say different numbers of ranks")
+    if None not in (args.n, nproc) and args.n != nproc:
+        raise InputError(f"-n {args.n} and --nproc_per_node {nproc} say different numbers of ranks")
     if args.nnodes != "1" or args.node_rank != "0":
         raise InputError(f"--nnodes {args.nnodes} --node_rank {args.node_rank}: {ONE_NODE}")
     if not args.master_port.isdecimal() or not 0 < int(args.master_port) < 65536:
@@ -113,15 +122,15 @@ def _understood(args: argparse.Namespace) -> dict[str, str]:
         raise InputError("--no_python: each rank runs Python here; nearest: mpirun -n N COMMAND")
     if args.redirect_stdout_and_stderr and args.log_dir is None:
         raise InputError("'redirect_stdout_and_stderr' is only available when 'logdir' is set")
-    if said is None:
+    if nproc is None:
         only_with(args, "--master_addr --master_port", "--nproc_per_node, for programs of other launchers")
         return {}
-    args.n, args.blocks = said, True
-    return {"WORLD_SIZE": str(said), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
+    args.n, args.blocks = nproc, True
+    return {"WORLD_SIZE": str(nproc), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
 
 
 def _refuse_number_behind(args: argparse.Namespace) -> None:
-    """Raise InputError if a number of ranks stands behind the script, where it is an argument of the script."""
+    """Raise InputError if a number of ranks follows the script, as an argument of the script."""
     for flag_, number in zip(args.args, args.args[1:]):
         if flag_ in ("-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node") and number.isdecimal():
             script = f"{'-m ' * args.module}{args.script}"
@@ -132,7 +141,10 @@ def _refuse_number_behind(args: argparse.Namespace) -> None:
 
 
 def default_ranks() -> int:
-    """Return the number of ranks where the user names none, and print it: the tasks of the batch job, or one per core."""
+    """Return the number of ranks if the user gives none: tasks of the batch job, or one per core.
+
+    The number and its source are printed to stderr.
+    """
     from spmdsim.launch.mpi import count_cores
 
     for variable in TASKS:
@@ -144,7 +156,12 @@ def default_ranks() -> int:
     return ranks
 
 
-def _recorded(args: argparse.Namespace) -> dict[str, str]:
+def _record_variables(args: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variable for ``--record``; empty without ``--record``.
+
+    Raises:
+        InputError: If ranks record no calls: in lock step, or with the agreement check turned off.
+    """
     if args.record is None:
         return {}
     if args.world == "lockstep":
@@ -159,9 +176,12 @@ def _recorded(args: argparse.Namespace) -> dict[str, str]:
 def start_ranks(
     args: argparse.Namespace, log_dir: str | None = None, check: Callable[[int], object] | None = None
 ) -> int | None:
-    """Start the ranks of a command that runs on MPI, and give its exit code; None where it runs in this process.
+    """Start the ranks of a command that runs on MPI; return its exit code, or None to run in this process.
 
-    ``check`` gets their number first: where it refuses them there are neither ranks nor logs.
+    Args:
+        args: the arguments, with ``n`` and ``world``.
+        log_dir: the folder for one log per rank, or None.
+        check: called with the number of ranks before they start; an error that it raises prevents the start.
     """
     from spmdsim.launch import launched, start_self
     from spmdsim.launch.job_starter import require_startable
@@ -176,7 +196,7 @@ def start_ranks(
 
 
 def world_of(args: argparse.Namespace) -> World:
-    """The world that ``--world`` and ``-n`` ask for."""
+    """Return the world that ``--world`` and ``-n`` describe; lock step has 8 ranks by default."""
     from spmdsim.worlds import LockStep, world
 
     return LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)

@@ -1,4 +1,4 @@
-"""``spmdsim layout``: derive and explain where a tensor lives, in any system's spelling."""
+"""``spmdsim layout``: derive and explain the layout of a tensor, in the notation of any system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdsim.cli.main import (
     renamed,
     several,
     value,
-    whole,
+    whole_number,
     written_layout,
 )
 from spmdsim.cli.output import only_with
@@ -88,31 +88,31 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
         "Paddle split",
         choice("--split", ("linear", "embedding"), "the operation whose parameters are split"),
         renamed("--size", "--shape"),
-        value("--axis", "", "the weight dim that is split", whole, default=0),
+        value("--axis", "", "the weight dim that is split", whole_number, default=0),
         value("--partitions --num-partitions", "P", "number of parts (by default -n)", positive),
         flag("--padding-row", "tables end in a row of zeros for foreign ids"),
         flag("--no-gather-out", "leave the result distributed"),
     ),
     group(
         "output",
-        several("--rank", "R", "only this rank (repeatable)", whole),
+        several("--rank", "R", "only this rank (repeatable)", whole_number),
         flag("--all", "every rank, however many there are"),
     ),
     *PICTURES,
     group("output", "--json"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Derive what was asked for and print it."""
+    """Derive the layout, or the layouts of an operator, and print them."""
     from spmdsim.cli import layout_show
 
-    if not _source(args):
+    if not _layout_option(args):
         raise InputError(
             "give a layout: --device-matrix with --tensor-map, --placement with --sbp, --mesh with --dims, --op or "
             "--shard, or --split (see spmdsim layout --help)"
         )
-    _only_what_counts(args)
+    _refuse_unused_options(args)
     if args.split:
-        return layout_show.show_split(_split(args), args)
+        return layout_show.show_split(_split_parameters(args), args)
     if args.op:
         from spmdsim.cli.layout_operator import derive
 
@@ -129,7 +129,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
-    """Return the lines that say which table of MindSpore's documents nests a tuple otherwise; none if no tuple does."""
+    """Return remark lines if a table in MindSpore's documents nests a tuple differently; else no lines."""
     if not args.device_matrix or args.tuple_order == "mesh":
         return []
     for layout in layouts:
@@ -143,7 +143,10 @@ def _nesting_remark(args: argparse.Namespace, layouts: Iterable[Layout]) -> list
 
 
 def _repeat_remark(cuts: Sequence[int], mesh: Mesh) -> list[str]:
-    """Return the lines that explain a device matrix with more numbers than there are cuts; none if it has as many."""
+    """Return remark lines that explain an added axis of a device matrix; no lines without such an axis.
+
+    ``cuts`` are the cuts of ``--shard``, and ``mesh`` is the device matrix that was derived from them.
+    """
     if len(mesh.shape) == len(cuts):
         return []
     on_the_right = mesh.shape[: len(cuts)] == tuple(cuts)
@@ -160,7 +163,7 @@ def _repeat_remark(cuts: Sequence[int], mesh: Mesh) -> list[str]:
     ]
 
 
-#: What says where a tensor lives, the first one given, and the options that count beside it.
+#: Options that describe a layout, in order of precedence, with the options that have an effect beside each.
 _BESIDE = {
     "--split": "--shape --axis --partitions --padding-row --no-gather-out -n",
     "--op": "--device-matrix --alias --ranks-order --tuple-order --allow-uneven --mesh --shapes --shard --out-shard "
@@ -172,29 +175,32 @@ _BESIDE = {
 }
 
 
-def _source(args: argparse.Namespace) -> str | None:
-    """The option that says where a tensor lives."""
+def _layout_option(args: argparse.Namespace) -> str | None:
+    """Return the option that describes the layout; None if there is none."""
     return next((flag for flag in _BESIDE if getattr(args, flag[2:].replace("-", "_"))), None)
 
 
-def _only_what_counts(args: argparse.Namespace) -> None:
-    """Refuse options that change nothing of what is derived or printed."""
-    source = str(_source(args))
-    beside = {one: {one, *options.split()} for one, options in _BESIDE.items()}
+def _refuse_unused_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options that have no effect on the result or the output."""
+    source = str(_layout_option(args))
+    beside = {owner: {owner, *options.split()} for owner, options in _BESIDE.items()}
     for option in sorted(set().union(*beside.values()) - beside[source]):
-        owners = [one for one in _BESIDE if option in beside[one] and option != one]
+        owners = [owner for owner in _BESIDE if option in beside[owner] and option != owner]
         both = f"its own, not with {source}: each says where tensors live"
         only_with(args, option, f"{' or '.join(owners)}, not with {source}" if owners else both)
     if args.split == "embedding":
         only_with(args, "--no-gather-out", "--split linear: an embedding always sums")
     if source == "--op":
-        _only_what_cuts(args)
+        _refuse_unused_operator_options(args)
     if args.rank:
         only_with(args, "--all", "every rank, not with --rank")
 
 
-def _only_what_cuts(args: argparse.Namespace) -> None:
-    """The same for an operator: cuts or layouts, each with what belongs to it."""
+def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options without effect beside ``--op``.
+
+    Cuts and layouts each have their own options.
+    """
     if args.in_layouts:
         only_with(args, "--shard --repeat", "cuts, not with --in-layouts")
     if args.out_layout:
@@ -208,6 +214,7 @@ def _only_what_cuts(args: argparse.Namespace) -> None:
 
 
 def _shape(text: str) -> Shape:
+    """Parse a shape; raise InputError if a size is negative."""
     from spmdsim.layout.written import parse_ints
 
     shape = parse_ints(text, "a shape")
@@ -220,6 +227,11 @@ def _shape(text: str) -> Shape:
 
 
 def _tensor(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    """Return the layout of one tensor from the arguments, in the notation that they use.
+
+    ``shape`` is the global shape, or None if unknown. MindSpore's notations must split sizes evenly unless
+    ``--allow-uneven`` is given.
+    """
     if args.placement and not args.shard:
         return _from_sbp(args, shape)
     if args.shard:
@@ -229,7 +241,7 @@ def _tensor(args: argparse.Namespace, shape: Shape | None) -> Layout:
         if text is None:
             needs = "--device-matrix needs --tensor-map" if args.device_matrix else "--mesh needs --dims"
             raise InputError(f"{needs}, one entry per dim")
-        layout = written(args, text, None if shape is None else len(shape))
+        layout = parse_written_layout(args, text, None if shape is None else len(shape))
     if shape is not None:
         layout.check_shape(shape)
         if (args.shard or args.device_matrix) and not args.allow_uneven:  # MindSpore's sizes are even
@@ -252,6 +264,7 @@ def _cuts(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def _from_cuts(args: argparse.Namespace) -> Layout:
+    """Return the layout of ``--shard`` without an operator; ranks beyond the cuts are replicas."""
     from spmdsim.dialects.mindspore import from_cuts
 
     cuts = _cuts(args)
@@ -260,6 +273,11 @@ def _from_cuts(args: argparse.Namespace) -> Layout:
 
 
 def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    """Return the layout of ``--placement`` and ``--sbp``.
+
+    Raises:
+        InputError: If ``--sbp`` or ``--shape`` is missing, or OneFlow does not support the split.
+    """
     from spmdsim.dialects import spelling
     from spmdsim.dialects.oneflow import check_sizes, placement
     from spmdsim.layout.written import parse_nested
@@ -273,8 +291,11 @@ def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     return layout
 
 
-def written(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
-    """A layout on the mesh of the arguments, as a tensor map or in any notation."""
+def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
+    """Parse a layout on the mesh of the arguments.
+
+    With ``--device-matrix`` the text is a tensor map, else a layout in any notation; ``ndim`` is its number of dims.
+    """
     from spmdsim.layout.written import parse_mesh
 
     if args.device_matrix:
@@ -286,7 +307,8 @@ def written(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
     return written_layout(text, mesh, ndim)
 
 
-def _split(args: argparse.Namespace) -> SplitLayout:
+def _split_parameters(args: argparse.Namespace) -> SplitLayout:
+    """Return the parameters' layouts of a Paddle split."""
     from spmdsim.dialects.paddle import split_layout
 
     if args.shape is None:

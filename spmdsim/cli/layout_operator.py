@@ -1,4 +1,4 @@
-"""The layouts of an operator's operands and results, for ``spmdsim layout --op``."""
+"""Layouts of an operator's operands and results, for ``spmdsim layout --op``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spmdsim.cli.layout import Shape, written
+from spmdsim.cli.layout import Shape, parse_written_layout
 from spmdsim.core import Layout
 from spmdsim.core.cuts import factor_cuts, layout_from_cuts
 from spmdsim.errors import InputError, many, nearest, unknown
 from spmdsim.layout.written import parse_order, parse_tuples
 from spmdsim.reading import literal
 
-#: A tensor with its name.
+#: A tensor: name, layout and global shape.
 Named = tuple[str, Layout, Shape]
 
-#: Our names of MindSpore's collectives.
+#: This package's names of MindSpore's collectives.
 WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
 
 VARIOUS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -34,7 +34,16 @@ class GroupCollective(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """What follows from a strategy: of results, the layouts that the local function leaves them in, and the last ones."""
+    """Layouts and collectives of an operator that follow from a strategy.
+
+    Attributes:
+        op: name of the operator.
+        rule: its rule as text.
+        operands: shape and layout of each operand.
+        results: shape, layout after the local function, and final layout of each result.
+        collectives: the collectives between the two layouts of results.
+        further: MindSpore's further facts, by name.
+    """
 
     op: str
     rule: str
@@ -45,25 +54,30 @@ class Derived(NamedTuple):
 
     @property
     def inputs(self) -> list[Named]:
-        """The operands."""
+        """Name, layout and shape of each operand."""
         return [(f"operand {i}", layout, shape) for i, (shape, layout) in enumerate(self.operands)]
 
     @property
     def computed(self) -> list[Named]:
-        """The results, pending reductions included."""
+        """Name, layout and shape of each result after the local function, pending reductions included."""
         return [(self._name(i), layout, shape) for i, (shape, layout, _) in enumerate(self.results)]
 
     @property
     def outputs(self) -> list[Named]:
-        """The results after the collectives."""
+        """Name, layout and shape of each result after the collectives."""
         return [(self._name(i), layout, shape) for i, (shape, _, layout) in enumerate(self.results)]
 
     def _name(self, number: int) -> str:
+        """Return "result", or "result <number>" if there are several."""
         return f"result {number}" if len(self.results) > 1 else "result"
 
 
 def derive(args: argparse.Namespace) -> Derived:
-    """Derive everything from the command's arguments."""
+    """Derive layouts and collectives of an operator from the command's arguments.
+
+    Raises:
+        InputError: If arguments are missing, or the operator does not support the strategy.
+    """
     from spmdsim.dialects.mindspore import check_even
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
@@ -97,7 +111,7 @@ def derive(args: argparse.Namespace) -> Derived:
 
 
 def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
-    """The same for an operator that is called as MindSpore calls it: its strategy, its checks, its collectives."""
+    """Derive like :func:`derive`, but with the strategy, checks and collectives of MindSpore's operator."""
     from spmdsim.dialects.mindspore import shard
 
     strategy = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
@@ -150,22 +164,22 @@ def _facts(sharded: Any) -> dict[str, Any]:
 
 
 def _attributes(function: Any) -> tuple[int, dict[str, inspect.Parameter]]:
-    """How many operands an operator takes at most, and what else its rule and its local function are told by name."""
+    """Return the most operands of an operator, and the parameters of its rule and local function by name."""
     op, declared = function.op, inspect.signature(function).parameters
     operands = [name for name, p in declared.items() if re.search("Tensor|Operand", str(p.annotation))]
     rule = inspect.signature(op.rule).parameters if callable(op.rule) else {}
-    by_place = [name for name, p in rule.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(operands)]
-    names = {name: p for name, p in rule.items() if name not in by_place and p.kind not in VARIOUS}
-    if not rule or any(
-        p.kind is p.VAR_KEYWORD for p in rule.values()
-    ):  # it takes what the local function takes
+    positional = [name for name, p in rule.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(operands)]
+    names = {name: p for name, p in rule.items() if name not in positional and p.kind not in VARIOUS}
+    # A rule with **kwargs, or none, takes the parameters of the local function.
+    if not rule or any(p.kind is p.VAR_KEYWORD for p in rule.values()):
         local = rule or inspect.signature(op.forward).parameters
-        said = [name for name in declared if name not in operands and (rule or name in local)]
-        names.update({name: local.get(name, declared[name]) for name in said})
+        further = [name for name in declared if name not in operands and (rule or name in local)]
+        names.update({name: local.get(name, declared[name]) for name in further})
     return len(operands), names
 
 
 def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
+    """Raise InputError for an unknown attribute, or a text for an attribute that is True or False."""
     names = _attributes(function)[1]
     for name, value in params.items():
         if isinstance(value, str) and isinstance(getattr(names.get(name), "default", None), bool):
@@ -176,23 +190,30 @@ def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
 
 
 def _misfit(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
-    """Why an operator's rule cannot be called with so many operands and these attributes."""
+    """Return the error text for an operator that does not take ``count`` operands and these attributes."""
     operands, names = _attributes(function)
     if missing := [n for n, p in names.items() if p.default is p.empty and n not in params]:
         return f"{function.op.name} needs --attr {missing[0]}=..."
     if operands == count:
-        written = ", ".join(f"{name}={value!r}" for name, value in params.items())
-        return f"{function.op.name} cannot be told --attr {written}: {error}"
+        attributes = ", ".join(f"{name}={value!r}" for name, value in params.items())
+        return f"{function.op.name} cannot be told --attr {attributes}: {error}"
     return f"{function.op.name} takes {many(operands, 'operand')}, but --shapes gives {count}"
 
 
 def _operator(name: str) -> Any:
+    """Return the operator function of this name; case and underscores do not matter.
+
+    Raises:
+        InputError: If there is none, with the nearest names of this package and of MindSpore.
+    """
     from spmdsim.arrays import ops
     from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
     wanted = name.lower().replace("_", "")
     candidates = {key: getattr(ops, key) for key in vars(ops)["__all__"]}
-    operators = {key: one for key, one in candidates.items() if getattr(one, "op", None) is not None}
+    operators = {
+        key: candidate for key, candidate in candidates.items() if getattr(candidate, "op", None) is not None
+    }
     for key, function in operators.items():
         if key.replace("_", "") == wanted:
             return function
@@ -204,6 +225,7 @@ def _operator(name: str) -> Any:
 
 
 def _written_attributes(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse ``--attr`` options; raise InputError if a name is given twice."""
     params: dict[str, Any] = {}
     for name, value in map(_attribute, texts):
         if name in params:
@@ -213,6 +235,7 @@ def _written_attributes(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _attribute(text: str) -> tuple[str, Any]:
+    """Parse one attribute ``NAME=VALUE``; a value that is no Python literal is a text."""
     key, equals, words = text.partition("=")
     if not equals:
         raise InputError(f"--attr is written like transpose_b=True, but got {text!r}")
@@ -223,6 +246,11 @@ def _attribute(text: str) -> tuple[str, Any]:
 
 
 def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, bool]:
+    """Return the strategy of an operator, and True if it consists of cuts, False if of layouts.
+
+    Raises:
+        InputError: If there is none, or the number of layouts is not the number of shapes.
+    """
     if args.shard:
         return parse_tuples(args.shard, "--shard"), True
     if not args.in_layouts:
@@ -236,11 +264,23 @@ def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, b
 
 
 def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
-    layout = written(args, text, ndim)
+    """Parse a layout; on a device matrix, without pending reductions."""
+    layout = parse_written_layout(args, text, ndim)
     return Layout(layout.mesh, layout.dims) if args.device_matrix else layout
 
 
 def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -> int | list[int]:
+    """Return the number of ranks of a strategy, or the order of ranks of ``--ranks-order``.
+
+    Args:
+        args: the command's arguments.
+        bound: the operator's rule.
+        strategy: cuts or layouts of the operands.
+        by_cuts: True if the strategy consists of cuts.
+
+    Raises:
+        InputError: If ``-n`` contradicts the strategy or the order, or cuts do not divide a shape.
+    """
     from spmdsim.dialects.mindspore import check_cuts
 
     if not by_cuts:
@@ -258,6 +298,10 @@ def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
+    """Return the final layout of a result: from ``--out-layout`` or ``--out-shard``, or the reduced one.
+
+    ``computed`` is the layout after the local function.
+    """
     if args.out_layout:
         return _layout(args, args.out_layout, len(shape))
     if args.out_shard:
@@ -269,6 +313,7 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
 
 
 def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective]:
+    """Return the collectives of the redistribution of a result; empty for equal layouts."""
     from spmdsim.redistribution import plan
 
     if src.canonical == dst.canonical:

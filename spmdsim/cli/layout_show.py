@@ -1,4 +1,4 @@
-"""What ``spmdsim layout`` prints: the derivation, the slices, the pictures; or JSON."""
+"""The output of ``spmdsim layout``: derivation, slices and pictures as text, or JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spmdsim.dialects.paddle.splitting import SplitLayout
 
 MOST_RANKS = 32
-"""Rows of a table on paper; ``--all`` shows the rest."""
+"""Most rows of a table without ``--all``."""
 
 FURTHER = {
     "mode": "",
@@ -33,14 +33,18 @@ FURTHER = {
 """Facts that MindSpore derives besides layouts, and their meaning."""
 
 MOST_JSON_RANKS = 5_000_000
-"""Rank numbers in one JSON document (replica lists grow with the square of the mesh)."""
+"""Most rank numbers in one JSON document, because lists of replicas grow with the square of the mesh."""
 
 
 # -- JSON -----------------------------------------------------------------------------------------------
 
 
 def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """The layout and what every rank (or those given) holds, as plain values."""
+    """Return a layout and the shards of every rank, or of ``ranks``, as plain values.
+
+    Raises:
+        InputError: If the lists of replicas would have more than :data:`MOST_JSON_RANKS` numbers.
+    """
     mesh = layout.mesh
     wanted = mesh.rank_list if ranks is None else ranks
     copies = mesh.axis_size(*layout.replicated_axes)
@@ -66,13 +70,14 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
 
 
 def _devices(layout: Layout) -> int:
-    """Real devices: MindSpore's virtual axis makes several ranks of each."""
+    """Return the number of real devices: MindSpore's virtual axis makes several ranks of each."""
     from spmdsim.dialects.mindspore.layout import micro_shards
 
     return layout.mesh.size // micro_shards(layout.mesh)
 
 
 def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) -> dict[str, Any]:
+    """Return a rank's shard as plain values; slice and local shape are None unless ``sized``."""
     return {
         "rank": row.rank,
         "coords": list(row.coords),
@@ -85,7 +90,7 @@ def _rank_json(row: RankShard, sized: bool, reduction: PartialReduction | None) 
 
 
 def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """An operator's layouts and collectives as plain values."""
+    """Return an operator's layouts and collectives as plain values, for all ranks or for ``ranks``."""
     further = {"mindspore": dict(derived.further)}
     return {
         "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.inputs],
@@ -99,7 +104,7 @@ def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[
 
 
 def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """A Paddle split: its parameters like an operator's inputs, and what is special about it."""
+    """Return a Paddle split as plain values: parameters like an operator's inputs, blocks per rank."""
     wanted = split.mesh.rank_list if ranks is None else ranks
     inputs = [layout_json(layout, shape, ranks) for _, layout, shape in _parameters(split)]
     collective = split.collective
@@ -126,6 +131,10 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
 
 
 def _parameters(split: SplitLayout) -> list[Named]:
+    """Return name, layout and shape of the parameters of a Paddle split.
+
+    The weight is missing if it is not split evenly.
+    """
     even = split.size[split.axis] % split.num_partitions == 0
     parameters: list[Named] = [("weight", split.weight, split.size)] if even else []
     if split.bias is not None:
@@ -142,8 +151,11 @@ def show_layout(
     args: argparse.Namespace,
     remark: Sequence[str] = (),
 ) -> int:
-    """Print one layout; the lines of a remark stand above the derivation."""
-    ranks = _chosen(layout, args)
+    """Print one layout or its JSON, and write its pictures; return the exit code 0.
+
+    The lines of ``remark`` are printed above the derivation.
+    """
+    ranks = _selected_ranks(layout, args)
     _write_pictures(args, [("", layout, shape)])
     if args.json:
         emit_json(layout_json(layout, shape, ranks))
@@ -166,10 +178,10 @@ def show_layout(
 
 
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
-    """Print the layouts and derivations of an operator, or its JSON; write its pictures; return the exit code 0."""
+    """Print the layouts and derivations of an operator, or its JSON; write its pictures; return 0."""
     tensors = [*derived.inputs, *derived.outputs]
     first = tensors[0][1]
-    ranks = _chosen(first, args)
+    ranks = _selected_ranks(first, args)
     _write_pictures(args, tensors)
     if args.json:
         emit_json(operator_json(derived, ranks))
@@ -189,7 +201,7 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
             say(f"{key.replace('_', ' ')}: {derived.further[key]}{meaning}")
     for i, (name, layout, shape) in enumerate(derived.inputs):
         say("", f"{name}, shape {shape}")
-        _show_derivation(layout, rows, numbered=i > 0)
+        _show_derivation(layout, rows, skip_numbering=i > 0)
     _show_slices(tensors, rows)
     say(*left_out)
     for name, layout, shape in tensors:
@@ -199,15 +211,15 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
 
 
 def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
-    """Print where the parameters of a Paddle split live."""
-    ranks = _chosen(split, args)
+    """Print the blocks of a Paddle split's parameters, or its JSON; write its pictures; return 0."""
+    ranks = _selected_ranks(split, args)
     _write_pictures(args, _parameters(split))
     if args.json:
         emit_json(split_json(split, ranks))
         return 0
     say(f"{split.kind}: weight {split.size} in {many(split.num_partitions, 'part')} along axis {split.axis}")
     say(f"afterwards: {split.collective or 'nothing; the result stays distributed'}")
-    what = "ids" if split.operation == "embedding" else "rows" if split.axis == 0 else "columns"
+    block_name = "ids" if split.operation == "embedding" else "rows" if split.axis == 0 else "columns"
     rows = [
         (
             rank,
@@ -218,21 +230,28 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
         )
         for rank in (ranks or split.mesh.rank_list)
     ]
-    say("", Table(("rank", what, "weight", "bias", "padding row"), rows, "parts", right=(0,)), "")
+    say("", Table(("rank", block_name, "weight", "bias", "padding row"), rows, "parts", right=(0,)), "")
     for name, layout, shape in _parameters(split):
         say(f"{name}: {layout.short()}")
         _show_pictures(layout, shape)
     return 0
 
 
-def _show_derivation(layout: Layout, ranks: Iterable[int], numbered: bool = False) -> None:
-    """The steps as tables; ``numbered`` if the first one has been shown (operands share the device matrix)."""
+def _show_derivation(layout: Layout, ranks: Iterable[int], skip_numbering: bool = False) -> None:
+    """Print the steps of a layout's derivation as tables.
+
+    ``skip_numbering`` leaves out the first step, the numbering of the device matrix, which operands share.
+    """
     for number, step in enumerate(Derivation(layout, ranks).tables(), 1):
-        if not (numbered and number == 1):
+        if not (skip_numbering and number == 1):
             say("", replace(step, title=f"{number}. {step.title}"))
 
 
 def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Sequence[int]) -> None:
+    """Print the slices of the tensors whose shape is known, one row per rank.
+
+    The table of a single tensor also lists replicas.
+    """
     shaped = [(name, layout, shape) for name, layout, shape in tensors if shape is not None]
     if not shaped:
         return
@@ -242,15 +261,16 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
     single = len(shaped) == 1
     rows: list[list[object]] = []
     for rank in ranks:
-        places = [rank_shard(layout, shape, rank) for _, layout, shape in shaped]
-        row: list[object] = [rank, f"({', '.join(map(str, places[0].coords))})"]
-        for one in places:
-            row += [box_text(one.bounds), one.local_shape]
-        rows.append([*row, ranks_text(places[0].replicas)] if single else row)
+        shards = [rank_shard(layout, shape, rank) for _, layout, shape in shaped]
+        row: list[object] = [rank, f"({', '.join(map(str, shards[0].coords))})"]
+        for shard in shards:
+            row += [box_text(shard.bounds), shard.local_shape]
+        rows.append([*row, ranks_text(shards[0].replicas)] if single else row)
     say("", Table([*columns, "replicas"] if single else columns, rows, "slices", right=(0,)))
 
 
 def _show_collectives(derived: Derived) -> None:
+    """Print the table of an operator's collectives."""
     if not derived.collectives:
         say("no collective follows")
         return
@@ -261,15 +281,18 @@ def _show_collectives(derived: Derived) -> None:
 
 
 def _groups_text(groups: Sequence[Sequence[int]]) -> str:
+    """Return the first eight groups as text."""
     shown = [f"{{{ranks_text(group)}}}" for group in groups[:8]]
     return " ".join([*shown, ".."] if len(groups) > 8 else shown)
 
 
 def _show_pictures(layout: Layout, shape: Shape | None) -> None:
+    """Print a layout as a picture of characters that fits the terminal."""
     say(*layout_words(layout, shape, max(40, min(console().width, 120))))
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
+    """Write the pictures of some (name, layout, shape) tensors, if ``--svg`` or ``--html`` is given."""
     if not wants_pictures(args):
         return
     figures = []
@@ -281,8 +304,12 @@ def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layou
     write_pictures(args, *figures, title=figures[0].title if len(figures) == 1 else "tensors of an operator")
 
 
-def _chosen(layout: Layout | SplitLayout, args: argparse.Namespace) -> tuple[int, ...] | None:
-    """The ranks asked for with ``--rank``; None for all."""
+def _selected_ranks(layout: Layout | SplitLayout, args: argparse.Namespace) -> tuple[int, ...] | None:
+    """Return the ranks of ``--rank``; None for all ranks.
+
+    Raises:
+        InputError: If a rank is not in the mesh.
+    """
     if not args.rank:
         return None
     for rank in args.rank:
@@ -293,10 +320,13 @@ def _chosen(layout: Layout | SplitLayout, args: argparse.Namespace) -> tuple[int
 def _rows(
     layout: Layout, ranks: tuple[int, ...] | None, everything: bool
 ) -> tuple[tuple[int, ...], list[str]]:
-    """The ranks that get a row, and what is said of those left out."""
+    """Return the ranks that get a row, and a line about the ranks that are left out, if any.
+
+    ``everything`` shows all ranks; otherwise a large mesh shows its first ranks and the last two.
+    """
     mesh = layout.mesh
     if ranks is not None or everything or mesh.size <= MOST_RANKS:
         return mesh.rank_list if ranks is None else ranks, []
     positions = (*range(MOST_RANKS - 2), mesh.size - 2, mesh.size - 1)
-    more = f"{many(mesh.size - MOST_RANKS, 'rank')} in the middle {'is' if mesh.size == MOST_RANKS + 1 else 'are'} left out; --all shows them, --rank R one of them"
-    return tuple(map(mesh.rank_at, positions)), [more]
+    left_out_text = f"{many(mesh.size - MOST_RANKS, 'rank')} in the middle {'is' if mesh.size == MOST_RANKS + 1 else 'are'} left out; --all shows them, --rank R one of them"
+    return tuple(map(mesh.rank_at, positions)), [left_out_text]

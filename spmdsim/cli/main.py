@@ -1,4 +1,7 @@
-"""The command ``spmdsim``: how commands are declared, as rows of arguments; it finds the one asked for, and imports only that."""
+"""The command ``spmdsim``: declare commands as rows of arguments, and run one of them.
+
+Only the module of the command that runs is imported.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from spmdsim.cli.command_parser import Parser
-from spmdsim.cli.output import print_anywhere, printing, remark, saying_unwritten, writable
+from spmdsim.cli.output import print_anywhere, remark, report_print_errors, run_and_report_unwritten, writable
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import Launched, detect, has_log, is_root
 from spmdsim.reading import one_line
@@ -30,70 +33,79 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"
 N = TypeVar("N", int, float)
 
 
-def _number(
+def _number_type(
     convert: Callable[[str], N], rule: str, holds: Callable[[N], bool] = lambda _: True
 ) -> Callable[[str], N]:
-    """Return the type of an argument that is a number, and whose errors state the rule."""
+    """Return an argument type for numbers.
 
-    def read(text: str) -> N:
+    Args:
+        convert: int or float.
+        rule: the rule for error messages, such as "a whole number".
+        holds: returns True if a number follows the rule.
+    """
+
+    def parse(text: str) -> N:
         with suppress(ValueError):
             if holds(number := convert(text)):
                 return number
         raise argparse.ArgumentTypeError(f"must be {rule}, but got {text!r}")
 
-    return read
+    return parse
 
 
-whole = _number(int, "a whole number")
-natural = _number(int, "a whole number from 0 on", lambda number: number >= 0)
-positive = _number(int, "a whole number from 1 on", lambda number: number >= 1)
-finite = _number(float, "a finite number", math.isfinite)
-amount = _number(float, "a finite number from 0 on", lambda number: 0 <= number < math.inf)
+whole_number = _number_type(int, "a whole number")
+natural = _number_type(int, "a whole number from 0 on", lambda number: number >= 0)
+positive = _number_type(int, "a whole number from 1 on", lambda number: number >= 1)
+finite = _number_type(float, "a finite number", math.isfinite)
+amount = _number_type(float, "a finite number from 0 on", lambda number: 0 <= number < math.inf)
 
 
 # ---------------------------------------------------------------- rows of arguments
 
 Row: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
-"""The flags of an argument, or its name, and what ``add_argument`` is told of it."""
+"""Positional and keyword arguments of ``add_argument``: the flags or the name of an argument, and its options."""
 
 
 class ArgumentGroup(NamedTuple):
-    """Arguments that stand under a title of their own in the help."""
+    """Arguments under a title of their own in the help."""
 
     title: str
     rows: tuple[Argument, ...]
 
 
 Argument: TypeAlias = "str | Row | ArgumentGroup"
-"""A string is the last flag of a shared one."""
+"""An argument of a command; a string is the last flag of an argument in :data:`SHARED`."""
 
 
 def value(
     flags: str, metavar: Any, help: str | None, type: Callable[[str], Any] | None = None, **options: Any
 ) -> Row:
-    """An argument with a value; flags stand between blanks."""
+    """Declare an argument with a value; ``flags`` are separated by blanks.
+
+    ``type`` converts its text, and ``options`` go to ``add_argument``.
+    """
     return tuple(flags.split()), {"metavar": metavar or None, "help": help, "type": type, **options}
 
 
 def several(
     flags: str, metavar: Any, help: str, type: Callable[[str], Any] | None = None, **options: Any
 ) -> Row:
-    """An argument that may be given several times."""
+    """Declare an argument that may be given several times; its value is a list."""
     return value(flags, metavar, help, type, action="append", default=[], **options)
 
 
 def choice(flags: str, choices: tuple[str, ...], help: str | None, default: str | None = None) -> Row:
-    """An argument that is one of some words."""
+    """Declare an argument whose value is one of some words."""
     return tuple(flags.split()), {"choices": choices, "help": help, "default": default}
 
 
 def flag(flags: str, help: str, **options: Any) -> Row:
-    """An argument without a value."""
+    """Declare an argument without a value, True if given."""
     return tuple(flags.split()), {"action": "store_true", "help": help, **options}
 
 
 class _Renamed(argparse.Action):
-    """An option of the last release: it sets the option that replaces it and names that option on stderr."""
+    """Action of a renamed option: set the new option, and print its name to stderr."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         remark(f"{parser.prog}: {option_string} is called --{self.dest.replace('_', '-')} now")
@@ -101,23 +113,23 @@ class _Renamed(argparse.Action):
 
 
 def renamed(flag_: str, current: str) -> Row:
-    """Return a hidden argument: the former name of the option ``current``, which still works."""
+    """Declare a hidden argument: the former name of the option ``current``, which still works."""
     dest = current.lstrip("-").replace("-", "_")
     return value(flag_, "", argparse.SUPPRESS, action=_Renamed, dest=dest, default=argparse.SUPPRESS)
 
 
 def varied(flags: str, **options: Any) -> Row:
-    """A shared argument of which something is said differently."""
+    """Declare a shared argument with some options changed; ``flags`` end with its name in :data:`SHARED`."""
     words = tuple(flags.split())
     return words, {**SHARED[words[-1]], **options}
 
 
 def group(title: str, *rows: Argument) -> ArgumentGroup:
-    """Arguments under a title."""
+    """Declare arguments under a title."""
     return ArgumentGroup(title, rows)
 
 
-#: What several commands take, by its last flag.
+#: Arguments that several commands have, by their last flag.
 SHARED: dict[str, dict[str, Any]] = {
     flags[-1]: options
     for flags, options in (
@@ -126,27 +138,27 @@ SHARED: dict[str, dict[str, Any]] = {
         value("--algorithms", "A,B", "only these; native is the library's", default=""),
         value("--dtype", "", "element type (float32)", default="float32"),
         value("--factor", "", "from size to size (4)", finite, default=4),
-        value("--group", "G", "ranks per group, for two-level algorithms", whole),
+        value("--group", "G", "ranks per group, for two-level algorithms", whole_number),
         value("--html", "FILE", "write the picture as a page that needs no other file", writable),
         value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
         flag("--json", "for programs"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
         value("--ranks", "N", "start N ranks, outside mpirun", positive),
-        value("--segments", "S", "segments, for algorithms that have them", whole),
+        value("--segments", "S", "segments, for algorithms that have them", whole_number),
         value("--svg", "FILE", "write the picture as one SVG image", writable),
         choice("--world", ("mpi", "lockstep"), "lockstep needs no MPI"),
     )
 }
-#: Of commands that write what they draw to files, by :func:`spmdsim.cli.output.write_pictures`.
+#: Arguments of commands that write pictures by :func:`spmdsim.cli.output.write_pictures`.
 PICTURES = ("--svg", "--html")
 
 
 def declare(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
-    """Add arguments to a parser."""
+    """Add arguments to a parser; groups of equal titles are joined."""
     for argument in arguments:
         if isinstance(argument, ArgumentGroup):
-            same = [one for one in parser._action_groups if one.title == argument.title]
-            declare(same[0] if same else parser.add_argument_group(argument.title), argument.rows)
+            existing = [g for g in parser._action_groups if g.title == argument.title]
+            declare(existing[0] if existing else parser.add_argument_group(argument.title), argument.rows)
         else:
             flags, options = varied(argument) if isinstance(argument, str) else argument
             parser.add_argument(*flags, **options)
@@ -156,7 +168,7 @@ def declare(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -
 
 
 def add_limits(add: Callable[..., object], seconds: float) -> None:
-    """Declare the options of the limits with a parser's ``add_argument``. ``seconds`` is the default time limit."""
+    """Add the options of limits by a parser's ``add_argument``; ``seconds`` is the default time limit."""
     from spmdsim.launch.limits import LOADING, MEMORY_MIB, OUTPUT_MIB, WALL
 
     often = f"seconds of processor time ({seconds:g}), by the clock {WALL} S + {LOADING}; 0: no limit"
@@ -170,7 +182,10 @@ def add_limits(add: Callable[..., object], seconds: float) -> None:
 
 
 def run_command_limited(args: argparse.Namespace, body: Callable[[], int], reads: bool = False) -> int:
-    """Run a command's body within the limits of its arguments; see ``run_limited`` of ``spmdsim.launch.limits``."""
+    """Run a command's body within the limits of its arguments, and return its exit code.
+
+    ``reads`` is True if the body reads stdin; see ``run_limited`` of ``spmdsim.launch.limits``.
+    """
     from spmdsim.launch.limits import MIB, Limits, run_limited
 
     sizes = int(args.memory_limit * MIB), int(args.output_limit * MIB)
@@ -183,13 +198,13 @@ class Command:
 
     Attributes:
         run: gets the arguments and returns the exit code.
-        about: what its ``--help`` says first.
-        examples: and last.
+        about: first text of its ``--help``.
+        examples: last text of its ``--help``.
         arguments: rows.
         help: its line in the list of subcommands.
-        limits: seconds that somebody's program may take, if the command takes one.
-        program: whether there is one, to be run in a child process with limits.
-        judges: modules that judge it: whatever it does to files, they are there already.
+        limits: default limit on the processor time of a user's program in seconds; None if the command runs none.
+        program: returns a true value if the arguments name a user's program, which runs in a child process with limits.
+        judges: modules that judge the program. They are imported first, so that the program cannot replace their files.
     """
 
     run: Callable[[argparse.Namespace], int]
@@ -202,7 +217,7 @@ class Command:
     judges: tuple[str, ...] = ()
 
     def add_to(self, subparsers: Subparsers, name: str) -> None:
-        """Declare it."""
+        """Declare the command."""
         listed: dict[str, Any] = {"help": self.help} if self.help else {}
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples, **listed)
         declare(parser, self.arguments)
@@ -211,23 +226,31 @@ class Command:
         parser.set_defaults(run=self._run, parser=parser)
 
     def _run(self, args: argparse.Namespace) -> int:
+        """Run the command, within limits if it runs a user's program."""
         if not self.program(args):
-            return saying_unwritten(self.run, args)
+            return run_and_report_unwritten(self.run, args)
         for module in self.judges:
             import_module(module)
-        return run_command_limited(args, lambda: saying_unwritten(self.run, args))
+        return run_command_limited(args, lambda: run_and_report_unwritten(self.run, args))
 
 
 def command(
     about: str, examples: str | None, *arguments: Argument, **options: Any
 ) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
-    """Make a command of the function that follows."""
+    """Return a decorator that makes a :class:`Command` of a function; ``options`` are further attributes."""
     return lambda run: Command(run, about, examples, arguments, **options)
 
 
 @dataclass(frozen=True)
 class CommandGroup:
-    """A command that has subcommands, which are loaded with its parser."""
+    """A command with subcommands.
+
+    Attributes:
+        about: first text of its ``--help``.
+        examples: last text of its ``--help``.
+        metavar: placeholder of the subcommand in the usage line.
+        subcommands: returns the subcommands by name; called when the parser is built.
+    """
 
     about: str
     examples: str
@@ -235,18 +258,18 @@ class CommandGroup:
     subcommands: Callable[[], Mapping[str, Command]]
 
     def add_to(self, subparsers: Subparsers, name: str) -> None:
-        """Declare it and them."""
+        """Declare the command and its subcommands."""
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples)
         inner = parser.add_subparsers(dest="subcommand", metavar=self.metavar, required=True)
-        for word, one in self.subcommands().items():
-            one.add_to(inner, word)
+        for word, subcommand in self.subcommands().items():
+            subcommand.add_to(inner, word)
 
 
 # ---------------------------------------------------------------- what several commands read or do
 
 
 def written_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -> Layout:
-    """A layout in any notation; dialects are loaded for others than this package's own.
+    """Parse a layout in any notation; dialects are imported only for other notations than this package's.
 
     >>> written_layout("dp=2,tp=4: dp,tp").short()
     'S(0)S(1)'
@@ -257,6 +280,7 @@ def written_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None)
 
 
 def _other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
+    """Parse a layout in a dialect's notation."""
     from spmdsim.dialects.spelling import other_notation
 
     return other_notation(body, mesh, ndim)
@@ -280,9 +304,9 @@ COMMANDS: Registry[str] = Registry(
         "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
     },
 )
-"""Command -> help. The module ``spmdsim.cli.<command>`` has it as ``main``, with its arguments and its function."""
+"""Help line of each command. The variable ``main`` of the module ``spmdsim.cli.<command>`` declares the command."""
 
-#: Commands that only compute and print: outside a job, nothing of how ranks start and end is loaded for them.
+#: Commands that only compute and print. Outside a job, modules that start and stop ranks are not imported for them.
 ON_PAPER = ("layout", "plan", "calls")
 
 EXAMPLES = """\
@@ -298,7 +322,7 @@ examples:
 
 
 class _Version(argparse.Action):
-    """``--version``: looked up only when asked for."""
+    """Action of ``--version``: look up versions and print them."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str = "") -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -312,7 +336,7 @@ class _Version(argparse.Action):
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """A parser that knows all commands by name and only the one that is going to be used in full."""
+    """Return a parser with all command names, and with the arguments of ``command`` only."""
     parser = Parser(
         prog="spmdsim",
         description="See, run and choose tensor layouts over many ranks.",
@@ -330,7 +354,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def chosen_command(argv: Sequence[str]) -> str | None:
-    """The command that stands before anything but options.
+    """Return the command if it is the first word; None if an option comes first or it is unknown.
 
     >>> chosen_command(["layout", "--help"]), chosen_command(["--help", "layout"])
     ('layout', None)
@@ -338,10 +362,10 @@ def chosen_command(argv: Sequence[str]) -> str | None:
     return argv[0] if argv and argv[0] in COMMANDS else None
 
 
-def spoken_to(argv: Sequence[str]) -> list[str]:
-    """The command and its subcommand, as far as they are there.
+def command_words(argv: Sequence[str]) -> list[str]:
+    """Return the command and its subcommand, as far as the words name known ones.
 
-    >>> spoken_to(["collective", "show", "all_reduce"]), spoken_to(["plan", "--help"]), spoken_to(["paln"])
+    >>> command_words(["collective", "show", "all_reduce"]), command_words(["plan", "--help"]), command_words(["paln"])
     (['collective', 'show'], ['plan'], [])
     """
     command = chosen_command(argv)
@@ -353,16 +377,20 @@ def spoken_to(argv: Sequence[str]) -> list[str]:
 
 
 def _declaration(command: str) -> Command | CommandGroup:
+    """Import the module of a command and return its declaration."""
     declaration: Command | CommandGroup = import_module(f"spmdsim.cli.{command}").main
     return declaration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all went well, 1 if a verdict does not hold, 2 for a wrong argument or input."""
+    """Run one command and return its exit code.
+
+    The code is 0 for success, 1 if a verdict does not hold, and 2 for a wrong argument or input.
+    """
     print_anywhere()
     argv = sys.argv[1:] if argv is None else list(argv)
     command = chosen_command(argv)
-    name = " ".join(("spmdsim", *spoken_to(argv)))
+    name = " ".join(("spmdsim", *command_words(argv)))
     if command in ON_PAPER and detect() is None and not has_log():
         try:
             return _run(command, argv, None)
@@ -374,23 +402,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int:
+    """Parse the arguments and run the command; turn some errors into clearer ones.
+
+    Args:
+        command: the command, or None if the first word is no command.
+        argv: the words of the command line.
+        rank: the rank of this process in a job, or None.
+    """
     args: Any = None
     try:
-        with printing():
+        with report_print_errors():
             args = build_parser(command).parse_args(argv)
             code: int = args.run(args) or 0
             return code
     except SpmdError as error:
         if error.wrong_word:
-            error.message += f" (try {' '.join(('spmdsim', *spoken_to(argv)))} --help)"
+            error.message += f" (try {' '.join(('spmdsim', *command_words(argv)))} --help)"
         raise
-    except SystemExit as leaving:  # of a program that the command has read: it is no success
+    except SystemExit as leaving:  # A user's program called sys.exit before the command finished.
         if leaving.code or args is None:
             raise
         raise InputError(
             f"the program left with sys.exit({leaving.code}) before the command was done"
         ) from None
     except MemoryError as error:
-        if rank is not None:  # where it was lacking matters more than that the others hear of it in one line
+        if rank is not None:  # The traceback is more useful than one line, because it names the place.
             raise
         raise InputError(f"there is not enough memory{': ' * bool(str(error))}{one_line(error)}") from None

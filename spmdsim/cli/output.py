@@ -1,9 +1,8 @@
-"""What commands print with: one rank speaks, tables on a terminal or in a file, JSON for programs.
+"""Output of commands: text and tables, JSON, files, and remarks.
 
-Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log.
-Results go to stdout, progress and remarks to stderr. Streams whose encoding lacks a glyph get a similar character. What
-commands refuse before the work is here, too: places that cannot be written, and options that would change nothing beside
-the others.
+All ranks may call every function; only rank 0 (or the only process) writes, unless each rank has a log. Results go to
+stdout, progress and remarks to stderr. Streams whose encoding lacks a glyph get a similar character. The module also
+checks, before the work starts, that files can be written and that every option has an effect.
 """
 
 from __future__ import annotations
@@ -31,25 +30,29 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NO_TERMINAL_WIDTH = 200
-"""Columns of a table that goes into a file or a pipe: nobody wraps it, so nothing is cut."""
+"""Width of a rich console in a file or a pipe, where lines need not be wrapped."""
 
 LIKENESS = {**dict(zip("│┼●▶◀→←·×≤≥─µ", "|+*><><.x<>-u")), "∑": "S", "…": "...", "✓": "ok", "✗": "x"}
 """Similar characters for the glyphs of pictures, for streams that cannot encode them."""
 
 unwritten: list[InputError] = []
-"""What a command could not write, to be said when it has shown what it computed."""
+"""Errors of files that a command could not write, printed after its results."""
 
 REFUSING = ("strict", "backslashreplace", "surrogateescape")
-"""How streams treat what their encoding does not have, where nobody said otherwise."""
+"""Error handlers of streams that Python sets by default; only these are replaced."""
 
 NO_ROOM = (ENOSPC, EDQUOT, EFBIG, EIO)
-"""Why a file that was open cannot be written any more."""
+"""Error numbers of writes to an open file on a full or broken disk."""
 
 LIMITS = "--time-limit --memory-limit --output-limit"
-"""Of commands that run somebody's program."""
+"""Options of commands that run a user's program."""
 
 
 def _likeness(error: UnicodeError) -> tuple[str, int]:
+    """Return similar characters for those that cannot be encoded, and the position after them.
+
+    This is an error handler of ``codecs``.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(LIKENESS.get(c, "?") for c in error.object[error.start : error.end]), error.end
@@ -59,7 +62,7 @@ codecs.register_error("likeness", _likeness)
 
 
 def to_encoding(text: str, encoding: str | None) -> str:
-    """Return the text with similar characters for those that an encoding lacks.
+    """Return the text with similar characters for those that an encoding lacks; None is UTF-8.
 
     >>> to_encoding("0 → 1 ≤ 2", "ascii")
     '0 > 1 < 2'
@@ -68,10 +71,10 @@ def to_encoding(text: str, encoding: str | None) -> str:
 
 
 def print_anywhere() -> None:
-    """Let stdout and stderr write what their encoding does not have as something alike instead of failing.
+    """Let stdout and stderr write similar characters for those that their encoding lacks.
 
-    A stream that was closed before (``>&-``) goes nowhere: what a command writes besides must not fail for it, nor get
-    its number.
+    Closed standard streams (``>&-``) are opened as the null device. Otherwise writes to them would fail, or a file that
+    is opened later would get their number.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -79,16 +82,19 @@ def print_anywhere() -> None:
             os.set_inheritable(getattr(sys, name).fileno(), True)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
-        # In the C locale Python lets bytes through that it read, and those alone.
+        # Replace only Python's default handlers; in the C locale that is "surrogateescape".
         if reconfigure is not None and getattr(stream, "errors", "") in REFUSING:
             reconfigure(errors="likeness")
 
 
 @contextmanager
-def printing() -> Iterator[None]:
-    """Say in one line that what is printed cannot be written, as on a full disk, or that the folder is gone.
+def report_print_errors() -> Iterator[None]:
+    """Turn errors of printing into InputError with one line: a full disk, or a deleted working folder.
 
-    That who reads it has left is no mistake, and passes.
+    A reader of the output that has closed its pipe is no error.
+
+    Raises:
+        InputError: If output cannot be written, a file name is too long, or the working folder is gone.
     """
     try:
         try:
@@ -102,24 +108,28 @@ def printing() -> Iterator[None]:
             raise InputError(f"{error.filename!r:.60} is no file: {error.strerror}") from None
         if error.errno not in NO_ROOM or error.filename is not None:
             raise
-        # What is still held goes nowhere, or Python complains of it in the end.
+        # Discard buffered output, because Python would report a second error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise InputError(f"cannot write any more: {error.strerror}") from None
 
 
-def is_heard() -> bool:
-    """True where printing makes sense: in the process that speaks for all, and on ranks with a log of their own."""
+def is_printing_rank() -> bool:
+    """Return True if this process prints: rank 0, the only process, and ranks with a log of their own."""
     return is_root() or has_log()
 
 
 def console() -> Console:
-    """A rich console: colour only on a terminal, wide enough for tables when there is none."""
+    """Return a rich console: with colours only on a terminal, and wide enough for tables elsewhere."""
     from rich.console import Console
 
     class Printing(Console):
-        """Leaves with the same code as what prints by itself when who reads it has left: rich's would be that of a verdict."""
+        """Console that exits with :data:`READER_LEFT` if its reader closed the pipe.
+
+        The exit code of rich, 1, would mean that a verdict does not hold.
+        """
 
         def on_broken_pipe(self) -> None:
+            """Exit with :data:`READER_LEFT`."""
             try:
                 super().on_broken_pipe()
             except SystemExit:
@@ -132,20 +142,20 @@ def console() -> Console:
         width=width,
         force_terminal=columns is not None,
         highlight=False,
-        quiet=not is_heard(),
+        quiet=not is_printing_rank(),
         legacy_windows=False,
     )
 
 
 def say(*lines: object, encoding: str | None = None) -> None:
-    """Print lines on the speaking rank, and into each rank's own log; each is written in one piece.
+    """Print lines on rank 0 and on ranks with a log; each line is written with one call.
 
     Args:
         lines: texts, tables, or ``rich`` texts, which have colours on terminals. On a narrow terminal lines are broken
-            between words, and tables between columns. Files and pipes have no width.
+            between words, and tables between columns. In files and pipes nothing is broken.
         encoding: the encoding of the text, if it is not the stream's.
     """
-    if not is_heard():
+    if not is_printing_rank():
         return
     width, out = line_columns(), sys.stdout
     for line in lines:
@@ -155,30 +165,31 @@ def say(*lines: object, encoding: str | None = None) -> None:
                 continue
             text = strip_lines(line.plain)
         else:
-            text = line.text(width) if isinstance(line, Table) else folded(str(line), width)
+            text = line.text(width) if isinstance(line, Table) else fold_lines(str(line), width)
         out.write(to_encoding(text, encoding or getattr(out, "encoding", None)) + "\n")
     out.flush()
 
 
 def line_columns() -> int | None:
-    """The characters of a line that the environment asks for, or the terminal has; None in files and pipes."""
-    said = os.environ.get("COLUMNS", "")
-    return (int(said) if said.isdecimal() else 0) or terminal_columns(sys.stdout)
+    """Return the width of lines: the variable COLUMNS, or the terminal's; None in files and pipes."""
+    columns = os.environ.get("COLUMNS", "")
+    return (int(columns) if columns.isdecimal() else 0) or terminal_columns(sys.stdout)
 
 
-def folded(text: str, width: int | None) -> str:
-    r"""Return text whose lines are broken between words where they have more than ``width`` characters.
+def fold_lines(text: str, width: int | None) -> str:
+    r"""Break the lines of a text between words if they have more than ``width`` characters.
 
-    >>> print(folded("one two three\n  four five", 9))
+    >>> print(fold_lines("one two three\n  four five", 9))
     one two
         three
       four
           five
     """
-    return text if width is None else "\n".join(_folded_line(line, width) for line in text.split("\n"))
+    return text if width is None else "\n".join(_fold_line(line, width) for line in text.split("\n"))
 
 
-def _folded_line(line: str, width: int) -> str:
+def _fold_line(line: str, width: int) -> str:
+    """Break one line between words; further lines are indented by four more blanks."""
     if len(line) <= width:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
@@ -189,17 +200,21 @@ def _folded_line(line: str, width: int) -> str:
 
 
 def remark(*lines: object) -> None:
-    """Like :func:`say`, on stderr: what a reader wants to know and a program does not."""
-    if is_heard():
+    """Print lines to stderr, on rank 0 and on ranks with a log.
+
+    Remarks are for readers; programs that use the output do not need them.
+    """
+    if is_printing_rank():
         for line in lines:
             sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value in the types of JSON: numpy numbers and arrays, sets and objects with ``to_dict`` are converted.
+    """Convert a value to the types of JSON.
 
-    Floats that JSON lacks become None.
+    NumPy numbers and arrays, sets and objects with ``to_dict`` are converted. Floats that JSON lacks become None.
+    Other objects become their text.
 
     >>> to_plain({"losses": (1.5, float("nan"), float("inf")), "ranks": {2, 1}})
     {'losses': [1.5, None, None], 'ranks': [1, 2]}
@@ -221,28 +236,35 @@ def to_plain(value: Any) -> Any:
 
 
 def emit_json(value: object) -> None:
-    """Print one JSON document on the speaking rank."""
+    """Print one JSON document."""
     say(json.dumps(to_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def write_file(path: str | Path, content: str | bytes) -> bool:
-    """Write a file on the speaking rank; false where it could not be, which is said in the end."""
-    before = len(unwritten)
+    """Write a file on rank 0; return False if it failed. The error is printed after the results."""
+    errors_before = len(unwritten)
     if is_root():
-        with writing(path):
+        with collect_write_error(path):
             Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
-    return len(unwritten) == before
+    return len(unwritten) == errors_before
 
 
 def wants_pictures(args: argparse.Namespace) -> bool:
-    """Whether ``--svg`` or ``--html`` is given."""
+    """Return True if ``--svg`` or ``--html`` is given."""
     return args.svg is not None or args.html is not None
 
 
 def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -> bool:
-    """Write the files that ``--svg`` and ``--html`` ask for, on the speaking rank; false where none is there to be looked at.
+    """Write the files of ``--svg`` and ``--html`` on rank 0.
 
-    Values are those of the package, or figures of theirs; a page has the title of its first figure if none is given.
+    Args:
+        args: the command's arguments.
+        values: objects of the package that have pictures, or figures.
+        title: title of a page; the title of the first figure if empty.
+
+    Returns:
+        True if at least one file was written, so the command need not print its result. Other ranks return True if
+        files were requested.
     """
     if not wants_pictures(args) or not is_root():
         return wants_pictures(args)
@@ -255,13 +277,13 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
         drawn[args.svg] = (figures[0] if len(figures) == 1 else stacked(title, figures)).svg
     if args.html is not None:
         drawn[args.html] = page(title, figures)
-    there = [path for path, text in drawn.items() if write_file(path, text)]
-    remark(*[f"wrote {path}" for path in there])
-    return bool(there)
+    written = [path for path, text in drawn.items() if write_file(path, text)]
+    remark(*[f"wrote {path}" for path in written])
+    return bool(written)
 
 
 def writable(text: str) -> str:
-    """The type of an argument: a file that can be written, as :func:`require_writable` says."""
+    """Return the text if it names a file that can be written; the type of an argument."""
     from argparse import ArgumentTypeError
 
     try:
@@ -272,51 +294,65 @@ def writable(text: str) -> str:
 
 
 def require_writable(text: str) -> None:
-    """Refuse a file that cannot be written, as far as its place tells: before the work, on all ranks that see the place."""
+    """Raise InputError if a file cannot be written, before the work starts.
+
+    Only ranks that share rank 0's file system check.
+    """
     path = Path(text)
-    there = path if path.exists() else path.parent
+    target = path if path.exists() else path.parent
     if path.is_dir():
         wrong = "it is a folder, not a file"
     else:
-        wrong = "" if os.access(there, os.W_OK) else os.strerror(EACCES if there.exists() else ENOENT)
+        wrong = "" if os.access(target, os.W_OK) else os.strerror(EACCES if target.exists() else ENOENT)
     if wrong and beside_root():
         raise InputError(f"cannot write {text!r}: {wrong}")
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse a folder that can be neither written to nor made, on all ranks that see its place."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    wrong = 0 if there.is_dir() and os.access(there, os.W_OK) else EACCES if there.is_dir() else ENOTDIR
+    """Raise InputError if a folder can be neither written to nor made, before the work starts.
+
+    Only ranks that share rank 0's file system check.
+    """
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    wrong = 0
+    if not nearest.is_dir():
+        wrong = ENOTDIR
+    elif not os.access(nearest, os.W_OK):
+        wrong = EACCES
     if wrong and beside_root():
         raise InputError(f"cannot write to {folder}: {os.strerror(wrong)}")
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[None]:
-    """Let a file that cannot be written be said in the end, in one line: results are shown first."""
+def collect_write_error(path: str | Path) -> Iterator[None]:
+    """Collect the error of a file that cannot be written, to be printed after the results."""
     try:
         yield
     except OSError as error:
         unwritten.append(InputError(f"cannot write {str(path)!r}: {error.strerror}"))
 
 
-def saying_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command, and say in the end what it could not write; then its exit code is 2."""
+def run_and_report_unwritten(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command, then print the errors of files that could not be written.
+
+    Returns:
+        The command's exit code, or 2 if there were errors.
+    """
     unwritten.clear()
-    with printing():  # in a process of its own, too
+    with report_print_errors():  # This function may run in a child process, which has no other handler.
         code = run(args)
     remark(*[describe_error(error, args.parser.prog) for error in unwritten])
     return note_exit_code(2) if unwritten else code
 
 
-def chosen(args: argparse.Namespace, flags: str) -> list[str]:
-    """Those of some options, between blanks, that have another value than by default."""
+def changed_options(args: argparse.Namespace, flags: str) -> list[str]:
+    """Return the options among ``flags`` (separated by blanks) whose values are not the defaults."""
     options = args.parser._option_string_actions
     return [flag for flag in flags.split() if getattr(args, options[flag].dest) != options[flag].default]
 
 
 def only_with(args: argparse.Namespace, flags: str, others: str) -> None:
-    """Refuse the options: what they say counts only with the ``others``, which are not there.
+    """Raise InputError if an option in ``flags`` is set, because it has no effect without ``others``.
 
     >>> from spmdsim.cli.main import build_parser
     >>> args = build_parser("tune").parse_args(["tune", "-o", "all.json", "--sizes", "64"])
@@ -324,5 +360,5 @@ def only_with(args: argparse.Namespace, flags: str, others: str) -> None:
     Traceback (most recent call last):
     spmdsim.errors.InputError: --sizes goes with -n RANKS
     """
-    for flag in chosen(args, flags):
+    for flag in changed_options(args, flags):
         raise InputError(f"{flag} goes with {others}")

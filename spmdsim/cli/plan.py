@@ -1,11 +1,11 @@
-"""``spmdsim plan``: from one layout to another, step by step, with bytes, bound and price."""
+"""``spmdsim plan``: show a redistribution step by step, with bytes, lower bound and price."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, choice, command, several, value, whole, written_layout
+from spmdsim.cli.main import PICTURES, choice, command, several, value, whole_number, written_layout
 from spmdsim.cli.output import emit_json, only_with, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
@@ -44,11 +44,11 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
     value("--machine", "NAME|FILE", "price plans on laptop, cluster, ... or a file"),
     choice("--style", tuple(IMITATIONS["plan"]), "what another system would do, beside ours"),
     *PICTURES,
-    value("--rank", "R", "list what this rank receives", whole),
+    value("--rank", "R", "list what this rank receives", whole_number),
     "--json",
 )
 def main(args: argparse.Namespace) -> int:
-    """Plan and print."""
+    """Plan a redistribution and print it."""
     from spmdsim.cost.machine_file import load_cost_model
     from spmdsim.redistribution.plans.plan_table import plan_parts
     from spmdsim.redistribution.plans.planner import plan
@@ -71,11 +71,15 @@ def main(args: argparse.Namespace) -> int:
         return 0
     say(*([str(planned).removesuffix(f"\n{ours}")] if args.style else []), *plan_parts(ours))
     if args.rank is not None:
-        _list(ours, args.rank)
+        _print_rank(ours, args.rank)
     return 0
 
 
 def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
+    """Return the layouts before and after from the arguments.
+
+    ``ndim`` and ``to_ndim`` are the numbers of dims of the tensor before and after.
+    """
     from spmdsim.core import Layout
 
     if args.device_matrix:
@@ -93,26 +97,31 @@ def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout,
             only_with(args, "--mesh --dst-mesh", "layouts that do not name a mesh of their own")
     partial = dict(src.partial)
     for item in args.partial:
-        for one in item.split(","):
-            axis, _, op = one.strip().partition(":")
+        for entry in item.split(","):
+            axis, _, op = entry.strip().partition(":")
             partial[axis] = op or "sum"
     return Layout(src.mesh, src.dims, partial), Layout(dst.mesh, dst.dims, dst.partial)
 
 
 def _mesh(text: str | None) -> Mesh | None:
+    """Parse a mesh; None stays None."""
     from spmdsim.layout.written import parse_mesh
 
     return None if text is None else parse_mesh(text)
 
 
 def _shape(text: str) -> tuple[int, ...]:
+    """Parse a shape."""
     from spmdsim.layout.written import parse_ints
 
     return parse_ints(text, "a shape")
 
 
 def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
-    """Bytes per rank for programs, of one rank or on meshes of a size that fits."""
+    """Return received bytes and lower bound per rank as plain values.
+
+    They are those of the rank ``only``, or of all ranks if the mesh has at most 4096; else none.
+    """
     if only is None and ours.dst.mesh.size > 4096:
         return {}
     return {
@@ -123,7 +132,8 @@ def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
     }
 
 
-def _list(plan: Plan, rank: int) -> None:
+def _print_rank(plan: Plan, rank: int) -> None:
+    """Print the bytes that a rank receives, its lower bound, and for a plain redistribution each transfer."""
     from spmdsim.figures.plan_figures import transfers_list
 
     least = (

@@ -1,4 +1,4 @@
-"""How far a long command is, on a terminal."""
+"""Progress of a long command on a terminal."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from spmdsim.launcher import is_root, terminal_columns
 
 
 class Progress(Protocol):
-    """Told of each piece of work that is done."""
+    """Callback of :func:`progress`, to be called for each finished item."""
 
     def __call__(self, label: str = "") -> None:
-        """One more piece is done; ``label`` names the next one."""
+        """Count one more finished item; ``label`` names the next one."""
 
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
-    """Show how far a long command is: on the speaking rank, on a terminal, on stderr, without communication.
+    """Show the progress of a long command on stderr, if rank 0 has a terminal; without communication.
 
     Args:
-        what: the parts that are counted.
-        total: the number of parts; None if it is not known.
+        what: name of the counted items.
+        total: the number of items; None if it is not known.
 
     >>> with progress("cases", 2) as step:
     ...     step("matmul")
     ...     step()
     """
     shown = is_root() and terminal_columns(sys.stderr) is not None
-    done = 0
+    finished = 0
 
     def step(label: str = "") -> None:
-        nonlocal done
-        done += 1
+        nonlocal finished
+        finished += 1
         if shown:
-            count = f"{done}" if total is None else f"{done}/{total}"
+            count = f"{finished}" if total is None else f"{finished}/{total}"
             sys.stderr.write(f"\r\x1b[2K{what} {count} {label}")
             sys.stderr.flush()
 

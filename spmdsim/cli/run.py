@@ -1,4 +1,4 @@
-"""``spmdsim run``: the main job on the ranks at hand, one row per case, every shard checked."""
+"""``spmdsim run``: run operators under many strategies on the available ranks, and check every shard."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ Fit = TypeVar("Fit")
 _OF_PRODUCTS = "--every --mesh --strategy --layout --shape --dtype --x --w --data"
 
 MOST_ELEMENTS = 1 << 40
-"""Of a matrix of random numbers: what a large job holds."""
+"""Most elements of a matrix of random numbers."""
 
 SHORT = ("operator", "mesh", "strategy", "collectives", "received (B)", "verdict")
-"""Columns of the table, unless all are asked for."""
+"""Columns of the table without ``--wide``."""
 
 NUMBERS = ("cases", "sent (B)", "received (B)", "most received (B)", "ms")
 """Columns that are aligned right."""
 
 MOST_ROWS = 24
-"""Cases that the table shows one by one unless all are asked for."""
+"""Most cases that the table shows one by one without ``--all``."""
 
 EXAMPLES = """\
 examples:
@@ -97,7 +97,7 @@ arguments or files, 3 if a fault that changes a result is MISSED
     varied("--json", help="verdicts for programs"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Run the cases; 0 if every verdict holds, 1 if not, 3 if a fault that was put in is missed."""
+    """Run the cases; return 0 if every verdict holds, 1 if not, 3 if an injected fault is missed."""
     from spmdsim.cases.injection import fault
 
     if args.inject == "list":
@@ -109,11 +109,11 @@ def main(args: argparse.Namespace) -> int:
         return _list_faults(args.json)
     if args.inject is not None:
         fault(args.inject)  # before ranks are started
-    _only_what_counts(args)
-    if (code := start_ranks(args, check=partial(_prepared, args))) is not None:
+    _refuse_unused_options(args)
+    if (code := start_ranks(args, check=partial(_prepare, args))) is not None:
         return code
     world = world_of(args)
-    cases, inputs = _prepared(args, world.size)
+    cases, inputs = _prepare(args, world.size)
     outcomes = _run_all(cases, world, args)
     ok = all(outcome.ok for outcome in outcomes)
     _report(outcomes, world, args, ok, inputs.text_note)
@@ -121,8 +121,8 @@ def main(args: argparse.Namespace) -> int:
     return 3 if any(outcome.word == "MISSED" for outcome in outcomes) else 0 if ok else 1
 
 
-def _only_what_counts(args: argparse.Namespace) -> None:
-    """Refuse what changes nothing of the cases that run, or of what is printed of them."""
+def _refuse_unused_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options that have no effect on the selected cases or on the output."""
     only = {word for item in args.only for word in item.split(",")}
     if args.layout or args.strategy:
         only_with(args, "--every", "strategies of the catalogue, not with --layout or --strategy")
@@ -135,8 +135,8 @@ def _only_what_counts(args: argparse.Namespace) -> None:
         only_with(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
 
 
-def _prepared(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
-    """Return the cases for ``size`` ranks and what they read, or raise what is wrong with an argument or a file."""
+def _prepare(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
+    """Return the cases for ``size`` ranks and their inputs; raise errors of arguments and files."""
     inputs = _inputs(args)
     cases = _cases(args, size, inputs)
     operators = {case.op for case in cases}
@@ -148,6 +148,7 @@ def _prepared(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
 
 
 def _list_faults(as_json: bool) -> int:
+    """Print the kinds of faults for ``--inject``; return 0."""
     from spmdsim.cases.injection import FAULTS
 
     if as_json:
@@ -159,12 +160,17 @@ def _list_faults(as_json: bool) -> int:
 
 
 def _inputs(args: argparse.Namespace) -> Inputs:
+    """Return the inputs of the cases from the arguments, without reading files.
+
+    Raises:
+        InputError: If ``--shape`` is invalid or too large, or two options name the left operand.
+    """
     from spmdsim.cases.inputs import Inputs
 
     shape = None
     if args.shape:
         try:
-            shape = tuple(int(part) for part in args.shape.split(","))
+            shape = tuple(int(size) for size in args.shape.split(","))
         except ValueError:
             shape = ()
         if len(shape) != 3 or min(shape) < 0:
@@ -179,6 +185,11 @@ def _inputs(args: argparse.Namespace) -> Inputs:
 
 
 def _mesh(text: str, size: int) -> Mesh:
+    """Parse ``--mesh``; a mesh of sizes only gets the catalogue's axis names.
+
+    Raises:
+        InputError: If the mesh does not have ``size`` ranks.
+    """
     from spmdsim.cases.catalogue import AXES
     from spmdsim.core import Mesh
     from spmdsim.layout.written import parse_ints, parse_mesh
@@ -197,6 +208,11 @@ def _mesh(text: str, size: int) -> Mesh:
 
 
 def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
+    """Return the cases that the arguments select, for ``size`` ranks.
+
+    Raises:
+        InputError: If options contradict each other, or the mesh has more axes than the catalogue.
+    """
     from spmdsim.cases.catalogue import OPERATORS, catalogue, layout_case, matmul_case, meshes, parse_strategy
 
     only = tuple(word for item in args.only for word in item.split(","))
@@ -210,7 +226,7 @@ def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     candidates = [_mesh(args.mesh, size)] if args.mesh else meshes(size)
     if args.layout:
         layouts = _first_fit(
-            candidates, lambda mesh: [written_layout(part, mesh, ndim=2) for part in args.layout.split(";")]
+            candidates, lambda mesh: [written_layout(text, mesh, ndim=2) for text in args.layout.split(";")]
         )
         if len(layouts) not in (2, 3):
             raise InputError(f"--layout takes 'X; W' or 'X; W; OUT', but got {args.layout!r}")
@@ -228,7 +244,13 @@ def _cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
 
 
 def _first_fit(candidates: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
-    """What is read on the first mesh that has the axes it names."""
+    """Return the result of ``read`` for the first mesh on which it does not fail.
+
+    ``read`` fails on a mesh without the axes that the user's text names.
+
+    Raises:
+        InputError: If ``read`` fails on all meshes; the error of the last one.
+    """
     for mesh in candidates[:-1]:
         try:
             return read(mesh)
@@ -243,6 +265,7 @@ def _first_fit(candidates: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
 
 
 def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
+    """Run all cases with a progress line and return their outcomes."""
     from spmdsim.cases.case import run_case
 
     outcomes = []
@@ -254,11 +277,20 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
 
 
 def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
-    crowded, timed = "", args.wide or args.verbose
+    """Print the outcomes as a table or JSON, with pictures and remarks.
+
+    Args:
+        outcomes: the outcomes.
+        world: the ranks.
+        args: the command's arguments.
+        ok: True if all verdicts hold.
+        note: a remark about the token ids, printed if an embedding ran.
+    """
+    noise, timed = "", args.wide or args.verbose
     if timed and launched() and args.world != "lockstep":
         from spmdsim.cli.collective.measure import noise_note
 
-        crowded = noise_note(cast("MPIWorld", world).comm)
+        noise = noise_note(cast("MPIWorld", world).comm)
     if not is_root():
         return
     _draw(outcomes, world, args)
@@ -295,12 +327,13 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         output.say(
             "one row for each operator and mesh; --all shows each case, --wide its layouts, times and errors, too"
         )
-    if crowded:
-        output.say(crowded)
+    if noise:
+        output.say(noise)
     sys.stdout.flush()
 
 
 def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
+    """Write the table of outcomes as a picture, if ``--svg`` or ``--html`` is given."""
     from spmdsim.figures.figures import Figure
 
     rows = [_row(outcome) for outcome in outcomes]
@@ -312,6 +345,7 @@ def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> No
 
 
 def _report_faults(outcomes: list[Outcome], world: World) -> None:
+    """Print the table of injected faults and how many were noticed."""
     columns = ("operator", "mesh", "strategy", "what was broken", "noticed on", "which element", "verdict")
     rows = [
         [
@@ -332,7 +366,10 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
 
 
 def _summary(outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """Return one row for each operator and mesh: its number of cases, their collectives, most bytes and worst verdict."""
+    """Return one row per operator and mesh.
+
+    A row has the number of cases, their collectives, the most received bytes and the first verdict that does not hold.
+    """
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault((outcome.case.op, str(outcome.case.mesh)), []).append(outcome)
@@ -341,17 +378,17 @@ def _summary(outcomes: list[Outcome]) -> list[dict[str, str]]:
             "operator": op,
             "mesh": mesh,
             "cases": str(len(cases)),
-            "collectives": ", ".join(sorted({e.collective for one in cases for e in one.collectives}))
+            "collectives": ", ".join(sorted({e.collective for case in cases for e in case.collectives}))
             or "none",
-            "most received (B)": f"{max(max(one.counted) for one in cases):,}",
-            "verdict": next((one.word for one in cases if not one.ok), "ok"),
+            "most received (B)": f"{max(max(case.counted) for case in cases):,}",
+            "verdict": next((case.word for case in cases if not case.ok), "ok"),
         }
         for (op, mesh), cases in groups.items()
     ]
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
-    """Every column of the table, by its heading."""
+    """Return the cells of a case by the heads of all columns."""
     case, verdict = outcome.case, outcome.verdict
     layouts = f"{' , '.join(x.short() for x in outcome.inputs)} -> {outcome.output.short()}"
     return {
@@ -371,12 +408,14 @@ def _row(outcome: Outcome) -> dict[str, str]:
 
 
 def _collective(event: CollectiveEvent) -> str:
+    """Return a collective with its axes, group size and, if it was not the planned one, its algorithm."""
     over = f"{','.join(event.axes)}: " if event.axes else ""
-    another_way = f" by {event.way}" if event.due != event.planned else ""
-    return f"{event.collective}({over}{event.group_size}){another_way}"
+    other_algorithm = f" by {event.way}" if event.due != event.planned else ""
+    return f"{event.collective}({over}{event.group_size}){other_algorithm}"
 
 
 def _show_slices(outcome: Outcome) -> None:
+    """Print the slices of a case's operands and result on every rank."""
     from spmdsim.figures.layout_picture import box_text
 
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]

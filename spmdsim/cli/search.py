@@ -1,12 +1,20 @@
-"""``spmdsim search``: the best layouts for a network."""
+"""``spmdsim search``: find the best layouts for a network."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, command, flag, several, value, varied, whole
-from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
+from spmdsim.cli.main import PICTURES, command, flag, several, value, varied, whole_number
+from spmdsim.cli.output import (
+    LIMITS,
+    collect_write_error,
+    emit_json,
+    only_with,
+    say,
+    writable,
+    write_pictures,
+)
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
@@ -38,7 +46,7 @@ Default sizes of the built-in programs:
   tutorial       batch=32
 """
 
-#: Seconds of processor time for a program file: recording one takes moments, searching for a large one minutes.
+#: Default limit on the processor time of a program file, in seconds. A search for a large program takes minutes.
 SECONDS = 600
 
 RANKS = 8
@@ -46,7 +54,7 @@ RANKS = 8
 _NOTES = {"batch": " (by default at least one row per rank)"}
 SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
-#: Options of a search for one strategy.
+#: Options that only a search for one strategy per operator uses.
 _SEARCHED = "--method --memory --axes"
 
 
@@ -55,7 +63,7 @@ _SEARCHED = "--method --memory --axes"
     EXAMPLES,
     value("file", "", "a Python file with `program` and `inputs`", nargs="?"),
     value("--program", "", "a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"),
-    value("-n --ranks", "", f"number of ranks (default {RANKS})", whole, default=RANKS),
+    value("-n --ranks", "", f"number of ranks (default {RANKS})", whole_number, default=RANKS),
     value("--mesh", "", "a mesh instead of a number of ranks, such as dp=2,tp=4"),
     value(
         "--method",
@@ -76,17 +84,25 @@ _SEARCHED = "--method --memory --axes"
     flag("--pareto", "all trade-offs of time and memory"),
     flag("--run", "run the program file, too", dest="carry_out"),
     value("--load", "FILE", "strategies saved before, instead of a search"),
-    value("--axes", "", "axes of the device matrices that are searched (2, or 3 where that is quick)", whole),
+    value(
+        "--axes",
+        "",
+        "axes of the device matrices that are searched (2, or 3 where that is quick)",
+        whole_number,
+    ),
     value("--save", "FILE", "write the strategies to a JSON file", writable),
     *PICTURES,
     varied("--json", help="print JSON"),
-    *(value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", whole) for name in SIZES),
+    *(
+        value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", whole_number)
+        for name in SIZES
+    ),
     limits=SECONDS,
     program=lambda args: args.file,
 )
 def main(args: argparse.Namespace) -> int:
-    """Search and print."""
-    _only_what_counts(args)
+    """Search, print the result, and return 0, or 1 if a run differs from the prediction."""
+    _refuse_unused_options(args)
     from dataclasses import replace
 
     from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -100,8 +116,8 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             "--run keeps its activations, so --recompute can only be priced; leave one of them out"
         )
-    where = _where(args)
-    graph = as_graph(*_program(args, where))
+    where = _mesh_or_ranks(args)
+    graph = as_graph(*_graph_arguments(args, where))
     if args.forward_only:
         graph = replace(graph, training=False)
     settings = Settings(machine=load_machine(args.machine), partial=True, recompute=args.recompute)
@@ -113,8 +129,8 @@ def main(args: argparse.Namespace) -> int:
 
         result = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
         if (args.mesh and where != result.mesh) or args.ranks not in (RANKS, result.mesh.size):
-            said = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
-            raise InputError(f"{said} was given, but the strategies of {args.load} are for {result.mesh}")
+            option = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
+            raise InputError(f"{option} was given, but the strategies of {args.load} are for {result.mesh}")
     else:
         with progress("search") as step:
             result = search(
@@ -126,12 +142,12 @@ def main(args: argparse.Namespace) -> int:
                 axes=args.axes,
                 watch=step,
             )
-            # The result remembers what takes long.
+            # Compute slow properties here, so that they count as progress; the result caches them.
             for fact, label in (("memory", "peak memory"), ("gap", "bound"), ("comparison", "comparison")):
                 step(label)
                 getattr(result, fact)
     if args.save and is_root():
-        with writing(args.save):
+        with collect_write_error(args.save):
             result.save(args.save)
     proof = _carry_out(args, result) if args.carry_out else None
     answers = [result.why(name, _literal(cuts)) for name, cuts in args.why]
@@ -140,8 +156,8 @@ def main(args: argparse.Namespace) -> int:
     return 0 if proof is None or proof.holds else 1
 
 
-def _only_what_counts(args: argparse.Namespace) -> None:
-    """Refuse what changes nothing of what is asked for."""
+def _refuse_unused_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options that have no effect on the result."""
     if (args.file is None) == (args.program is None):
         raise InputError("search takes a program file or --program NAME, one of them")
     if not args.file:
@@ -156,7 +172,8 @@ def _only_what_counts(args: argparse.Namespace) -> None:
         only_with(args, "--recompute", "gradients, not with --forward-only")
 
 
-def _where(args: argparse.Namespace) -> Mesh | int:
+def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
+    """Return the mesh of ``--mesh``, or the number of ranks."""
     if not args.mesh:
         ranks: int = args.ranks
         return ranks
@@ -169,7 +186,10 @@ def _where(args: argparse.Namespace) -> Mesh | int:
 
 
 def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
-    """Run the program file, on real ranks under an MPI launcher, else in lock step."""
+    """Run the program file and compare with the prediction, on MPI ranks if started by a launcher.
+
+    Otherwise it runs in lock step.
+    """
     from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
     from spmdsim.worlds import LockStep, world
@@ -177,20 +197,21 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     if not args.file:
         raise InputError("--run runs a program file; the built-in programs are graphs only")
     program, inputs, parameters = load_program(args.file)
-    here = world()
-    if isinstance(here, LockStep):
-        here = LockStep(result.mesh.size)
-    return prove(program, result, here, arguments({**inputs, **parameters}))
+    current_world = world()
+    if isinstance(current_world, LockStep):
+        current_world = LockStep(result.mesh.size)
+    return prove(program, result, current_world, arguments({**inputs, **parameters}))
 
 
 def _print(
     args: argparse.Namespace, result: SearchResult, answers: list[WhyNot], proof: Proof | None
 ) -> None:
+    """Print the result, the answers to ``--why`` and the comparison of a run; or all as JSON."""
     from spmdsim.auto_parallel.search_report import report_parts
     from spmdsim.figures.figures import figure
 
     if args.json:
-        emit_json(_facts(result, answers, proof))
+        emit_json(_as_dict(result, answers, proof))
         return
     say(*report_parts(result), "")
     for answer in answers:
@@ -199,11 +220,12 @@ def _print(
         say(str(proof))
 
 
-def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
+def _as_dict(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
+    """Return the result, the answers to ``--why`` and the comparison of a run as plain values."""
     facts = result.to_dict()
     facts["comparison"] = {
-        name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
-        for name, one in result.comparison.items()
+        name: {"seconds": rival.seconds, "nbytes": rival.nbytes, "peak_memory": rival.memory.peak}
+        for name, rival in result.comparison.items()
     }
     facts["configured"] = result.graph.configured_names
     facts["not_possible"] = result.not_possible
@@ -227,7 +249,12 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
     return facts
 
 
-def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
+def _graph_arguments(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the arguments of ``as_graph``: the program or its name, mesh or ranks, and sizes or shapes.
+
+    Raises:
+        InputError: If sizes are given for a program file.
+    """
     asked = {size: getattr(args, size) for size in SIZES}
     sizes = {name: size for name, size in asked.items() if size is not None}
     if args.program:
@@ -241,6 +268,7 @@ def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, 
 
 
 def _literal(text: str) -> Any:
+    """Parse a strategy that is written as a Python literal."""
     try:
         return literal(text)
     except ValueError:
@@ -250,7 +278,12 @@ def _literal(text: str) -> Any:
 
 
 def parse_bytes(text: str) -> float:
-    """A number of bytes with an optional unit.
+    """Convert a positive number of bytes with an optional unit to a number.
+
+    KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024.
+
+    Raises:
+        InputError: If the text is no size, or not above 0.
 
     >>> parse_bytes("1.5KiB"), parse_bytes("2GB"), parse_bytes("100")
     (1536.0, 2000000000.0, 100.0)
@@ -271,6 +304,7 @@ def parse_bytes(text: str) -> float:
 
 
 def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:
+    """Print all trade-offs of time and memory; return 0."""
     from spmdsim.auto_parallel.frontier import frontier, frontier_table
 
     points = frontier(graph, where, settings)

@@ -1,4 +1,4 @@
-"""``spmdsim simulate script.py -n 64 [args...]``: run a per-rank MPI program on virtual ranks, and judge it."""
+"""``spmdsim simulate script.py -n 64 [args...]``: run an MPI program on virtual ranks, and report mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spmdsim.cli.main import (
     run_command_limited,
     value,
     varied,
-    whole,
+    whole_number,
 )
 from spmdsim.cli.output import emit_json, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
@@ -42,14 +42,15 @@ examples:
 """
 
 
+#: Default limit on the processor time of the program, in seconds.
 SECONDS = 20
 OPTIONS: tuple[str | Row, ...] = (
-    value("-n --ranks", "N", "number of ranks (default 4)", whole),
+    value("-n --ranks", "N", "number of ranks (default 4)", whole_number),
     flag("--strict", "no send is buffered; warnings are errors"),
     varied("--json", help="print the findings and the output as JSON"),
     flag("--prefix", "print each line after its rank, as [3] ..."),
-    value("--only", "RANK", "print the lines of one rank only", whole),
-    value("--seed", "", "another legal order of the ranks and wildcards", whole),
+    value("--only", "RANK", "print the lines of one rank only", whole_number),
+    value("--seed", "", "another legal order of the ranks and wildcards", whole_number),
     value("--machine", "FILE", "machine name or file, for modelled time"),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
@@ -59,29 +60,32 @@ OPTIONS: tuple[str | Row, ...] = (
 
 
 def _option_parser() -> argparse.ArgumentParser:
+    """Return a parser of the options that may follow the script."""
     parser = Parser(prog="spmdsim simulate", add_help=False)
     declare(parser, OPTIONS)
     add_limits(parser.add_argument, SECONDS)
     return parser
 
 
-def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options that stand right after the script, and the script's own arguments.
+def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the words after the script: the command's options, and the script's own arguments.
+
+    Options end at ``--`` or at the first word that is no option.
 
     >>> split_rest(["-n", "64", "--strict", "input.txt", "-n", "3"])
     (['-n', '64', '--strict'], ['input.txt', '-n', '3'])
     """
     actions = {name: action for action in _option_parser()._actions for name in action.option_strings}
     position = 0
-    while position < len(rest):
-        word, equals, _ = rest[position].partition("=")
-        if rest[position] == "--":
-            return list(rest[:position]), list(rest[position + 1 :])
+    while position < len(words):
+        word, equals, _ = words[position].partition("=")
+        if words[position] == "--":
+            return list(words[:position]), list(words[position + 1 :])
         if word not in actions:
             break
         takes_value = actions[word].nargs != 0 and not equals
         position += 2 if takes_value else 1
-    return list(rest[:position]), list(rest[position:])
+    return list(words[:position]), list(words[position:])
 
 
 @command(
@@ -93,23 +97,27 @@ def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
     limits=SECONDS,
 )
 def main(args: argparse.Namespace) -> int:
-    """Run the script; the exit status tells whether something is wrong."""
-    ours, arguments = split_rest(args.rest)
-    if ours:
-        _option_parser().parse_args(ours, namespace=args)
+    """Run the script; return its exit code, or the code of the findings."""
+    own_options, arguments = split_rest(args.rest)
+    if own_options:
+        _option_parser().parse_args(own_options, namespace=args)
     return run_command_limited(args, lambda: _simulate(args, arguments), reads=True)
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
+    """Run the script on virtual ranks and print findings; return the exit code of the report.
+
+    ``arguments`` are the script's own.
+    """
     from spmdsim.simulation import simulate
 
-    real, ranks = sys.stdout, 4 if args.ranks is None else args.ranks
+    stdout, ranks = sys.stdout, 4 if args.ranks is None else args.ranks
     if args.only is not None and not 0 <= args.only < ranks:
         raise InputError(f"--only {args.only}: the ranks are 0 ... {ranks - 1}")
 
     def emit(rank: int, line: str) -> None:
         if not args.json and args.only in (None, rank):
-            real.write(f"[{rank}] {line}\n" if args.prefix else f"{line}\n")
+            stdout.write(f"[{rank}] {line}\n" if args.prefix else f"{line}\n")
 
     report = simulate(
         args.script,
@@ -122,19 +130,19 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         check=False,
         emit=emit,
     )
-    real.flush()
+    stdout.flush()
     if args.trace is not None:
         write_file(args.trace, json.dumps(report.trace))
     write_pictures(args, report)
     if args.json:
         emit_json(report.to_dict())
     elif not args.quiet:
-        _tell(report)
+        _print_findings(report)
     return int(report.exit_code)
 
 
-def _tell(report: Any) -> None:
-    """Findings on stderr, so that the program's own output stays as it is."""
+def _print_findings(report: Any) -> None:
+    """Print the findings to stderr, so that stdout has only the program's output."""
     for problem in report.problems:
         print(problem, file=sys.stderr)
         for line in problem.details:

@@ -1,4 +1,4 @@
-"""``spmdsim train``: the tutorial's network, trained on all ranks, beside the single process if asked."""
+"""``spmdsim train``: train the tutorial's network on all ranks, and compare it with one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli import output
 from spmdsim.cli.launch import start_ranks, world_of
-from spmdsim.cli.main import PICTURES, amount, choice, command, flag, positive, value, varied, whole
+from spmdsim.cli.main import PICTURES, amount, choice, command, flag, positive, value, varied, whole_number
 from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
     from spmdsim.worlds.trace import Trace
 
-#: What tells what is true, by the type that is trained in.
+#: Element type of the comparison in one process, by the element type of the training.
 WIDER = {"float32": "float64", "float64": "longdouble"}
 
 EXAMPLES = """\
@@ -49,7 +49,7 @@ examples:
     value("--steps", "", "stop after so many steps", positive),
     value("--batch", "", "samples of a step, over all ranks (32)", positive, default=32),
     value("--rate", "", "learning rate (0.01)", amount, default=1e-2),
-    value("--seed", "", "of the first weights and the order of samples (1)", whole, default=1),
+    value("--seed", "", "of the first weights and the order of samples (1)", whole_number, default=1),
     choice("--dtype", ("float32", "float64"), "element type (float32)", "float32"),
     value("--every", "STEPS", "print every so many steps (10)", positive, default=10),
     flag("--compare", "train in one process beside it and compare"),
@@ -65,21 +65,21 @@ examples:
     varied("--json", help="losses and verdict for programs"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Train; 0 unless a comparison fails, or the loss is no number any more."""
+    """Train; return 0 unless a comparison fails or the loss is no longer finite."""
     from spmdsim.launch.logs import open_rank_log
 
     if args.perfetto is None:
         only_with(args, "--machine", "--perfetto, whose prediction has its prices")
-    if (code := start_ranks(args, args.log_dir, partial(_prepared, args))) is not None:
+    if (code := start_ranks(args, args.log_dir, partial(_prepare, args))) is not None:
         return code
-    here = world_of(args)
-    images, network = _prepared(args, here.size)
-    with open_rank_log(args.log_dir, here.ranks[0]):
-        return _run(args, here, images, network)
+    world = world_of(args)
+    images, network = _prepare(args, world.size)
+    with open_rank_log(args.log_dir, world.ranks[0]):
+        return _run(args, world, images, network)
 
 
-def _prepared(args: argparse.Namespace, size: int) -> tuple[Images, Network]:
-    """What is trained, and on what: all that is wrong with the arguments is said before the work."""
+def _prepare(args: argparse.Namespace, size: int) -> tuple[Images, Network]:
+    """Return the images and the network; raise errors of arguments and files before the work."""
     from spmdsim.cases.network import Network, load
 
     if args.perfetto is not None:
@@ -94,14 +94,15 @@ def _prepared(args: argparse.Namespace, size: int) -> tuple[Images, Network]:
     return images, Network(args.strategies, size, args.batch, args.dtype)
 
 
-def _run(args: argparse.Namespace, here: World, images: Images, network: Network) -> int:
+def _run(args: argparse.Namespace, world: World, images: Images, network: Network) -> int:
+    """Train the network and print the report; return the exit code."""
     import numpy as np
 
-    network.materialise(here, args.seed)
+    network.materialise(world, args.seed)
     if not args.json:
-        _introduce(args, here, images, network)
-    with np.errstate(all="ignore"):  # what overflows is said once, by its loss
-        report = _train(args, here, images, network)
+        _introduce(args, world, images, network)
+    with np.errstate(all="ignore"):  # An overflow is reported once, by the loss.
+        report = _train(args, world, images, network)
     if args.json:
         output.emit_json(report)
     if "diverged" in report:
@@ -112,6 +113,7 @@ def _run(args: argparse.Namespace, here: World, images: Images, network: Network
 
 
 def _introduce(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
+    """Print the data, the mesh, and the slices of the input and the weights on each rank."""
     from spmdsim.figures.layout_picture import box_text
 
     output.say(
@@ -136,6 +138,10 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
 
 
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
+    """Train for the given epochs or steps, and return losses and verdicts as plain values.
+
+    The training stops if the loss is not finite.
+    """
     import numpy as np
 
     from spmdsim.cases.network import Beside
@@ -147,25 +153,25 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     )
     losses: list[float] = []
     differences, count, trace = [], 0, Trace()
-    # The last step is, which is known when it is over.
-    watched = args.perfetto is not None or output.wants_pictures(args)
+    # Record every step, because the last step is known only when it is over.
+    records_trace = args.perfetto is not None or output.wants_pictures(args)
     for epoch in range(args.epochs):
         for i in range(images.count // args.batch):
             if (args.steps is not None and count >= args.steps) or not all(map(math.isfinite, losses[-1:])):
                 break
             rows = slice(i * args.batch, (i + 1) * args.batch)
             before = [p.value.full() for p in network.parameters()] if beside is not None else []
-            with record() if watched else nullcontext(trace) as trace:
+            with record() if records_trace else nullcontext(trace) as trace:
                 loss = _step(args, world, images, network, rows, dtype)
             losses.append(loss)
-            told = ""
+            comparison_text = ""
             if beside is not None:
                 x = images.pixels.read((rows, slice(0, 784))).astype(dtype)
-                alone = beside.step(before, x, images.labels.read((rows,)))
-                differences.append(abs(loss - alone))
-                told = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
+                reference_loss = beside.step(before, x, images.labels.read((rows,)))
+                differences.append(abs(loss - reference_loss))
+                comparison_text = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
             if (i % args.every == 0 or not math.isfinite(loss)) and not args.json:
-                output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{told}")
+                output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{comparison_text}")
             count += 1
     _write_step(args, world, trace, losses)
     report = {"ranks": world.size, "strategies": args.strategies, "losses": losses, "ok": True}
@@ -178,7 +184,7 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
 
 
 def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: list[float]) -> None:
-    """What the last step did, as a timeline and as pictures, where that is asked for."""
+    """Write the last step as a timeline (``--perfetto``) and as pictures, if requested."""
     from spmdsim.cost import load_machine
 
     if args.perfetto is not None:
@@ -198,6 +204,7 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
 def _step(
     args: argparse.Namespace, world: World, images: Images, network: Network, rows: slice, dtype: Any
 ) -> float:
+    """Run one training step on some rows of the images and return its loss."""
     from spmdsim import nn
     from spmdsim.arrays import Tensor, ops
     from spmdsim.core import Mesh
@@ -208,9 +215,9 @@ def _step(
     def labels(index: tuple[slice, ...]) -> Any:
         return images.labels.read((slice(rows.start + index[0].start, rows.start + index[0].stop),))
 
-    everyone = Mesh((world.size,), ("dp",))
+    all_ranks = Mesh((world.size,), ("dp",))
     x = Tensor.from_global(pixels, network.input_layout, world, shape=(args.batch, 784), dtype=dtype)
-    y = Tensor.from_global(labels, everyone("dp"), world, shape=(args.batch,), dtype="int64")
+    y = Tensor.from_global(labels, all_ranks("dp"), world, shape=(args.batch,), dtype="int64")
     network.zero_grad()
     loss = ops.cross_entropy(network(x), y)
     nn.backward(loss)
@@ -221,6 +228,7 @@ def _step(
 def _compare(
     args: argparse.Namespace, network: Network, beside: Beside, losses: list[float]
 ) -> dict[str, Any]:
+    """Compare losses and weights with the training in one process; print and return the verdicts."""
     import numpy as np
 
     from spmdsim.arrays import Tensor
@@ -228,8 +236,10 @@ def _compare(
     from spmdsim.core import Mesh
 
     true_losses, weights = beside.measured()
-    told = Tensor.from_global(np.array(losses), Mesh((beside.world.size,), ("dp",))(None), beside.world)
-    verdicts = {"losses": check(told, true_losses)} | {
+    loss_tensor = Tensor.from_global(
+        np.array(losses), Mesh((beside.world.size,), ("dp",))(None), beside.world
+    )
+    verdicts = {"losses": check(loss_tensor, true_losses)} | {
         name: check(parameter.value, weight)
         for (name, parameter), weight in zip(network.named_parameters(), weights)
     }
@@ -240,8 +250,8 @@ def _compare(
             "the run equals the single process" if ok else "the run DIFFERS from the single process",
         )
     worst = verdicts["losses"]
-    told_of = {name: str(verdict) for name, verdict in verdicts.items()}
+    texts = {name: str(verdict) for name, verdict in verdicts.items()}
     return {
         **{"max_loss_difference": worst.max_error, "tolerance": worst.tolerance, "ok": ok},
-        "verdicts": told_of,
+        "verdicts": texts,
     }

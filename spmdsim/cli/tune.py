@@ -41,7 +41,7 @@ What is in the file stays where nothing new was found: it can hold several machi
     value("args", "", "its arguments, or more files", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:
-    """Start the ranks, or merge files."""
+    """Try implementations on ranks, or merge files; return the exit code."""
     path = Path(args.output).resolve()
     if args.n or args.script:
         require_writable(args.output)
@@ -49,9 +49,9 @@ def main(args: argparse.Namespace) -> int:
         only_with(args, "--sizes", "-n RANKS without a script: redistributions of matrices")
     code = 0
     if args.n:
-        code = _tried(args, path)
+        code = _run_trials(args, path)
     elif args.script:
-        code = _merged([args.script, *args.args], path)
+        code = _merge_files([args.script, *args.args], path)
     elif not args.show:
         raise InputError("tune needs -n RANKS to try steps on, or files to put together")
     if args.show:
@@ -59,7 +59,11 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def _tried(args: argparse.Namespace, path: Path) -> int:
+def _run_trials(args: argparse.Namespace, path: Path) -> int:
+    """Try implementations on each requested number of ranks; return the first exit code that is not 0.
+
+    Without a script, redistributions of square matrices are tried.
+    """
     from spmdsim.launch import start
 
     if args.script:
@@ -73,40 +77,49 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
     return 0
 
 
-def _merged(files: list[str], path: Path) -> int:
-    """Add the choices of files to the file ``path``, and report what it has then."""
+def _merge_files(files: list[str], path: Path) -> int:
+    """Add the choices of files to the file ``path``, and print a summary of it; return 0.
+
+    Raises:
+        InputError: If the files have no choices.
+    """
     from spmdsim.redistribution.implementations.tuning import keep
 
     libraries: set[str] = set()
     for name in files:
         require_file(name)
-        for vendor, library, _ in _stored(name):
+        for vendor, library, _ in _read_records(name):
             keep(path, vendor, library)
             libraries.add(vendor)
     if not libraries:
         raise InputError(f"{', '.join(files)}: no choices for any MPI library, so {path} was not written")
     remark(
-        *(f"wrote {path}: {vendor}, {records}" for vendor, _, records in _stored(path) if vendor in libraries)
+        *(
+            f"wrote {path}: {vendor}, {records}"
+            for vendor, _, records in _read_records(path)
+            if vendor in libraries
+        )
     )
     return 0
 
 
 def _show(path: Path) -> None:
+    """Print the choices in a file, with the times of all implementations."""
     require_file(str(path))
-    records_by_library = [records for _, _, records in _stored(path)]
+    records_by_library = [records for _, _, records in _read_records(path)]
     if not any(records.machines for records in records_by_library):
         say(f"{path}: no choices for any machine")
     for records in records_by_library:
         for machine, steps in records.machines.items():
             say(f"{machine}:")
             for step, choice in steps.items():
-                fastest = sorted(choice.microseconds.items(), key=lambda one: one[1])
-                took = ", ".join(f"{name} {us:.1f}" for name, us in fastest)
-                say(f"  {step}: {choice.implementation} (us: {took})")
+                fastest = sorted(choice.microseconds.items(), key=lambda item: item[1])
+                times = ", ".join(f"{name} {us:.1f}" for name, us in fastest)
+                say(f"  {step}: {choice.implementation} (us: {times})")
 
 
-def _stored(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
-    """What a file says of each MPI library."""
+def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
+    """Yield `(vendor, data, records)` for each MPI library in a file: name, JSON entry and choices."""
     from spmdsim.reading import readable
     from spmdsim.redistribution.implementations.tuning import TrialRecords, stored
 
@@ -119,30 +132,38 @@ def _stored(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecord
 # -- on each rank ----------------------------------------------------------------------------------------
 
 
-def _redistribute(here: World, sizes: list[int]) -> None:
-    """Run every redistribution of one collective between the layouts of square matrices over all ranks."""
+def _redistribute(world: World, sizes: list[int]) -> None:
+    """Run every redistribution of one collective between layouts of square matrices over all ranks.
+
+    ``sizes`` are the numbers of rows.
+    """
     import numpy as np
 
     from spmdsim.arrays import Tensor
     from spmdsim.core import Mesh
     from spmdsim.redistribution.implementations.trial import MANY_TRIES
 
-    calls = 3 * MANY_TRIES  # in which three implementations of a step are tried
-    line = Mesh((here.size,), ("x",))
-    rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
+    calls = 3 * MANY_TRIES  # enough to try three implementations of a step
+    line = Mesh((world.size,), ("x",))
+    rows, columns, replicated = line("x", None), line(None, "x"), line(None, None)
     partial = line(None, None, partial="x")
-    moves = [(rows, columns), (columns, rows), (rows, whole), (columns, whole)]
-    moves += [(partial, target) for target in (whole, rows, columns)]
+    moves = [(rows, columns), (columns, rows), (rows, replicated), (columns, replicated)]
+    moves += [(partial, target) for target in (replicated, rows, columns)]
     for size in sizes:
         for source, target in moves:
-            local = np.ones(source.local_shape((size, size), here.ranks[0]), np.float32)
-            tensor = Tensor.from_local(local, source, here, shape=(size, size))
+            local = np.ones(source.local_shape((size, size), world.ranks[0]), np.float32)
+            tensor = Tensor.from_local(local, source, world, shape=(size, size))
             for _ in range(calls):
                 tensor.to(target)
 
 
 def _try_steps(path: str, what: list[str]) -> None:
-    """Run a program (``[script, args…]``) or redistributions (``["--sizes", rows…]``), then store what was measured."""
+    """Run a program or redistributions on each rank, then store the measurements in a file.
+
+    Args:
+        path: the file.
+        what: ``[script, args…]``, or ``["--sizes", rows…]`` for redistributions.
+    """
     from spmdsim.worlds import world
 
     if what[0] == "--sizes":
@@ -150,10 +171,10 @@ def _try_steps(path: str, what: list[str]) -> None:
     else:
         sys.argv = what
         runpy.run_path(what[0], run_name="__main__")
-    here = world()
-    if here.ranks[0] == 0:
-        here.tuning.save(path)
-        print(f"{many(len(here.tuning.steps), 'step')} on {many(here.size, 'rank')}: {path}")
+    current = world()
+    if current.ranks[0] == 0:
+        current.tuning.save(path)
+        print(f"{many(len(current.tuning.steps), 'step')} on {many(current.size, 'rank')}: {path}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ examples:
 
 
 def _subcommands() -> dict[str, Command]:
+    """Return the subcommands by name."""
     from spmdsim.cli.collective import bench, calibrate, check, detect, formats, predict, show
 
     return {

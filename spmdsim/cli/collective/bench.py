@@ -1,4 +1,4 @@
-"""``spmdsim collective bench``: measured times of emulated algorithms and of the library, beside predicted ones."""
+"""``spmdsim collective bench``: time emulated algorithms and the library's calls, beside predictions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.cli.collective.schedule_arguments import (
+    checked_options,
     growing_sizes,
     names_in,
-    options_that_count,
     parse_bytes,
 )
 from spmdsim.cli.main import PICTURES, command, finite, natural, positive, value, varied
@@ -63,7 +63,7 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     help="measure algorithms and the library's own call under MPI, results verified",
 )
 def main(args: argparse.Namespace) -> int:
-    """Measure; 1 if a result is wrong."""
+    """Measure and print; return 1 if a result is wrong, else 0."""
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
@@ -75,13 +75,13 @@ def main(args: argparse.Namespace) -> int:
 
     comm = communicator()
     calls = _calls(args, name, comm.Get_size())
-    others = others_at_work(comm)
+    busy_cores = others_at_work(comm)
     print_row = _printer(args, name, comm.Get_size())
     rows = []
     for row in _measure(args, name, calls, sizes, dtype, comm):
         rows.append(row)
         print_row(row)
-    note = noise_note(comm, others())
+    note = noise_note(comm, busy_cores())
     wrong = sum(row.wrong for row in rows)
     if args.json:
         listed = [row.to_dict() for row in rows]
@@ -98,10 +98,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
+    """Return the message sizes in bytes."""
     return growing_sizes(parse_bytes(args.minbytes), parse_bytes(args.maxbytes), args.stepfactor)
 
 
 def _dtype(name: str) -> np.dtype:
+    """Return the element type; raise InputError if it is no integer or real float type."""
     from spmdsim.layout.element_type import element_type
 
     dtype = element_type(name)
@@ -111,28 +113,34 @@ def _dtype(name: str) -> np.dtype:
 
 
 def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
-    """The schedule of each algorithm asked for that runs at this rank count; None for the library's call."""
+    """Return the schedule of each requested algorithm by name; None stands for the library's call.
+
+    Without requested names, these are all algorithms that support ``size`` ranks.
+    """
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
 
     asked = names_in(args.algorithms)
-    options = options_that_count(args, name, asked)
+    options = checked_options(args, name, asked)
     calls: dict[str, Any] = {}
-    for one in asked or ["native", *(a.name for a in algorithms(name))]:
-        if one == "native":
-            calls[one] = None
+    for label in asked or ["native", *(a.name for a in algorithms(name))]:
+        if label == "native":
+            calls[label] = None
             continue
-        chosen = algorithm(name, one)
-        mine = {k: v for k, v in options.items() if k in dict(chosen.options)}
-        if asked or chosen.fits(size, mine):
-            calls[one] = make_schedule(chosen, size, **mine)
+        chosen = algorithm(name, label)
+        own_options = {k: v for k, v in options.items() if k in dict(chosen.options)}
+        if asked or chosen.fits(size, own_options):
+            calls[label] = make_schedule(chosen, size, **own_options)
     return calls
 
 
 def _measure(
     args: argparse.Namespace, name: str, calls: dict[str, Any], sizes: list[int], dtype: np.dtype, comm: Any
 ) -> Iterator[BenchRow]:
-    """One row per size and algorithm, sizes running fastest as nccl-tests prints them."""
+    """Yield one row per algorithm and size, in the order of nccl-tests: all sizes of an algorithm first.
+
+    ``calls`` has the schedule of each algorithm, or None for the library's call.
+    """
     import numpy as np
 
     from spmdsim.cli.collective.measure import (
@@ -157,7 +165,7 @@ def _measure(
             seconds = seconds_per_call(call, comm, args.warmup_iters, args.iters)
             wrong = sum(comm.allgather(case.wrong(result)))
             algbw = case.nbytes / seconds / 1e9
-            predicted = _predicted(machine, schedule, name, case) if machine else None
+            predicted = _predict_seconds(machine, schedule, name, case) if machine else None
             yield BenchRow(
                 label,
                 case.nbytes,
@@ -174,7 +182,8 @@ def _measure(
             )
 
 
-def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:
+def _predict_seconds(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:
+    """Return predicted seconds, for the library's call from measured times; None if there are none."""
     from spmdsim.cost.pricing import emulated_seconds
 
     if schedule is None:
@@ -187,7 +196,22 @@ def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float |
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One measurement; times in seconds, bandwidths in GB/s."""
+    """Measurement of one algorithm at one size.
+
+    Attributes:
+        algorithm: its name; "native" for the library's call.
+        nbytes: message size.
+        count: message size in elements.
+        dtype: element type.
+        redop: "sum", or "none" without a reduction.
+        root: 0, or -1 without a root.
+        seconds: mean time of a call.
+        algbw: ``nbytes / seconds``, in GB/s.
+        busbw: ``algbw`` times the collective's factor, in GB/s.
+        wrong: wrong elements on all ranks.
+        predicted: predicted seconds, or None.
+        interval: lowest and highest predicted seconds, or None.
+    """
 
     algorithm: str
     nbytes: int
@@ -204,16 +228,16 @@ class BenchRow:
 
     @property
     def outside(self) -> bool | None:
-        """Whether the time lies outside of its prediction's interval; None where there is none."""
+        """True if the time lies outside of its prediction's interval; None without an interval."""
         return None if self.interval is None else not self.interval[0] <= self.seconds <= self.interval[1]
 
     @property
     def error(self) -> float | None:
-        """Relative error of the prediction."""
+        """Relative error of the prediction; None without a prediction."""
         return None if self.predicted is None else self.predicted / self.seconds - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {**asdict(self), "error": self.error, "outside": self.outside}
 
 
@@ -243,12 +267,15 @@ _PREDICTED = (
     _Column("interval", "(us)", 17, lambda row: "-" if row.predicted is None else _interval(row)),
 )
 
-#: What goes first where a terminal is narrow: what all rows have alike, then what follows from other columns.
+#: Columns that a narrow terminal leaves out, in this order: constant ones first, then those that follow from others.
 _LEFT_OUT = ("type", "redop", "root", "count", "algbw", "error")
 
 
 def _columns(predicted: bool, width: int | None) -> list[_Column]:
-    """The columns that fit; all of them where nobody says how wide a line may be."""
+    """Return the columns that fit into ``width`` characters; all of them if it is None.
+
+    ``predicted`` includes the columns of predictions.
+    """
     columns = [*_COLUMNS, *(_PREDICTED if predicted else ())]
     for name in _LEFT_OUT:
         if width is None or sum(column.width + 1 for column in columns) + 1 <= width:
@@ -258,17 +285,20 @@ def _columns(predicted: bool, width: int | None) -> list[_Column]:
 
 
 def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
-    """A function that prints each row when it is there, with a heading for each algorithm."""
+    """Return a function that prints each row at once, with a heading for each algorithm.
+
+    With ``--json`` the function prints nothing.
+    """
     if args.json:
         return lambda row: None
-    last = ""
+    last_algorithm = ""
     title = f"# {name}, {many(size, 'rank')}"
     columns = _columns(bool(args.machine), line_columns())
 
     def show(row: BenchRow) -> None:
-        nonlocal last
-        if row.algorithm != last:
-            last = row.algorithm
+        nonlocal last_algorithm
+        if row.algorithm != last_algorithm:
+            last_algorithm = row.algorithm
             say("", f"{title}: {row.algorithm}")
             say(f"# {_line(columns, [column.name for column in columns])}")
             say(f"# {_line(columns, [column.unit for column in columns])}")
@@ -278,11 +308,12 @@ def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchR
 
 
 def _line(columns: list[_Column], cells: list[object]) -> str:
+    """Return a line of right-aligned cells."""
     return " ".join(f"{cell!s:>{column.width}}" for column, cell in zip(columns, cells)).rstrip()
 
 
 def _interval(row: BenchRow) -> str:
-    """The interval of a prediction, and whether the time lies outside."""
+    """Return the interval of a prediction as text, with "outside" if the time lies outside; or "none"."""
     if row.interval is None:
         return "none"
     low, high = row.interval
@@ -290,7 +321,10 @@ def _interval(row: BenchRow) -> str:
 
 
 def footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
-    """Wrong elements, bandwidth and prediction errors of all rows; ``note`` says what else the cores had to do."""
+    """Yield the last lines: wrong elements, mean bandwidth, and prediction errors.
+
+    ``note`` is a remark about other work on the cores, or empty.
+    """
     from statistics import mean, median
 
     yield ""
@@ -310,17 +344,17 @@ def footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
 
 
 def _figure(title: str, rows: list[BenchRow]) -> Figure:
-    """Times over sizes, measured and predicted, and as a table."""
+    """Return the figure of measured and predicted times over sizes, with their table."""
     from spmdsim.figures.figures import Figure
     from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
     from spmdsim.tables import Table
 
     lines = []
     for name in dict.fromkeys(row.algorithm for row in rows):
-        mine = [row for row in rows if row.algorithm == name and row.nbytes > 0 and row.seconds > 0]
-        lines.append(Line(name, tuple((row.nbytes, row.seconds) for row in mine)))
-        told = tuple((row.nbytes, row.predicted) for row in mine if row.predicted)
-        lines += [Line(f"{name}, predicted", told)] if told else []
+        measured = [row for row in rows if row.algorithm == name and row.nbytes > 0 and row.seconds > 0]
+        lines.append(Line(name, tuple((row.nbytes, row.seconds) for row in measured)))
+        predicted = tuple((row.nbytes, row.predicted) for row in measured if row.predicted)
+        lines += [Line(f"{name}, predicted", predicted)] if predicted else []
     cells = tuple(
         (row.algorithm, f"{row.nbytes:,}", f"{row.seconds * 1e6:.2f}", f"{row.busbw:.3f}", str(row.wrong))
         for row in rows

@@ -1,4 +1,4 @@
-"""``spmdsim collective calibrate``: fit a machine file to the machine at hand."""
+"""``spmdsim collective calibrate``: fit a machine file to this machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from spmdsim.cost import Machine
     from spmdsim.cost.calibration import Calibration, Fit
 
-#: Seconds for repeating measurements after each kind was made once.
+#: Seconds for repeating measurements, after each measurement was made once.
 SECONDS = 120
-#: Rounds, the library's calls, whole collectives: each has its share of the time.
+#: Number of kinds of measurements, which share the seconds: rounds, the library's calls, and whole collectives.
 STAGES = 3
 
 EXAMPLES = """\
@@ -52,7 +52,7 @@ examples:
     help="fit alpha, beta and gamma to this machine; writes a machine file",
 )
 def main(args: argparse.Namespace) -> int:
-    """Measure, fit, print, write."""
+    """Measure, fit a machine, print it and write it to a file; return 0."""
     from spmdsim.launch import launched, start_self
 
     largest = parse_bytes(args.end)
@@ -68,8 +68,8 @@ def main(args: argparse.Namespace) -> int:
     if comm.Get_size() < 2:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
     pace = Pace(comm, SECONDS / STAGES, remark)
-    calibration, inside = _measure(pace, largest)
-    calibration = _checked(pace, largest, calibration)
+    calibration, inner_fit = _measure(pace, largest)
+    calibration = _add_interval(pace, largest, calibration)
     note = noise_note(comm)
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()} | (
         {"note": note} if note else {}
@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(json.loads(machine_to_json(calibration.machine, notes)))
     else:
-        _print(calibration, inside)
+        _print(calibration, inner_fit)
         if saved:
             say(f"wrote {args.output}")
     if note:
@@ -88,15 +88,22 @@ def main(args: argparse.Namespace) -> int:
 
 
 def measured_machine(comm: Any, largest: int) -> Machine:
-    """The machine that these ranks run on, fitted to measurements up to a message size."""
+    """Return the machine of these ranks, fitted to measurements of messages up to ``largest`` bytes.
+
+    All ranks call it.
+    """
     from spmdsim.cli.collective.samples import Pace
 
     pace = Pace(comm, SECONDS / STAGES, lambda words: None)
-    return _checked(pace, largest, _measure(pace, largest)[0]).machine
+    return _add_interval(pace, largest, _measure(pace, largest)[0]).machine
 
 
 def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
-    """All measurements; the second result is the fit inside a node, where there are several nodes."""
+    """Measure all kinds and fit a machine to them.
+
+    Returns:
+        The calibration, and the fit of messages inside a node, or None unless there are several nodes.
+    """
     from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
     from spmdsim.cost import calibration as fitting
@@ -117,8 +124,8 @@ def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
         samples.native_table(pace, largest),
     )
     rates = [
-        max(same, key=lambda rate: (rate.per_flop, rate.per_byte))
-        for same in zip(*comm.allgather(samples.operator_rates()))
+        max(rates_of_ranks, key=lambda rate: (rate.per_flop, rate.per_byte))
+        for rates_of_ranks in zip(*comm.allgather(samples.operator_rates()))
     ]
     calls = max(comm.allgather(samples.call_seconds(comm)))
     machine = replace(calibration.machine, call_seconds=calls, rates=tuple(rates))
@@ -129,8 +136,8 @@ def _measure(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
     return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 
 
-def _checked(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
-    """With the interval that predictions of whole collectives turn out to have."""
+def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
+    """Return the calibration with the interval of errors that predictions of whole collectives have."""
     from spmdsim.cli.collective.samples import checks
     from spmdsim.cost.calibration import interval_of
 
@@ -140,7 +147,11 @@ def _checked(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
     )
 
 
-def _print(calibration: Calibration, inside: Fit | None) -> None:
+def _print(calibration: Calibration, inner_fit: Fit | None) -> None:
+    """Print fitted lines, fit errors, and rates of operators.
+
+    ``inner_fit`` is the fit of messages inside a node, or None.
+    """
     rows = []
     kinds = [
         ("message", calibration.messages),
@@ -148,26 +159,26 @@ def _print(calibration: Calibration, inside: Fit | None) -> None:
         ("reduction", calibration.reductions),
         ("copy", calibration.copies),
     ]
-    if inside is not None:
-        kinds.insert(1, ("message inside a node", inside))
-    for what, fit in kinds:
+    if inner_fit is not None:
+        kinds.insert(1, ("message inside a node", inner_fit))
+    for kind, fit in kinds:
         for piece in fit.pieces:
             limit = "any" if piece.limit == float("inf") else f"{piece.limit:,.0f}"
             speed = f"{1e-9 / piece.beta:.3g}" if piece.beta else "-"
-            rows.append((what, limit, f"{piece.alpha * 1e6:.3g}", speed))
+            rows.append((kind, limit, f"{piece.alpha * 1e6:.3g}", speed))
     columns = ("of", "up to bytes", "alpha (us)", "1/beta (GB/s)")
     title = "fitted lines: seconds = alpha + bytes * beta"
     say(Table(columns, rows, title, range(1, len(columns))), "")
-    for what, fit in kinds:
+    for kind, fit in kinds:
         say(
-            f"{what}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "
+            f"{kind}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "
             f"{len(fit.errors)} sizes"
         )
     machine = calibration.machine
     say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in products of float32")
     for rate in machine.rates:
-        each, what = (rate.per_flop, "elements") if rate.per_flop else (rate.per_byte, "bytes")
-        say(f"{rate.kind}: {1e-9 / each:.3g} G {what} per second and rank")
+        each, kind = (rate.per_flop, "elements") if rate.per_flop else (rate.per_byte, "bytes")
+        say(f"{rate.kind}: {1e-9 / each:.3g} G {kind} per second and rank")
     say(f"an emulated collective costs {machine.call_seconds * 1e6:.2g} us besides its rounds")
     say(f"{machine.certainty}, {len(calibration.checks)} checks of whole collectives")
     if machine.measured:

@@ -1,4 +1,4 @@
-"""``spmdsim collective check``: verify somebody's own algorithm and score it against the lower bound."""
+"""``spmdsim collective check``: verify a user's algorithm and score it against the lower bound."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     JUDGED,
     find_algorithm,
     rank_counts,
-    root_only_where_there_is_one,
+    refuse_unused_root,
 )
-from spmdsim.cli.main import PICTURES, command, flag, value, varied, whole
+from spmdsim.cli.main import PICTURES, command, flag, value, varied, whole_number
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.tables import Table
@@ -48,7 +48,7 @@ with is no verdict. Give it a user who may not write to this package, as all who
     varied("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package"),
     value("-n --ranks", "N", "rank counts: 6, 2..16 or 2,4,8 (2..16)", default="2..16"),
     value("--collective", "", "what it must do (all_reduce)", default="all_reduce"),
-    value("--root", "R", "only this root; by default every root", whole),
+    value("--root", "R", "only this root; by default every root", whole_number),
     value("--chunks", "EXPR", "chunk count, such as n or 2*n; by default found out"),
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
     flag("--all", "all findings, not only the first of each rank count"),
@@ -58,11 +58,11 @@ with is no verdict. Give it a user who may not write to this package, as all who
     **JUDGED,
 )
 def main(args: argparse.Namespace) -> int:
-    """Check; 0 when everything is right."""
+    """Check the algorithm; return 0 if it is correct, 1 if wrong, 2 if nothing was checked."""
     if ".py" not in args.algorithm and (args.chunks or args.ports):
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
-    root_only_where_there_is_one(args, chosen)
+    refuse_unused_root(args, chosen)
     sizes = rank_counts(args.ranks)
     if args.root is not None and not 0 <= args.root < min(sizes):
         raise InputError(
@@ -94,7 +94,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
-    """One rank count; all roots, the first wrong one reported."""
+    """Verify one number of ranks for all roots; return the facts of the first wrong root.
+
+    If no root is wrong, return the facts of the first root.
+    """
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.facts import facts_of, uncounted_facts
     from spmdsim.collectives.verification import verify
@@ -120,22 +123,28 @@ def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, 
 
 
 def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
-    """What was found at every rank count, and the messages of the first that is wrong, or of the smallest."""
+    """Return the figure of the verdicts, with the messages of the first wrong number of ranks.
+
+    If all are correct, the messages are those of the smallest number of ranks.
+    """
     from spmdsim.collectives import make_schedule
     from spmdsim.errors import ScheduleError
     from spmdsim.figures.figures import Figure, figure, stacked
 
-    whole = Figure(f"{args.algorithm} as {chosen.collective.name}", (_table(results, args.all),))
-    shown = next((r for r in results if not r["ok"]), results[0])
+    verdicts = Figure(f"{args.algorithm} as {chosen.collective.name}", (_table(results, args.all),))
+    result = next((r for r in results if not r["ok"]), results[0])
     try:
-        drawn = figure(make_schedule(chosen, shown["ranks"], shown.get("root", args.root or 0)))
-    except ScheduleError:  # no schedule: the table says why
-        return whole
-    return stacked(whole.title, [Figure("verdicts", whole.parts), drawn])
+        drawn = figure(make_schedule(chosen, result["ranks"], result.get("root", args.root or 0)))
+    except ScheduleError:  # There is no schedule to draw; the table has the reason.
+        return verdicts
+    return stacked(verdicts.title, [Figure("verdicts", verdicts.parts), drawn])
 
 
 def _table(results: list[dict[str, Any]], all_findings: bool) -> Table:
-    """Return the verdict of each rank count, with its counts and their lower bounds, or its findings."""
+    """Return the table of verdicts, with counts and lower bounds of correct rank counts, or findings.
+
+    Without ``all_findings`` only the first finding of each rank count is shown.
+    """
     rows: list[tuple[str, ...]] = []
     for result in results:
         ranks, findings = str(result["ranks"]), result["findings"]

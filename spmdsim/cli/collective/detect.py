@@ -1,4 +1,7 @@
-"""``spmdsim collective detect``: which algorithm the MPI library uses, by its tables and by the bits of its sums."""
+"""``spmdsim collective detect``: find out which algorithm the MPI library uses.
+
+Its tables state a choice; the bits of its sums confirm or refute it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
-from spmdsim.cli.main import choice, command, flag, value, varied, whole
+from spmdsim.cli.main import choice, command, flag, value, varied, whole_number
 from spmdsim.cli.output import emit_json, only_with, say
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -30,15 +33,25 @@ call on data of widely different sizes is compared, bit for bit, with the sum in
 that add in the same order cannot be told apart: their rows name all of them.
 """
 
-#: Collectives that add, so that bits can tell.
+#: Collectives that add, so that the bits of results depend on the algorithm.
 REDUCING = ("all_reduce", "reduce_scatter", "reduce", "scan")
-#: Elements whose bits are compared: short vectors are drawn anew until there are as many.
+#: Number of elements whose bits are compared; short vectors are drawn several times.
 ENOUGH = 2048
 
 
 @dataclass(frozen=True)
 class DetectedAlgorithm:
-    """What was found for one size: the table's choice by both names, and the algorithms whose order gives the same bits."""
+    """Finding for one message size.
+
+    Attributes:
+        nbytes: the message size.
+        library_name: the library's name of the table's choice; empty without a table.
+        table: this package's name of the table's choice; empty without a table.
+        why: the reason of the table's choice.
+        bits: the algorithms whose order of additions gives the result's bits.
+        same_on_all: True if results are identical on all ranks.
+        verdict: the comparison of table and bits in words.
+    """
 
     nbytes: int
     library_name: str
@@ -59,12 +72,12 @@ class DetectedAlgorithm:
     varied("-f --factor"),
     choice("-d --datatype", ("float32", "float64"), "type", "float32"),
     flag("--table", "only print what the tables say; needs no MPI"),
-    value("-n", "N", "ranks for --table (8)", whole, default=8),
+    value("-n", "N", "ranks for --table (8)", whole_number, default=8),
     "--json",
     help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
 )
 def main(args: argparse.Namespace) -> int:
-    """Detect; 1 if a table's choice is contradicted by the bits."""
+    """Detect the algorithms and print them; return 1 if bits refute a table's choice, else 0."""
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
@@ -91,38 +104,45 @@ def main(args: argparse.Namespace) -> int:
     vendor = MPIWorld(comm, check=False).vendor
     library = vendor.lower().replace(" ", "")
     findings = [_detect(name, library, comm, size, args.datatype) for size in sizes]
-    findings = list({one.nbytes: one for one in findings}.values())
+    findings = list({finding.nbytes: finding for finding in findings}.values())
     _print_findings(name, vendor, comm, findings, args)
-    return 1 if any(one.verdict.startswith("not ") for one in findings) else 0
+    return 1 if any(finding.verdict.startswith("not ") for finding in findings) else 0
 
 
 def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
-    """One size: the library's results, the table's choice, the orders that give the same bits every time."""
+    """Run the library's call on one size, and compare its bits with the orders of known algorithms.
+
+    An algorithm remains if its bits agree for every draw of the data.
+    """
     import numpy as np
 
     from spmdsim.cli.collective.measure import case_for, native_call
     from spmdsim.collectives.reduction_order import candidates, matching_schedules
 
     case = case_for(name, comm, nbytes, np.dtype(dtype_name))
-    # A scan's last rank has the sum of all; for the others rank 0's result will do.
+    # The last rank of a scan has the sum of all inputs; in other collectives rank 0 has it.
     judge = case.size - 1 if name == "scan" else 0
-    left = candidates(name, case.size)
-    same = True
+    remaining = candidates(name, case.size)
+    identical = True
     for draw in range(max(1, ENOUGH // case.count)):
         vectors = [wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]
         case.__dict__["source"] = vectors[case.rank]
         result = np.zeros(case.output_count, case.dtype)
         native_call(case, comm, result)()
-        same &= len(set(comm.allgather(crc32(result.tobytes())))) == 1
+        identical &= len(set(comm.allgather(crc32(result.tobytes())))) == 1
         if case.rank == judge:
-            left = matching_schedules(result, vectors, left, rank=judge)
-    names = comm.bcast(labels(left) if case.rank == judge else (), judge)
-    return _finding(name, library, case.size, case.nbytes, case.dtype.itemsize, names, same)
+            remaining = matching_schedules(result, vectors, remaining, rank=judge)
+    names = comm.bcast(labels(remaining) if case.rank == judge else (), judge)
+    return _finding(name, library, case.size, case.nbytes, case.dtype.itemsize, names, identical)
 
 
 def _finding(
     name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same: bool
 ) -> DetectedAlgorithm:
+    """Compare the table's choice with the algorithms that the bits allow, and return the finding.
+
+    ``bits`` are their names; ``same`` is True if results are identical on all ranks.
+    """
     from spmdsim.collectives.selection_tables import choose
 
     try:
@@ -131,7 +151,7 @@ def _finding(
         verdict = f"by the bits: {bits[0]}" if bits else "no algorithm known here adds in this order"
         return DetectedAlgorithm(nbytes, "", "", "", bits, same, verdict)
     chosen = choice.algorithm.name
-    plain = {one.split(" (")[0] for one in bits}
+    plain = {label.split(" (")[0] for label in bits}
     if chosen in plain:
         verdict = "proven" if len(plain) == 1 else "agrees with the bits"
     elif bits:
@@ -142,7 +162,10 @@ def _finding(
 
 
 def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
-    """A rank's input: numbers of widely different sizes, so that each order of additions rounds differently."""
+    """Return a rank's input: numbers of widely different sizes, from 1e-4 to 1e4.
+
+    Each order of additions rounds differently on them.
+    """
     import numpy as np
 
     random = np.random.default_rng(seed)
@@ -150,7 +173,9 @@ def wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray
 
 
 def labels(schedules: list[Schedule]) -> tuple[str, ...]:
-    """The algorithms; how the vector is cut is said only where the other way does not agree.
+    """Return the names of algorithms for the user.
+
+    The division into chunks is added if the schedules have only a division that is not the algorithm's usual one.
 
     >>> from spmdsim.collectives import schedule_of
     >>> labels([schedule_of("all_reduce", "ring", 3, rounding="ceiling"), schedule_of("all_reduce", "linear", 3)])
@@ -169,27 +194,28 @@ def labels(schedules: list[Schedule]) -> tuple[str, ...]:
 def _print_findings(
     name: str, vendor: str, comm: Any, findings: list[DetectedAlgorithm], args: argparse.Namespace
 ) -> None:
+    """Print the findings as a table or as JSON."""
     if args.json:
-        listed = [asdict(one) for one in findings]
+        listed = [asdict(finding) for finding in findings]
         emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
         return
     say(f"{name} of {vendor} on {many(comm.Get_size(), 'rank')}, {args.datatype}")
     columns = ("size (B)", "table says", "because", "bits agree with", "verdict")
     rows = [
         (
-            f"{one.nbytes}",
-            f"{one.table} ({one.library_name})" if one.table else "no table",
-            one.why,
-            ", ".join(one.bits) or "none",
-            one.verdict + "; bits differ by rank!" * (not one.same_on_all and name == "all_reduce"),
+            f"{finding.nbytes}",
+            f"{finding.table} ({finding.library_name})" if finding.table else "no table",
+            finding.why,
+            ", ".join(finding.bits) or "none",
+            finding.verdict + "; bits differ by rank!" * (not finding.same_on_all and name == "all_reduce"),
         )
-        for one in findings
+        for finding in findings
     ]
     say("", Table(columns, rows, right=(0,)))
 
 
 def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
-    """What the libraries' tables choose, without MPI."""
+    """Print the choices of the libraries' tables, without MPI; return 0."""
     import numpy as np
 
     from spmdsim.collectives.selection_tables import choose, libraries

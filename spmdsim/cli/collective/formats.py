@@ -1,4 +1,4 @@
-"""``spmdsim collective export`` and ``goal``: a schedule for other tools, and anybody's GOAL file simulated."""
+"""``spmdsim collective export`` and ``goal``: write schedules for other tools, and simulate GOAL files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spmdsim.cli.collective.schedule_arguments import (
     JUDGED,
     ROUNDING,
     SCHEDULE,
-    chunks_only_of_own,
     parse_bytes,
+    refuse_unused_chunks,
     schedule_from,
 )
 from spmdsim.cli.main import amount, choice, command, value
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     **JUDGED,
 )
 def export(args: argparse.Namespace) -> int:
-    """Export."""
+    """Write the schedule to a file or print it; return 0."""
     from spmdsim.collectives.formats.goal_format import goal_of
     from spmdsim.collectives.formats.msccl import msccl_xml
 
-    chunks_only_of_own(args, args.algorithm)
+    refuse_unused_chunks(args, args.algorithm)
     if args.format == "msccl":
         only_with(args, "--bytes --itemsize --reduce-time --rounding", "--format goal: msccl has no sizes")
     if args.output is not None:
@@ -80,7 +80,10 @@ PARAMETERS = {
     help="simulate a GOAL file (LogGOPSim's format)",
 )
 def goal(args: argparse.Namespace) -> int:
-    """Simulate; 1 when the program cannot end."""
+    """Simulate the file and print end times; return 1 if the program cannot end.
+
+    A program cannot end if it deadlocks or a message is not received.
+    """
     from spmdsim.collectives.formats.goal_format import read_goal
     from spmdsim.cost.event_simulation import EventProgram, LogGOPS, simulate_program
 

@@ -1,4 +1,7 @@
-"""Measure calls for the commands that time collectives: ranks, patterns whose sums are exact, the library's own calls, timing."""
+"""Measurement of calls on all ranks, for the commands that time collectives.
+
+It has inputs whose sums are exact, the library's own calls, calls of emulated algorithms, and the timing.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,30 @@ from spmdsim.collectives.rank_program import program_for
 from spmdsim.errors import InputError, many
 
 Array = np.ndarray
-#: Input values repeat with this period; small whole numbers add up without rounding in every type.
+#: Period of the input values, which are small whole numbers, so that sums are exact in every type.
 PERIOD = 7
-#: Batches a measurement is cut into; the median of their means is what is reported.
+#: Number of batches of a measurement; the median of their means is reported.
 BATCHES = 5
 
 
-#: Cores that others may keep busy before ranks are taken to wait for them.
+#: Number of cores that other programs may keep busy without a remark.
 FEW = 0.2
 
 
 def noise_note(comm: Any, others: float = 0.0) -> str:
-    """A remark if ranks of this node share cores, with each other or with others; all ranks call it.
+    """Return a remark if ranks of this node share cores, or other programs use them; else "".
 
-    It is empty if each can have its own; ``others`` is how many cores other programs keep busy.
+    All ranks call it. ``others`` is the number of cores that other programs keep busy.
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     everywhere = comm.allgather((platform.node(), frozenset(allowed)))
     # Launchers may bind each rank to one core: what counts is the cores of all of them together.
-    here = [cores for node, cores in everywhere if node == platform.node()]
-    cores = len(frozenset().union(*here))
-    if len(here) > cores:
-        shared = f"{many(len(here), 'rank')} share {many(cores, 'core')}"
+    cores_of_ranks = [cores for node, cores in everywhere if node == platform.node()]
+    cores = len(frozenset().union(*cores_of_ranks))
+    if len(cores_of_ranks) > cores:
+        shared = f"{many(len(cores_of_ranks), 'rank')} share {many(cores, 'core')}"
         return f"times are noise: {shared}; compare counts and predictions instead"
-    if len(here) + others > cores + FEW:
+    if len(cores_of_ranks) + others > cores + FEW:
         return (
             f"times are too long: other programs kept {others:.1f} of the {many(cores, 'core')} busy meanwhile; measure again when "
             "they have ended"
@@ -52,27 +55,32 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
 
 
 def others_at_work(comm: Any) -> Callable[[], float]:
-    """A function that says how many cores of this node other programs have kept busy since; all ranks call both.
+    """Return a function for the number of cores that other programs have kept busy since this call.
 
-    It says 0 where the system does not tell.
+    All ranks call both functions. The number is 0 if the system does not report it.
     """
-    start, before = seconds_of_others(comm)
+    start, busy_before = seconds_of_others(comm)
 
     def cores() -> float:
-        end, after = seconds_of_others(comm)
-        return max(0.0, (after - before) / (end - start))
+        end, busy_after = seconds_of_others(comm)
+        return max(0.0, (busy_after - busy_before) / (end - start))
 
     return cores
 
 
 def seconds_of_others(comm: Any) -> tuple[float, float]:
-    """The time now, and for how long this node's cores have worked for others than these ranks until now."""
+    """Return the current time, and the seconds for which this node's cores have worked for other programs.
+
+    Both are seconds with arbitrary start.
+    """
     used = comm.allgather((platform.node(), time.process_time()))
-    return time.perf_counter(), busy_seconds() - sum(mine for node, mine in used if node == platform.node())
+    return time.perf_counter(), busy_seconds() - sum(
+        seconds for node, seconds in used if node == platform.node()
+    )
 
 
 def busy_seconds() -> float:
-    """Seconds for which this node's cores have worked, for anybody, since it was started; 0 where it is not told."""
+    """Return the seconds for which this node's cores have worked since it was started; 0 if unknown."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:8])
@@ -86,7 +94,15 @@ def busy_seconds() -> float:
 
 @dataclass(frozen=True)
 class MeasuredCase:
-    """One collective on one size: ``count`` elements as the collective counts them, a multiple of ``size`` where blocks are equal."""
+    """Input and expected result of one collective on one rank.
+
+    Attributes:
+        collective: name of the collective.
+        size: number of ranks.
+        rank: the rank.
+        count: message size in elements, as the collective defines it; a multiple of ``size`` if it has blocks.
+        dtype: element type.
+    """
 
     collective: str
     size: int
@@ -96,7 +112,7 @@ class MeasuredCase:
 
     @property
     def nbytes(self) -> int:
-        """Message size as the collective counts it."""
+        """Message size in bytes, as the collective defines it."""
         return self.count * self.dtype.itemsize
 
     @property
@@ -106,39 +122,43 @@ class MeasuredCase:
 
     @property
     def input_count(self) -> int:
-        """Elements this rank gives."""
+        """Number of elements that this rank sends into the collective."""
         return self._elements(self.promise.before)
 
     @property
     def output_count(self) -> int:
-        """Elements this rank gets."""
+        """Number of elements that this rank gets from the collective."""
         nothing = self.promise.value == "earlier" and self.rank == 0
         return 0 if nothing else self._elements(self.promise.after)
 
     @property
     def promise(self) -> Collective:
-        """Who gives and gets what."""
+        """Specification of the collective: which ranks own which blocks before and after."""
         return collective(self.collective)
 
     def _elements(self, who: str) -> int:
+        """Return the number of elements on this rank for an owner in the specification, such as "root"."""
         at_root = self.count if self.rank == 0 else 0
         return {"owner": self.block, "root": at_root, "nobody": 0}.get(who, self.count)
 
     @cached_property
     def source(self) -> Array:
-        """This rank's input."""
+        """Input of this rank."""
         pattern = (np.arange(PERIOD) + 3 * self.rank) % PERIOD + 1
         return np.resize(pattern.astype(self.dtype), self.input_count)
 
     def wrong(self, result: Array) -> int:
-        """Elements of the result that are not what they should be."""
+        """Return the number of wrong elements in the result."""
         return sum(
-            self._wrong_piece(result[start:stop], ranks, first)
-            for start, stop, ranks, first in self._pieces()
+            self._count_wrong(result[start:stop], ranks, first)
+            for start, stop, ranks, first in self._blocks()
         )
 
-    def _pieces(self) -> list[tuple[int, int, range, int]]:
-        """Pieces of the output: start, stop, the ranks whose inputs are added, where these inputs start."""
+    def _blocks(self) -> list[tuple[int, int, range, int]]:
+        """Return the blocks of the output as `(start, stop, ranks, first)`.
+
+        ``ranks`` are the ranks whose inputs are added; ``first`` is the index of the block's first element in their inputs.
+        """
         if not self.output_count:
             return []
         promise, block = self.promise, self.block
@@ -148,17 +168,18 @@ class MeasuredCase:
         ranks = {"prefix": self.rank + 1, "earlier": self.rank, "copy": 1}.get(promise.value, self.size)
         return [(0, self.output_count, range(ranks), first)]
 
-    def _wrong_piece(self, piece: Array, ranks: range, first: int) -> int:
+    def _count_wrong(self, block: Array, ranks: range, first: int) -> int:
+        """Return the number of wrong elements in a block of the output."""
         index = np.arange(first, first + PERIOD)
         pattern = sum((index + 3 * rank) % PERIOD + 1 for rank in ranks)
         expected = np.asarray(pattern).astype(self.dtype)
-        whole = len(piece) // PERIOD * PERIOD
-        wrong = int(np.count_nonzero(piece[:whole].reshape(-1, PERIOD) != expected))
-        return wrong + int(np.count_nonzero(piece[whole:] != expected[: len(piece) - whole]))
+        full = len(block) // PERIOD * PERIOD
+        wrong = int(np.count_nonzero(block[:full].reshape(-1, PERIOD) != expected))
+        return wrong + int(np.count_nonzero(block[full:] != expected[: len(block) - full]))
 
 
 def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
-    """The case whose size is nearest below ``nbytes``; at least one element, or one per rank."""
+    """Return the case with the largest size up to ``nbytes``, but at least one element, or one per rank."""
     size = comm.Get_size()
     count = max(nbytes // dtype.itemsize, 1)
     if {"owner", "row"} & {collective(name).before, collective(name).after}:
@@ -172,7 +193,11 @@ def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase
 
 
 def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
-    """The library's own call for a case, into ``result``."""
+    """Return a function that runs the library's call of a case and writes into ``result``.
+
+    Raises:
+        InputError: If MPI has no call for the collective.
+    """
     source, block = case.source, case.block
     if case.collective == "broadcast":
         result[: case.input_count] = source
@@ -196,7 +221,7 @@ def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], ob
 
 
 def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
-    """An emulated algorithm for a case, into ``result``."""
+    """Return a function that runs an emulated algorithm on a case and writes into ``result``."""
     from spmdsim.worlds.mpi.messages import TAG, Messages
 
     program = program_for(schedule, case.rank, case.count)
@@ -206,7 +231,7 @@ def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Arr
 
 
 def calls_within(most: float, each: float, wanted: int) -> int:
-    """How many calls of ``each`` seconds fit into ``most``: as many as are wanted, and one at least.
+    """Return the number of calls of ``each`` seconds that fit into ``most`` seconds, from 1 to ``wanted``.
 
     >>> calls_within(0.3, 0.001, 60), calls_within(0.3, 0.05, 60), calls_within(0.3, 2.0, 60)
     (60, 6, 1)
@@ -223,16 +248,23 @@ def seconds_per_call(
     choose: Callable[[list[float]], float] = median,
     most: float = inf,
 ) -> float:
-    """Mean time of a call that all ranks make, averaged over them, in the median of a few batches, or another one.
+    """Return the mean seconds of a call that all ranks make, averaged over ranks.
 
-    ``iterations`` are those of all batches together. Where they would take more than ``most`` seconds, as the last call
-    of the warmup says, fewer are timed, on all ranks alike.
+    Args:
+        call: the call.
+        comm: the communicator of the ranks.
+        warmup: number of calls before the measurement.
+        iterations: number of timed calls in all batches. If the last call of the warmup shows that they would take
+            more than ``most`` seconds, fewer calls are timed, equally many on all ranks.
+        batches: number of batches.
+        choose: selects the result from the means of the batches, by default the median.
+        most: most seconds of all timed calls.
     """
     for _ in range(warmup):
-        begun = time.perf_counter()
+        start_of_call = time.perf_counter()
         call()
     if warmup and most < inf:
-        slowest = max(comm.allgather(time.perf_counter() - begun))
+        slowest = max(comm.allgather(time.perf_counter() - start_of_call))
         iterations = calls_within(most, slowest, iterations)
     batches = min(batches, iterations)
     means = []
@@ -243,11 +275,16 @@ def seconds_per_call(
         for _ in range(times):
             call()
         means.append((time.perf_counter() - start) / times)
-    return max(choose([float(np.mean(one)) for one in zip(*comm.allgather(means))]), 1e-9)
+    batch_means = [float(np.mean(means_of_ranks)) for means_of_ranks in zip(*comm.allgather(means))]
+    return max(choose(batch_means), 1e-9)
 
 
 def communicator() -> Any:
-    """The communicator of all ranks that the launcher started."""
+    """Return the communicator of all ranks that the launcher started.
+
+    Raises:
+        InputError: If this process is not a rank of an MPI job.
+    """
     from spmdsim.worlds import MPIWorld, world
 
     comm = world()

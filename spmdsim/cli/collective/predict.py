@@ -1,4 +1,4 @@
-"""``spmdsim collective predict``: times of algorithms at any rank count and size, without MPI."""
+"""``spmdsim collective predict``: predict times of algorithms at any rank count and size, without MPI."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
+    checked_options,
     growing_counts,
     growing_sizes,
     names_in,
-    options_that_count,
     parse_bytes,
 )
 from spmdsim.cli.main import PICTURES, choice, command, value, varied
@@ -83,7 +83,7 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
     help="times at any rank count and size, on a machine or topology; crossovers",
 )
 def main(args: argparse.Namespace) -> int:
-    """Predict and print."""
+    """Predict times and print them; return 0."""
     from spmdsim.collectives import collective
     from spmdsim.cost import load_machine
     from spmdsim.cost.prediction import predict
@@ -93,12 +93,12 @@ def main(args: argparse.Namespace) -> int:
         prediction_tables,
     )
 
-    _only_where_shown(args)
+    _refuse_unused_options(args)
     machine = load_machine(args.machine)
     ranks = growing_counts(args.ranks)
     sizes = _sizes(args, len(ranks) > 1)
-    what, names = collective(args.collective), names_in(args.algorithms)
-    options = options_that_count(args, what.name, [args.links] if args.links else names)
+    spec, names = collective(args.collective), names_in(args.algorithms)
+    options = checked_options(args, spec.name, [args.links] if args.links else names)
     events = None
     if args.model == "loggops":
         events = _event_parameters(args.loggops, machine)
@@ -112,34 +112,34 @@ def main(args: argparse.Namespace) -> int:
                 f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
             )
     prediction = predict(
-        what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
+        spec.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
     )
     if not prediction.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in prediction.left_out.items())
-        raise InputError(f"no algorithm of {what.name} can be priced here ({reasons})")
+        raise InputError(f"no algorithm of {spec.name} can be priced here ({reasons})")
     if args.links:
-        return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
+        return _print_links(args, machine, spec.name, ranks[-1], sizes[-1], options)
     write_pictures(args, prediction)
     if args.trace:
         _write_timeline(args.trace, prediction, args.itemsize, options, events)
     if args.json:
         emit_json(prediction.to_dict())
         return 0
-    say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
-    say(f"size: {what.size_means}", "")
+    say(f"{spec.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
+    say(f"size: {spec.size_means}", "")
     for table in prediction_tables(prediction):
         say(table, "")
     say(machine.certainty)
     if args.topology and events is None:
         _say_largest(ranks[-1])
-    say(*(crossover_words(one) for one in prediction.crossovers), *measured_words(prediction))
+    say(*map(crossover_words, prediction.crossovers), *measured_words(prediction))
     for name, why in prediction.left_out.items():
         remark(f"left out: {name}: {why}")
     return 0
 
 
-def _only_where_shown(args: argparse.Namespace) -> None:
-    """Refuse what says something of a model or of tables that are not asked for."""
+def _refuse_unused_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options that have no effect with the selected model or output."""
     if args.model != "loggops":
         only_with(args, "--loggops", "--model loggops, whose parameters it gives")
     if args.links:
@@ -149,7 +149,10 @@ def _only_where_shown(args: argparse.Namespace) -> None:
 def _print_links(
     args: argparse.Namespace, machine: Machine, collective: str, n: int, nbytes: int, options: dict[str, Any]
 ) -> int:
-    """The busiest link of each round."""
+    """Print the busiest link of each round, as a table, JSON or picture; return 0.
+
+    ``n`` is the number of ranks and ``nbytes`` the message size.
+    """
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.link_load import hotspots
     from spmdsim.cost.topologies import parse_topology
@@ -161,20 +164,20 @@ def _print_links(
     columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
     rows = [
         (
-            f"{one.first}" if one.repeat == 1 else f"{one.first}..{one.first + one.repeat - 1}",
-            one.link,
-            str(one.messages),
-            f"{one.nbytes:,.0f}",
-            microseconds(one.seconds),
-            f"{one.used:.0%}",
+            f"{load.first}" if load.repeat == 1 else f"{load.first}..{load.first + load.repeat - 1}",
+            load.link,
+            str(load.messages),
+            f"{load.nbytes:,.0f}",
+            microseconds(load.seconds),
+            f"{load.used:.0%}",
         )
-        for one in links
+        for load in links
     ]
     title = f"{collective} {args.links} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}"
     table = Table(columns, rows, right=(2, 3, 4, 5))
     write_pictures(args, Figure(title, (table,)))
     if args.json:
-        emit_json([asdict(one) for one in links])
+        emit_json([asdict(load) for load in links])
         return 0
     say(title, "", table, "")
     _say_largest(n)
@@ -182,7 +185,7 @@ def _print_links(
 
 
 def _say_largest(n: int) -> None:
-    """Print that blocks of unequal sizes are not counted one by one on so many ranks."""
+    """Print a remark if blocks of unequal sizes are not counted one by one on so many ranks."""
     from spmdsim.cost.link_load import EXACT_UP_TO
 
     if n > EXACT_UP_TO:
@@ -192,7 +195,7 @@ def _say_largest(n: int) -> None:
 
 
 def _event_parameters(text: str, machine: Machine) -> LogGOPS:
-    """LogGOPS parameters from ``L=2e-6,o=1e-6``; those not given come from the machine.
+    """Parse LogGOPS parameters such as ``L=2e-6,o=1e-6``; missing ones come from the machine.
 
     >>> from spmdsim.cost import Machine
     >>> _event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
@@ -201,19 +204,23 @@ def _event_parameters(text: str, machine: Machine) -> LogGOPS:
     from spmdsim.cost.event_simulation import LogGOPS
 
     values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        key, _, number = part.partition("=")
+    for entry in filter(None, map(str.strip, text.split(","))):
+        key, _, number = entry.partition("=")
         try:
             value = float(number)
         except ValueError:
             value = -1.0
         if key not in values or not value >= 0:
-            raise InputError(f"--loggops takes {', '.join(values)} as NAME=NUMBER, got {part!r}")
+            raise InputError(f"--loggops takes {', '.join(values)} as NAME=NUMBER, got {entry!r}")
         values[key] = value
     return LogGOPS(**values)
 
 
 def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
+    """Return the message sizes in bytes.
+
+    Without ``--begin`` and ``--end`` they are 1K to 64M, or 1M alone if there are several rank counts.
+    """
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
     return growing_sizes(begin, end, args.factor)
@@ -222,7 +229,11 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 def _write_timeline(
     path: str, prediction: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
 ) -> None:
-    """Of the fastest algorithm at the last point of a prediction."""
+    """Write the timeline of the fastest algorithm at the last point of a prediction.
+
+    Raises:
+        InputError: If only the library's own call was priced.
+    """
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm
     from spmdsim.cost.topologies import parse_topology
@@ -235,8 +246,8 @@ def _write_timeline(
             "--trace draws an algorithm's messages; the library's own call has none that are known"
         )
     chosen = algorithm(prediction.collective, min(priced, key=priced.__getitem__))
-    mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
-    schedule = make_schedule(chosen, point.ranks, **mine)
+    own_options = {key: value for key, value in options.items() if key in dict(chosen.options)}
+    schedule = make_schedule(chosen, point.ranks, **own_options)
     network = (
         parse_topology(prediction.topology, point.ranks, prediction.machine) if prediction.topology else None
     )

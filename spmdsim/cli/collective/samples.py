@@ -1,4 +1,7 @@
-"""The measurements a machine is fitted to: two ranks' exchanges, local loops, the library's collectives, operators."""
+"""The measurements to which a machine is fitted.
+
+They are exchanges of two ranks, local loops, the library's collectives, and operators.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from spmdsim.cost.calibration import CalibrationCheck, Sample
 from spmdsim.cost.pricing import emulated_seconds
 from spmdsim.cost.roofline import forward_work, gradient_work
 
-#: Collectives whose native calls are measured for the table of the machine file.
+#: Collectives whose native calls are measured for the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-#: Whole collectives that predictions are checked on: some that send what they reduced, some that do not.
+#: Collectives on which predictions are checked. Some send data that they reduced before, some do not.
 CHECKED = (
     ("all_reduce", "ring"),
     ("all_reduce", "linear"),
@@ -41,13 +44,13 @@ CHECKED = (
     ("reduce_scatter", "ring"),
     ("broadcast", "binomial"),
 )
-#: Reductions or copies in one run, likewise.
+#: Reductions or copies in one run, so that the cost of a call does not hide the cost of a short action.
 ACTIONS = 8
-#: Rounds of each kind in one run, so that the cost of a call does not hide that of a short round.
+#: Rounds of each kind in one run, so that the cost of a call does not hide the cost of a short round.
 ROUNDS = 4
-#: How often all sizes are gone through: a disturbance may last as long as one size takes.
+#: Passes through all sizes, because a disturbance may last as long as all measurements of one size.
 TIMES_THROUGH = 3
-#: Seconds that one measurement may take beyond its first calls: on a busy machine a call may take a thousand times as long.
+#: Most seconds of one measurement after its first calls. On a busy machine a call may take a thousand times as long.
 MOST_SECONDS = 0.3
 
 T = TypeVar("T")
@@ -55,15 +58,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pace:
-    """How long the stages of a calibration may take, and who is told how far they are. The ranks agree when the time is up."""
+    """Time limit and progress of the stages of a calibration.
+
+    Rank 0 decides for all ranks when the time is over.
+
+    Attributes:
+        comm: the communicator of all ranks.
+        seconds: time of each stage; measurements are repeated until it is over.
+        tell: called with a text at the start of each pass.
+        clock: returns the time in seconds.
+    """
 
     comm: Any
-    seconds: float  # for each stage; what is measured once is measured again while they last
-    tell: Callable[[str], None]  # told at the begin of each pass
+    seconds: float
+    tell: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
 
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
-        """All cases, then all of them again; after the first pass only until the time is up on the first rank."""
+        """Yield all cases, up to :data:`TIMES_THROUGH` times; after the first pass until the time is over.
+
+        ``what`` names the cases in progress texts.
+        """
         end = self.clock() + self.seconds
         for number in range(TIMES_THROUGH):
             self.tell(f"{what}: pass {number + 1} of {TIMES_THROUGH}")
@@ -75,7 +90,7 @@ class Pace:
 
 
 def sample_sizes(largest: int) -> list[int]:
-    """0 and two sizes per doubling from 64 bytes to the largest; all multiples of 8."""
+    """Return 0, and two sizes per doubling from 64 bytes to ``largest``; all are multiples of 8."""
     sizes, size = [0], 64.0
     while size <= largest * 1.001:
         sizes.append(int(size) // 8 * 8)
@@ -84,16 +99,19 @@ def sample_sizes(largest: int) -> list[int]:
 
 
 def loops(nbytes: int) -> tuple[int, int]:
-    """How many loops of how many calls to time for what moves this many bytes: the same on all ranks.
+    """Return the number of timed loops, and of calls per loop, for a call that moves ``nbytes`` bytes.
 
-    Loops are short, so that some of them run undisturbed on a machine that does other work too.
+    The numbers are equal on all ranks. Loops are short, so that some of them run undisturbed on a busy machine.
     """
     calls = max(1, min(8, (256 << 10) // max(nbytes, 1)))
     return max(5, min(60, (96 << 20) // max(nbytes * calls, 1))), calls
 
 
 def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
-    """A pair of ranks on one node, a pair on two nodes, and how many ranks share the first node."""
+    """Return a pair of ranks on one node, a pair on two nodes, and the number of ranks on the first node.
+
+    A pair is None if there is none.
+    """
     names = comm.allgather(platform.node())
     near = [rank for rank, name in enumerate(names) if name == names[0]]
     far = [rank for rank, name in enumerate(names) if name != names[0]]
@@ -102,42 +120,57 @@ def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, in
 
 @dataclass(frozen=True)
 class RoundSamples:
-    """What rounds of an emulated algorithm take, as bytes and seconds."""
+    """Times of rounds of an emulated algorithm, as bytes and seconds.
 
-    still: list[Sample]  # sent, not written since they were last sent
-    fresh: list[Sample]  # just reduced, into memory that the receiver has not read
-    reductions: list[Sample]  # what a round takes longer when what arrives is reduced
+    Attributes:
+        still: messages of data that were not written since they were last sent.
+        fresh: messages of data that were just reduced, into memory that the receiver has not read.
+        reductions: additional time of a round if arriving data are reduced.
+    """
+
+    still: list[Sample]
+    fresh: list[Sample]
+    reductions: list[Sample]
 
 
 def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSamples:
-    """Time rounds just as emulated algorithms do them; all ranks call it, and those not in the pair wait.
+    """Time rounds exactly as emulated algorithms run them.
 
-    Where bytes lie decides what a message and a reduction cost, and that depends on the rounds before. So the rounds
-    of recursive doubling (sends input, reduces) and of a ring (then sends on what it reduced) are timed whole,
-    and what is wanted are their differences. Alone, all ranks reduce at once, since they share the memory.
+    All ranks call it, and those not in the pair wait. The cost of a message and of a reduction depends on the location of
+    the bytes in caches, and so on the rounds before. So the rounds of recursive doubling (send input, reduce) and of a
+    ring (then send the reduced data) are timed as a whole, and their differences are the result. Reductions alone are
+    timed on all ranks at once, because the ranks share the memory.
+
+    Args:
+        pace: time limit and progress.
+        pair: the two ranks that exchange messages.
+        largest: largest message in bytes.
     """
     comm = pace.comm
-    alone = dict(local_times(comm, largest, "reduce"))
-    both_of_them = comm.Split(0 if comm.Get_rank() in pair else 1, comm.Get_rank())
+    local_seconds = dict(local_times(comm, largest, "reduce"))
+    pair_comm = comm.Split(0 if comm.Get_rank() in pair else 1, comm.Get_rank())
     sizes = sample_sizes(largest)
     least = dict.fromkeys(sizes, (inf, inf, inf))
     for nbytes in pace.passes("rounds of two ranks", sizes):
         seconds = (0.0, 0.0, 0.0)
         comm.Barrier()
         if comm.Get_rank() in pair:
-            seconds = _round_seconds(both_of_them, nbytes // 4)
-        slowest = (max(one) for one in zip(*comm.allgather(seconds)))
+            seconds = _round_seconds(pair_comm, nbytes // 4)
+        slowest = map(max, zip(*comm.allgather(seconds)))
         least[nbytes] = tuple(map(min, least[nbytes], slowest))
-    both_of_them.Free()
+    pair_comm.Free()
     return RoundSamples(
         [(nbytes, still) for nbytes, (still, _, _) in least.items()],
         [(nbytes, max(both - reducing, still)) for nbytes, (still, reducing, both) in least.items()],
-        [(n, max(reducing - still, alone[n])) for n, (still, reducing, _) in least.items() if n],
+        [(n, max(reducing - still, local_seconds[n])) for n, (still, reducing, _) in least.items() if n],
     )
 
 
 def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
-    """Seconds of a round that sends input, of one that also reduces, and of the latter with one that sends on."""
+    """Return the seconds of three kinds of rounds of ``count`` elements.
+
+    They are: a round that sends input, a round that also reduces, and the latter followed by a round that sends on.
+    """
     from spmdsim.worlds.mpi.messages import Messages
 
     source, first, second = (
@@ -145,15 +178,16 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
         ArraySpan(OUTPUT, 0, count),
         ArraySpan(OUTPUT, count, 2 * count),
     )
-    arrived, peer = ArraySpan(WORK, 0, count), 1 - comm.Get_rank()
-    plain = RankStep((), ((peer, first),), ((peer, source),), ())
-    reducing = RankStep((), ((peer, arrived),), ((peer, source),), (Action(first, arrived, source),))
-    sent_on = RankStep((), ((peer, second),), ((peer, first),), ())
+    arrived, partner = ArraySpan(WORK, 0, count), 1 - comm.Get_rank()
+    plain = RankStep((), ((partner, first),), ((partner, source),), ())
+    reducing = RankStep((), ((partner, arrived),), ((partner, source),), (Action(first, arrived, source),))
+    sent_on = RankStep((), ((partner, second),), ((partner, first),), ())
     arrays = [np.ones(size, np.float32) for size in (count, 2 * count, count)]
     transport, rounds = Messages(comm), max(1, min(ROUNDS, (1 << 18) // max(count, 1)))
     call = _empty_call_seconds(transport)
 
     def seconds(*steps: RankStep) -> float:
+        """Return the seconds of a round that runs these steps, without the cost of a call."""
         program = RankProgram(steps * rounds, (), count, 2 * count, count, False, 0)
         source, result, work = arrays
         run = partial(execute, program, transport, source, result, work=work)
@@ -169,16 +203,16 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
 
 
 def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
-    """Bytes and seconds of reductions or copies as emulated algorithms do them.
+    """Return bytes and seconds of reductions or copies as emulated algorithms run them.
 
-    All ranks do them at once, since they share the memory.
+    All ranks run them at once, because they share the memory. ``what`` is "reduce" or "copy".
     """
     samples: list[Sample] = []
     for nbytes in sample_sizes(largest)[1:]:
         count = nbytes // 4
         arrays = [np.ones(count, np.float32) for _ in range(3)]
-        places = [ArraySpan(which, 0, count) for which in (OUTPUT, INPUT, WORK)]
-        action = Action(*places) if what == "reduce" else Action(*places[:2])
+        spans = [ArraySpan(which, 0, count) for which in (OUTPUT, INPUT, WORK)]
+        action = Action(*spans) if what == "reduce" else Action(*spans[:2])
         program = RankProgram((), (action,) * ACTIONS, count, count, count, False, 0)
         comm.Barrier()
         seconds = per_call(partial(_run_locally, program, arrays), nbytes * ACTIONS) / ACTIONS
@@ -187,31 +221,36 @@ def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
 
 
 def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
+    """Run a program without messages on ``[result, source, work]``."""
     result, source, work = arrays
     list(rounds_of(program, source, result, np.add, work))
 
 
 def call_seconds(comm: Any) -> float:
-    """What an emulated collective costs besides its rounds: binding its arrays."""
+    """Return the seconds of an emulated collective besides its rounds, mostly the binding of its arrays."""
     from spmdsim.worlds.mpi.messages import Messages
 
     return _empty_call_seconds(Messages(comm))
 
 
 def _empty_call_seconds(transport: Any) -> float:
+    """Return the seconds of a call of an emulated collective without rounds."""
     nothing, empty = RankProgram((), (), 0, 0, 0, False, 0), np.empty(0, np.float32)
     return per_call(lambda: execute(nothing, transport, empty, empty), 0)
 
 
 def flops_per_second() -> float:
-    """Arithmetic speed of one rank on a float32 matrix product."""
+    """Return the flop/s of one rank in a product of two 512 x 512 float32 matrices."""
     n = 512
     a, b, c = (np.ones((n, n), np.float32) for _ in range(3))
     return 2 * n**3 / per_call(lambda: np.matmul(a, b, out=c), 4 << 20)
 
 
 def per_call(call: Callable[[], object], nbytes: int) -> float:
-    """Time of a call in the fastest of several loops: other work on the machine only ever adds time."""
+    """Return the seconds of a call in the fastest of several loops.
+
+    The minimum is used because other work on the machine only adds time. ``nbytes`` are the bytes that a call moves.
+    """
     repeats, calls = loops(nbytes)
     call()  # warms caches and connections up
     best, end = inf, time.perf_counter() + MOST_SECONDS
@@ -226,7 +265,7 @@ def per_call(call: Callable[[], object], nbytes: int) -> float:
 
 
 def native_table(pace: Pace, largest: int) -> list[Measurement]:
-    """Times of the library's own collectives over all ranks, two sizes per factor of four."""
+    """Return times of the library's own collectives over all ranks, for sizes 8 to ``largest``, doubling."""
     # Small sizes may round to the same case; the table keeps one row per size.
     least: dict[tuple[str, int], float] = {}
     sizes = [8 << k for k in range(max(largest // 8, 1).bit_length()) if 8 << k <= largest]
@@ -239,16 +278,16 @@ def native_table(pace: Pace, largest: int) -> list[Measurement]:
 
 
 def _native_seconds(case: MeasuredCase, comm: Any) -> float:
-    """The library's own call, in the fastest of several batches."""
+    """Return the seconds of the library's own call, in the fastest of several batches."""
     call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
     batches = max(4, min(10, (64 << 20) // max(case.nbytes, 1)))
     return seconds_per_call(call, comm, 2, 4 * batches, batches, min, MOST_SECONDS)
 
 
 def checks(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]:
-    """Whole collectives, predicted by a fitted machine and measured as the benchmark measures them.
+    """Predict and measure whole collectives, and return both times for each.
 
-    All sizes are gone through several times: what changes from minute to minute is part of how sure a prediction is.
+    Sizes are repeated in several passes, because changes from minute to minute are part of a prediction's uncertainty.
     """
     rows: list[CalibrationCheck] = []
     comm, sizes = pace.comm, [size for size in (64 << 2 * k for k in range(20)) if size <= largest]
@@ -284,8 +323,8 @@ def checks(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]
 def operator_rates() -> tuple[Rate, ...]:
     """Measure each class of operators on one rank; return its seconds per flop or per byte.
 
-    Operators run forward and backward as programs run them. Their results and temporaries are new arrays, which cost more than
-    the arithmetic of most operators.
+    Operators run forward and backward as programs run them. Their results and temporaries are new arrays, which cost
+    more than the arithmetic of most operators.
     """
     x, row = np.linspace(0.1, 1, 1 << 19, dtype=np.float32).reshape(512, 1024), np.ones(1024, np.float32)
     ids, table = np.arange(512), np.ones((2048, 1024), np.float32)
@@ -302,17 +341,17 @@ def operator_rates() -> tuple[Rate, ...]:
     }
     rates = []
     for kind, rows in samples.items():
-        timed = [_operator_rate(function.op, *rest) for function, *rest in rows]
+        timed = [_operator_rate(function.op, operands, params) for function, operands, params in rows]
         per_flop, per_byte = (median(column) for column in zip(*timed))
         rates.append(Rate(kind, per_flop, 0.0) if kind in (FUNCTIONS, PASSES) else Rate(kind, 0.0, per_byte))
     return tuple(rates)
 
 
 def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any]) -> tuple[float, float]:
-    """Seconds per operation and per byte of an operator with its gradients."""
+    """Return the seconds per flop and per byte of an operator with its gradients."""
     bound = op.bind([x.shape for x in operands], params)
-    alone = Strategy.of(Mesh((1,), ("p",)), {})
-    context = (Context(bound, alone, 0),) if op.contextual else ()
+    unsplit = Strategy.of(Mesh((1,), ("p",)), {})
+    context = (Context(bound, unsplit, 0),) if op.contextual else ()
     output = op.forward(*context, *operands, **params)
 
     def run() -> None:
@@ -322,7 +361,7 @@ def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, A
                 gradient()
 
     sizes = [x.itemsize for x in operands]
-    done = [work(bound, alone, sizes) for work in (forward_work, gradient_work)]
-    nbytes = sum(one.nbytes for one in done)
+    works = [work(bound, unsplit, sizes) for work in (forward_work, gradient_work)]
+    nbytes = sum(work.nbytes for work in works)
     seconds = per_call(run, int(nbytes))
-    return seconds / sum(one.flops for one in done), seconds / nbytes
+    return seconds / sum(work.flops for work in works), seconds / nbytes

@@ -1,4 +1,7 @@
-"""What the subcommands of ``spmdsim collective`` share: algorithms by name or from a file, rank counts, sizes, options."""
+"""Arguments that the subcommands of ``spmdsim collective`` share.
+
+They are algorithms by name or from a file, rank counts, sizes, and options of algorithms.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import choice, value, whole
+from spmdsim.cli.main import choice, value, whole_number
 from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import one_line, require_file
@@ -19,14 +22,15 @@ from spmdsim.reading import one_line, require_file
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
 
+#: Most ranks.
 LARGEST = 1 << 20
-#: Sizes, or rank counts, that are gone through.
+#: Most sizes or rank counts of one command.
 MOST_POINTS = 10_000
-#: Of a message: sums over as many ranks stay exact.
+#: Most bytes of a message, so that sums over :data:`LARGEST` ranks are exact.
 MOST_BYTES = 1 << 40
-#: Seconds of processor time for somebody's algorithm.
+#: Default limit on the processor time of a user's algorithm, in seconds.
 SECONDS = 10
-#: What judges algorithms, and prints what it finds.
+#: Modules that judge algorithms and print findings.
 JUDGES = (
     "numpy",
     "spmdsim.collectives.facts",
@@ -34,80 +38,98 @@ JUDGES = (
     "spmdsim.cli.output",
     "spmdsim.figures.schedule_figures",
 )
-#: Of commands that run somebody's algorithm.
+#: Options of ``command`` for commands that run a user's algorithm.
 JUDGED: dict[str, Any] = {"limits": SECONDS, "program": lambda _: True, "judges": JUDGES}
-#: What makes a schedule of an algorithm.
+#: Arguments of commands that make a schedule of an algorithm.
 SCHEDULE = (
-    value("-n --ranks", "N", "number of ranks (8)", whole, default=8),
-    value("--root", "R", "root of rooted collectives (0)", whole, default=0),
+    value("-n --ranks", "N", "number of ranks (8)", whole_number, default=8),
+    value("--root", "R", "root of rooted collectives (0)", whole_number, default=0),
     "--segments",
     "--group",
-    value("--radix", "K", "radix of a k-nomial tree", whole),
+    value("--radix", "K", "radix of a k-nomial tree", whole_number),
     choice("--index", ("mpich", "openmpi"), "index rule of the ring"),
     value("--chunks", "EXPR", "chunk count of your own algorithm, such as n or 2*n"),
 )
-#: Of those that count bytes.
+#: Argument of commands that count bytes of a schedule.
 ROUNDING = choice("--rounding", ("balanced", "ceiling"), "how a vector is cut that does not divide evenly")
-#: The options of algorithms among them.
+#: Names of the options that only some algorithms have.
 OPTIONS = ("segments", "group", "radix", "index")
 
 
 def schedule_from(args: argparse.Namespace, name: str, options: Iterable[str] = OPTIONS) -> Schedule:
-    """The schedule that the arguments describe, with those of the options that are given."""
+    """Return the schedule of an algorithm that the arguments describe.
+
+    ``options`` are the names of the algorithm's options that are passed on if given.
+    """
     from spmdsim.collectives import make_schedule
 
     chosen = find_algorithm(args.collective, name, args.chunks)
-    root_only_where_there_is_one(args, chosen)
+    refuse_unused_root(args, chosen)
     rounding = getattr(args, "rounding", None)
-    return make_schedule(chosen, args.ranks, args.root, rounding, **given_options(args, options))
+    return make_schedule(chosen, args.ranks, args.root, rounding, **set_options(args, options))
 
 
-def chunks_only_of_own(args: argparse.Namespace, *names: str) -> None:
-    """Refuse a chunk count where no algorithm is somebody's own: the others say theirs."""
+def refuse_unused_chunks(args: argparse.Namespace, *names: str) -> None:
+    """Raise InputError for ``--chunks`` unless a user's algorithm is among ``names``.
+
+    The package's algorithms state their own number of chunks.
+    """
     if not any(".py" in name for name in names):
         only_with(
             args, "--chunks", f"FILE.py:FUNCTION: {' and '.join(names)} say{'s' * (len(names) == 1)} which"
         )
 
 
-def root_only_where_there_is_one(args: argparse.Namespace, chosen: Algorithm) -> None:
-    """Refuse a root of a collective that has none."""
+def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
+    """Raise InputError for ``--root`` of a collective that has no root."""
     if not chosen.collective.rooted:
         only_with(
             args, "--root", f"broadcast, reduce, gather and scatter: {chosen.collective.name} has no root"
         )
 
 
-def given_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
-    """Options of algorithms that are given, with their values."""
+def set_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
+    """Return the options of algorithms that are set, with their values."""
     return {name: getattr(args, name) for name in options if getattr(args, name) is not None}
 
 
-def options_that_count(args: argparse.Namespace, collective: str, names: Iterable[str]) -> dict[str, Any]:
-    """Options of algorithms that are given, refused where none of the named algorithms has them; no names are all."""
+def checked_options(args: argparse.Namespace, collective: str, names: Iterable[str]) -> dict[str, Any]:
+    """Return the options of algorithms that are set, with their values.
+
+    ``names`` are the algorithms that will run; an empty list stands for all.
+
+    Raises:
+        InputError: If none of these algorithms has a set option.
+    """
     from spmdsim.collectives import algorithms
 
-    named = set(names)
+    requested = set(names)
     for option in ("group", "segments"):
-        having = [one.name for one in algorithms(collective) if option in dict(one.options)]
-        if not having or (named and not named & {*having}):
+        owners = [entry.name for entry in algorithms(collective) if option in dict(entry.options)]
+        if not owners or (requested and not requested & {*owners}):
             only_with(
                 args,
                 f"--{option}",
-                f"algorithms that have it: {', '.join(having) or f'none of {collective}'}",
+                f"algorithms that have it: {', '.join(owners) or f'none of {collective}'}",
             )
-    return given_options(args)
+    return set_options(args)
 
 
 def names_in(text: str) -> list[str]:
-    """What stands between commas."""
+    """Split a text at commas, and return the names without blanks."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def find_algorithm(
     collective: str, name: str, chunks: str | None = None, ports: str | None = None
 ) -> Algorithm:
-    """A registered algorithm by name, or a generator function as ``FILE.py:FUNCTION``."""
+    """Return a registered algorithm by name, or a user's generator function as ``FILE.py:FUNCTION``.
+
+    ``chunks`` and ``ports`` are expressions for a user's function: number of chunks, and messages per round.
+
+    Raises:
+        InputError: If the file or the function does not exist, or the function is not named.
+    """
     from spmdsim.collectives import algorithm, from_function
 
     if ".py" not in name:
@@ -121,7 +143,10 @@ def find_algorithm(
 
 
 def foreign_function(path: Path, name: str) -> Any:
-    """A generator function of a user's file, which runs in a process of its own: here are only its rounds, as data."""
+    """Return a user's generator function that runs in a child process.
+
+    Only its rounds come back, as data. On systems without ``fork`` it runs in this process.
+    """
     from spmdsim.collectives.foreign import Rounds, foreign
     from spmdsim.launch.sandbox import Sandbox
 
@@ -131,7 +156,11 @@ def foreign_function(path: Path, name: str) -> Any:
 
 
 def load_function(path: Path, name: str) -> Any:
-    """A function from a user's Python file."""
+    """Run a user's Python file and return a function of it.
+
+    Raises:
+        InputError: If the file cannot be loaded, or has no such function.
+    """
     require_file(path)
     spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
     if spec is None or spec.loader is None:
@@ -152,20 +181,23 @@ def load_function(path: Path, name: str) -> Any:
 
 
 def rank_counts(text: str) -> list[int]:
-    """Rank counts as people write them.
+    """Parse rank counts such as ``6``, ``2..16`` or ``2,4,8``.
+
+    Raises:
+        InputError: If the text is no list of rank counts, or a count is above :data:`LARGEST`.
 
     >>> rank_counts("2..5,8")
     [2, 3, 4, 5, 8]
     """
     counts: list[int] = []
-    for part in text.split(","):
-        low, dots, high = part.strip().partition("..")
+    for span in text.split(","):
+        low, dots, high = span.strip().partition("..")
         try:
             first, last = int(low), int(high) if dots else int(low)
         except ValueError:
             raise InputError(f"{text!r} is no list of rank counts; write 6 or 2..16 or 2,4,8") from None
         if not 1 <= first <= last <= LARGEST:
-            raise InputError(f"{part!r}: rank counts are 1 ... {LARGEST}, lower one first")
+            raise InputError(f"{span!r}: rank counts are 1 ... {LARGEST}, lower one first")
         if len(counts) + last - first >= MOST_POINTS:
             raise InputError(f"{text!r} has more than {MOST_POINTS:,} rank counts")
         counts += range(first, last + 1)
@@ -173,7 +205,10 @@ def rank_counts(text: str) -> list[int]:
 
 
 def parse_bytes(text: str) -> int:
-    """A size such as ``64K`` or ``1M`` (powers of 1024) in bytes.
+    """Convert a size such as ``64K`` or ``1M`` (powers of 1024) to bytes.
+
+    Raises:
+        InputError: If it is no whole number of bytes from 0 to :data:`MOST_BYTES`.
 
     >>> parse_bytes("64K"), parse_bytes("100")
     (65536, 100)
@@ -191,7 +226,10 @@ def parse_bytes(text: str) -> int:
 
 
 def growing_counts(text: str) -> list[int]:
-    """Rank counts as people write them; ``2..1024x2`` multiplies from one to the next.
+    """Parse rank counts; ``2..1024x2`` starts at 2 and multiplies by 2 up to 1024.
+
+    Raises:
+        InputError: If the text is no list of rank counts.
 
     >>> growing_counts("2..16x2"), growing_counts("3,6")
     ([2, 4, 8, 16], [3, 6])
@@ -200,7 +238,7 @@ def growing_counts(text: str) -> list[int]:
     if not factor_text:
         return rank_counts(text)
     try:
-        low, high = (int(part) for part in span.split(".."))
+        low, high = map(int, span.split(".."))
         factor = float(factor_text)
     except ValueError:
         raise InputError(f"{text!r} is no list of rank counts; write 8, 2..16 or 2..1024x2") from None
@@ -210,13 +248,22 @@ def growing_counts(text: str) -> list[int]:
 
 
 def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
-    """Sizes from ``begin`` to ``end``, each ``factor`` times the one before."""
+    """Return sizes from ``begin`` up to ``end``, each about ``factor`` times the one before.
+
+    Raises:
+        InputError: If they do not grow, or are more than :data:`MOST_POINTS`.
+    """
     if not (begin <= end and 1 < factor < math.inf):
         raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
     return [int(value) for value in _growing(begin, end, factor)]
 
 
 def _growing(low: int, high: int, factor: float) -> list[float]:
+    """Return numbers from ``low`` up to ``high`` that grow by ``factor``, but at least by one.
+
+    Raises:
+        InputError: If there are more than :data:`MOST_POINTS`.
+    """
     values, value = [], float(low)
     while value <= high * (1 + 1e-9):
         values.append(value)

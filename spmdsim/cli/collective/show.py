@@ -1,4 +1,4 @@
-"""``spmdsim collective show``, ``list`` and ``diff``: one algorithm step by step, all in a table, two side by side."""
+"""``spmdsim collective show``, ``list`` and ``diff``: show algorithms step by step, in a table, or side by side."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     OPTIONS,
     ROUNDING,
     SCHEDULE,
-    chunks_only_of_own,
     find_algorithm,
     parse_bytes,
+    refuse_unused_chunks,
     schedule_from,
 )
 from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
@@ -55,10 +55,10 @@ MOST_STATES = 64
     **JUDGED,
 )
 def show(args: argparse.Namespace) -> int:
-    """Show; 1 when the schedule is wrong."""
+    """Show an algorithm; return 1 if its schedule is wrong, else 0."""
     from spmdsim.collectives.history import unroll
 
-    _only_where_shown(args)
+    _refuse_unused_options(args)
     schedule = schedule_from(args, args.algorithm)
     if not wants_pictures(args) and not args.json and set(args.only) == {"counts"}:
         return _counts_only(schedule, args)
@@ -71,14 +71,15 @@ def show(args: argparse.Namespace) -> int:
     return 1 if story.findings else 0
 
 
-def _only_where_shown(args: argparse.Namespace) -> None:
-    """Refuse what says something of parts that are not shown."""
-    chunks_only_of_own(args, args.algorithm)
+def _refuse_unused_options(args: argparse.Namespace) -> None:
+    """Raise InputError for options that only affect parts that are not shown."""
+    refuse_unused_chunks(args, args.algorithm)
     if args.bytes is None:
         only_with(args, "--itemsize --rounding", "--bytes, the message that is cut")
 
 
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
+    """Verify a schedule and print its counts; return 1 if it is wrong. This is faster than a full picture."""
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
 
@@ -92,12 +93,12 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, *parts: object) -> None:
-    """Print, in ASCII characters only if ``--ascii`` is given."""
+    """Print texts and tables; with ``--ascii`` in ASCII characters only."""
     say(*parts, encoding="ascii" if args.ascii else None)
 
 
 def _parts(story: History, args: argparse.Namespace) -> list[object]:
-    """Return the states, messages and counts of a schedule, as far as they are asked for."""
+    """Return the lines and pictures of the selected parts: states, messages and counts of a schedule."""
     from spmdsim.collectives.facts import facts_of
     from spmdsim.figures.schedule_figures import highlighted, message_lines, state_legend, state_lines
 
@@ -120,25 +121,28 @@ def _parts(story: History, args: argparse.Namespace) -> list[object]:
     return out
 
 
-def _counted(schedule: Schedule, args: argparse.Namespace) -> Counts:
-    """Count a schedule's bytes for the message size ``--bytes``."""
+def _count_bytes(schedule: Schedule, args: argparse.Namespace) -> Counts:
+    """Count the bytes of a schedule for the message size ``--bytes``."""
     from spmdsim.collectives.facts import count
 
     return count(schedule, parse_bytes(args.bytes), args.itemsize)
 
 
 def _counts(facts: Facts, args: argparse.Namespace) -> list[object]:
-    """Return the counts of a schedule as text: in multiples of m, or in bytes if ``--bytes`` is given."""
+    """Return the counts of a schedule as lines and a table, in multiples of m or in bytes."""
     from spmdsim.figures.schedule_figures import fact_lines
 
     if args.bytes is None:
         return [*fact_lines(facts), "", _rank_table(facts, facts.counts, facts.unit)]
-    counted = _counted(facts.verdict.schedule, args)
-    return [*fact_lines(facts, counted, parse_bytes(args.bytes)), "", _rank_table(facts, counted)]
+    counts = _count_bytes(facts.verdict.schedule, args)
+    return [*fact_lines(facts, counts, parse_bytes(args.bytes)), "", _rank_table(facts, counts)]
 
 
-def _rank_table(facts: Facts, counted: Counts, unit: int = 0) -> Table:
-    """Return the counts of the ranks, equal ones in one row, in multiples of ``unit`` bytes, or in bytes if it is 0."""
+def _rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
+    """Return the table of counts per rank, with equal ranks in one row.
+
+    Counts are multiples of ``unit`` bytes, written as shares of m; if ``unit`` is 0, they are bytes.
+    """
     from spmdsim.collectives.facts import as_share
     from spmdsim.collectives.instructions import name_runs
 
@@ -147,14 +151,14 @@ def _rank_table(facts: Facts, counted: Counts, unit: int = 0) -> Table:
 
     groups: dict[tuple[object, ...], list[int]] = {}
     for rank in range(facts.verdict.schedule.size):
-        moved = (
-            counted.bytes_sent[rank],
-            counted.bytes_received[rank],
-            counted.bytes_reduced[rank] + counted.bytes_combined[rank],
-            counted.peak_bytes[rank],
+        byte_counts = (
+            counts.bytes_sent[rank],
+            counts.bytes_received[rank],
+            counts.bytes_reduced[rank] + counts.bytes_combined[rank],
+            counts.peak_bytes[rank],
         )
-        messages = int(counted.messages_sent[rank]), int(counted.messages_received[rank])
-        key = (*messages, *map(words, moved))
+        messages = int(counts.messages_sent[rank]), int(counts.messages_received[rank])
+        key = (*messages, *map(words, byte_counts))
         groups.setdefault(key, []).append(rank)
     columns = (
         "ranks",
@@ -173,19 +177,19 @@ def _in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, object]
     """Return the counts of a correct schedule in bytes for the message size ``--bytes``, for JSON."""
     from spmdsim.collectives.facts import bound_bytes
 
-    counted, nbytes = _counted(schedule, args), parse_bytes(args.bytes)
+    counts, nbytes = _count_bytes(schedule, args), parse_bytes(args.bytes)
     names = ("critical_bytes", "critical_worked_bytes")
     per_rank = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
     bound = dict(zip(names, bound_bytes(schedule, nbytes)))
     return {
         "message": nbytes,
         "bound": bound,
-        **{name: getattr(counted, name) for name in (*names, *per_rank)},
+        **{name: getattr(counts, name) for name in (*names, *per_rank)},
     }
 
 
 def _as_json(story: History, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the JSON fields of a schedule: its counts, and messages and states after each round if they are selected."""
+    """Return the JSON fields of a schedule: counts, and messages and states per round if selected."""
     from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
     schedule, parts = story.schedule, args.only or PARTS
@@ -236,19 +240,19 @@ LEGEND = (
     help="all algorithms with their conditions and cost formulas",
 )
 def list_algorithms(args: argparse.Namespace) -> int:
-    """A table per collective."""
+    """Print a table of algorithms per collective; return 0."""
     from spmdsim.collectives import algorithms
     from spmdsim.figures.figures import Figure
 
     chosen = algorithms(args.collective)
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
     rows: dict[str, list[tuple[str, ...]]] = {}
-    for one in chosen:
-        rows.setdefault(one.collective.name, []).append(_row(one))
-    tables = tuple(Table(columns, some, name) for name, some in rows.items())
+    for entry in chosen:
+        rows.setdefault(entry.collective.name, []).append(_row(entry))
+    tables = tuple(Table(columns, table_rows, name) for name, table_rows in rows.items())
     drawn = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
     if args.json:
-        emit_json([_algorithm_facts(one) for one in chosen])
+        emit_json([_algorithm_facts(entry) for entry in chosen])
     elif not drawn:
         for table in tables:
             say(table, "")
@@ -256,19 +260,20 @@ def list_algorithms(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(one: Algorithm) -> tuple[str, ...]:
-    form = one.formula
-    order = {True: "yes", False: "no", None: "-"}[one.in_order]
-    options = "".join(f" --{name} {value}" for name, value in one.options)
+def _row(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the row of an algorithm: name, rank counts, costs, order of operands, and description."""
+    form = algorithm.formula
+    order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
+    options = "".join(f" --{name} {value}" for name, value in algorithm.options)
     costs = ("-", "-", "-")
     if form is not None:
         costs = (form.steps + (f" if {form.only}" if form.only else ""), form.beta, form.gamma)
-    about = one.about + (f" (options:{options})" if options else "")
-    return (one.name, one.condition_words, *(_readable(c) for c in costs), order, about)
+    about = algorithm.about + (f" (options:{options})" if options else "")
+    return (algorithm.name, algorithm.condition_words, *(_readable(c) for c in costs), order, about)
 
 
 def _readable(expression: str) -> str:
-    """A formula without the guard for a single rank.
+    """Return a formula without its guard for a single rank.
 
     >>> _readable("(n-2+s if n > 1 else 0)")
     'n-2+s'
@@ -278,8 +283,9 @@ def _readable(expression: str) -> str:
     return expression.replace("*", "·")
 
 
-def _algorithm_facts(one: Algorithm) -> dict[str, object]:
-    form = one.formula
+def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
+    """Return the facts about an algorithm as plain values."""
+    form = algorithm.formula
     formula = form and {
         "rounds": form.steps,
         "beta": form.beta,
@@ -287,14 +293,14 @@ def _algorithm_facts(one: Algorithm) -> dict[str, object]:
         "only_if": form.only or None,
     }
     return {
-        "collective": one.collective.name,
-        "algorithm": one.name,
-        "about": one.about,
-        "rank_counts": one.condition_words,
-        "options": dict(one.options),
-        "in_order": one.in_order,
+        "collective": algorithm.collective.name,
+        "algorithm": algorithm.name,
+        "about": algorithm.about,
+        "rank_counts": algorithm.condition_words,
+        "options": dict(algorithm.options),
+        "in_order": algorithm.in_order,
         "formula": formula,
-        "libraries": {library: names.split() for library, names in one.libraries},
+        "libraries": {library: names.split() for library, names in algorithm.libraries},
     }
 
 
@@ -314,12 +320,12 @@ def _algorithm_facts(one: Algorithm) -> dict[str, object]:
     **JUDGED,
 )
 def diff(args: argparse.Namespace) -> int:
-    """Compare; 0 whether they differ or not."""
+    """Compare two algorithms and print them side by side; return 0."""
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
 
     names = (args.first, args.second)
-    chunks_only_of_own(args, *names)
+    refuse_unused_chunks(args, *names)
     options = [dict(find_algorithm(args.collective, name, args.chunks).options) for name in names]
     for option in OPTIONS:
         if not any(option in has for has in options):
@@ -340,7 +346,7 @@ def diff(args: argparse.Namespace) -> int:
         return 0
     titles = [s.algorithm.name for s in schedules]
     first, second = map(_column, facts)
-    rows = [(label, one, second[label]) for label, one in first.items()]
+    rows = [(label, cell, second[label]) for label, cell in first.items()]
     title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
     say(Table(("", *titles), rows, title), "")
     if differs is None:
@@ -352,7 +358,7 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def _column(facts: Facts) -> dict[str, str]:
-    """What is compared, with its heading."""
+    """Return the cells of an algorithm in the comparison, by row label."""
     from spmdsim.collectives.facts import as_share
 
     verdict, counts = facts.verdict, facts.counts
@@ -377,6 +383,7 @@ def _column(facts: Facts) -> dict[str, str]:
 
 
 def _side_by_side(stories: list[History], names: list[str]) -> None:
+    """Print the messages of two algorithms side by side, or one below the other if the line is too short."""
     from spmdsim.figures.schedule_figures import grid, highlighted
 
     pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
