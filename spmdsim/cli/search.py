@@ -232,7 +232,7 @@ def _as_dict(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -
     facts["redistributions"] = [
         {
             **{"when": move.phase, "tensor": move.value.name, "times": move.times, "seconds": seconds},
-            "nbytes": move.times * result.moves.plan(*move.priced).nbytes(result.mesh.rank_at(0)),
+            "nbytes": move.times * result.moves.plan(*move.price_key).nbytes(result.mesh.rank_at(0)),
         }
         for move, seconds in result.evaluation.moves
     ]
