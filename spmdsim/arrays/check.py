@@ -1,21 +1,22 @@
-"""Checking a distributed tensor against a single-process reference, piece by piece.
+"""Comparison of a distributed tensor with a single-process reference, shard by shard.
 
-What a verdict says depends on what the reference is:
+The verdict depends on the kind of reference:
 
-* **A function and its operands** (``check(y, np.matmul, operands=(a, b))``) is run in one process, in float64 and
-  again and again in the operands' own types (:mod:`spmdsim.arrays.rounding`). The tensor may be further from float64
-  than those runs are by a small factor, no more, element by element. ``ok`` and ``WRONG`` are both proven. If the
-  program's own runs differ by more than rounding one sum explains, the word is ``ill-conditioned here``: as right as
-  the single process, and no more; ``overflow`` where one of them leaves the range of its type. The function has to be the same program; what another algorithm leaves (an iteration
-  that stops at a residual beside a direct solver) is allowed by ``rtol``.
-* **An array** (or a function that gives a block of one) says nothing about rounding. The tolerance is a formula,
-  ``8 u sqrt(depth) * magnitude``, sharp where ``magnitude`` says how large each element's terms are. Beyond it the word is ``unproven`` as long as cancellation could have done it, and for
-  an element that is much further off than the others around it; ``WRONG`` where half of the digits are gone, or where
-  the caller said what is right: ``rtol``, ``atol``.
+* **A function and its operands** (``check(y, np.matmul, operands=(a, b))``) run in one process, in float64 and
+  repeatedly in the operands' own types (:mod:`spmdsim.arrays.rounding`). Element by element, the tensor may be
+  further from float64 than these runs by a small factor. ``ok`` and ``WRONG`` are both proven. If the runs differ by
+  more than the rounding of one sum explains, the verdict is ``ill-conditioned here``: the tensor is as good as the
+  single process. It is ``overflow`` if a run exceeds the range of its type. The function must be the same program;
+  ``rtol`` allows for the error of another algorithm, such as an iteration that stops at a residual.
+* **An array** (or a function that returns a block of one) contains no information about rounding. The tolerance is
+  ``8 u sqrt(depth) * magnitude``, which is sharp if ``magnitude`` states the size of each element's terms. Beyond the
+  tolerance the verdict is ``unproven`` as long as cancellation can explain the error, also for an element whose error
+  is much larger than those around it. It is ``WRONG`` if half of the digits are lost, or beyond the caller's ``rtol``
+  and ``atol``.
 
-Not-a-number and infinities have to be where the reference has them, as in ``numpy.testing.assert_allclose``. And the
-pieces must cover the tensor: each rank holds what the layout's definition says, which is derived here a second time,
-element by element (:mod:`spmdsim.layout.pieces`), and is compared at those elements.
+Nan and infinities must be at the positions where the reference has them, as in ``numpy.testing.assert_allclose``. And
+the shards must cover the tensor: each rank must own the elements that the definition of the layout says. They are
+derived here a second time, element by element (:mod:`spmdsim.layout.pieces`).
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from spmdsim.layout.element_type import is_half
 from spmdsim.layout.pieces import Pieces, describe_misplaced
 from spmdsim.wrong_calls import explained
 
-#: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.
+#: An error stands out if it is more than this factor times the error of nine tenths of the elements around it.
 OUTLIER = 64.0
-#: One process's own runs that differ by more roundings of the largest value than this are called ill-conditioned.
+#: Runs in one process are ill-conditioned if they differ by more than this number of roundings of the largest value.
 LOST = 256.0
 
 
@@ -63,25 +64,26 @@ def check(
     rtol: float | None = None,
     atol: float = 0.0,
 ) -> Verdict:
-    """Compare every piece with the reference; all ranks return the same verdict. All must call it.
+    """Compare every shard with the reference; all ranks must call it and return the same verdict.
 
     Args:
-        tensor: what was computed; pending reductions are done first.
-        reference: an array of the global shape (or a :class:`~spmdsim.arrays.rounding.Measured` one); a plain numpy function of ``operands``; or a function of a tuple of
-            slices, so that no process needs the whole: it gives that block as an array, or as a pair of a function
-            and its operands, for which rounding is measured.
-        operands: arrays for the function. It is run in one process (the processes share the runs) with each of them in
-            a wider type, which is the truth, and in its own.
-        depth: how many terms each element is a sum of; it widens the tolerance. 0: nothing but copied, or whole numbers
-            that the type adds up exactly in any order: a single bit counts.
-        magnitude: size of the terms that are added, one for all elements or an array of the global shape, such as
-            ``abs(a) @ abs(b)`` for a product; the reference's largest absolute value if left out.
-        rtol: allow this much of each element's own value (instead of what an array's formula allows), and ``atol`` more.
-        atol: see ``rtol``.
+        tensor: the computed tensor; pending reductions are finished first.
+        reference: an array of the global shape (or a :class:`~spmdsim.arrays.rounding.Measured` one); a NumPy
+            function of ``operands``; or a function of a tuple of slices, so that no process needs the whole array. It
+            returns the block as an array, or a pair of a function and its operands, for which rounding is measured.
+        operands: arrays for the function. It runs in one process (the processes share the runs) with each of them in
+            a wider type, which gives the true values, and in its own type.
+        depth: number of terms that each element is a sum of; it widens the tolerance. 0: elements are copied, or
+            integers that the type adds exactly in any order; every bit counts.
+        magnitude: size of the added terms, one number or an array of the global shape, such as ``abs(a) @ abs(b)``
+            for a product; None: the reference's largest absolute value.
+        rtol: allowed part of each element's own value, instead of the formula for arrays.
+        atol: allowed difference in addition to ``rtol``.
 
     Raises:
-        InputError: a reference of another shape; operands for an array.
-        WorldError: the world holds no data.
+        InputError: If the reference has another shape, or operands are passed for an array.
+        WorldError: If the world has no data.
+        UsageTypeError: If ``tensor`` is no tensor.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, matmul
     >>> mesh, world, a = Mesh((4,), ("x",)), LockStep(4), np.ones((4, 8), np.float32) / 3
@@ -110,20 +112,27 @@ def check(
     pieces, surveys = Pieces(tensor.layout, tensor.meta.shape), []
     for rank, shard in zip(world.ranks, tensor.shards):
         surveys.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
-    held = [piece for piece in surveys if isinstance(piece, _Piece)]
+    own_pieces = [piece for piece in surveys if isinstance(piece, _Piece)]
     summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in surveys], "check")
-    wrong = next((summary for summary in summaries if isinstance(summary, str)), None)
-    if wrong is not None:
-        return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {wrong}")
+    problem = next((summary for summary in summaries if isinstance(summary, str)), None)
+    if problem is not None:
+        return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {problem}")
     limits = limits.over([summary for summary in summaries if isinstance(summary, _Summary)])
-    judged = iter([_judge(piece, limits) for piece in held])
-    mine = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
-    reports = [report for report in world.gather_objects(mine, "check") if report is not None]
+    judged = iter([_report_worst(piece, limits) for piece in own_pieces])
+    own_reports = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
+    reports = [report for report in world.gather_objects(own_reports, "check") if report is not None]
     return _verdict(reports, limits, expected.name)
 
 
 class _Summary(NamedTuple):
-    """What all ranks have to know of one piece: its largest finite value, and the error of nine tenths of it."""
+    """The facts of one shard that all ranks need.
+
+    Attributes:
+        scale: the largest finite absolute value.
+        bulk: the error that nine tenths of the elements do not exceed; nan for an empty shard.
+        single: the largest difference between the reference's own runs; nan if none were measured.
+        own: name of the type in which the reference ran, or None.
+    """
 
     scale: float
     bulk: float
@@ -132,7 +141,17 @@ class _Summary(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A shard beside its reference."""
+    """A shard with its reference.
+
+    Attributes:
+        rank: its owner.
+        start: the global index of its first element.
+        shard: its elements.
+        truth: the reference.
+        measured: the reference with measured rounding, or None.
+        error: absolute differences.
+        summary: the facts for other ranks.
+    """
 
     rank: int
     start: tuple[int, ...]
@@ -144,14 +163,18 @@ class _Piece(NamedTuple):
 
 
 class _Expected:
-    """The reference, asked for blocks; each distinct block is worked out once."""
+    """The blocks of a reference; each distinct block is computed once.
+
+    Raises:
+        InputError: If operands are passed for an array, or the shapes differ.
+    """
 
     def __init__(self, tensor: Tensor, reference: Reference, operands: Sequence[Any] | None) -> None:
         self.dtype = tensor.dtype
         self._blocks: dict[Any, np.ndarray | Measured] = {}
         self.name = "the given array"
         self.whole: Any = None
-        self._block: Callable[..., Any] | None = None
+        self._read_block: Callable[..., Any] | None = None
         if operands is not None:
             if not callable(reference):
                 raise InputError("operands are for a reference that is a function, but it is an array")
@@ -159,7 +182,7 @@ class _Expected:
                 lambda cast: reference(*[cast(np.asarray(x)) for x in operands]), tensor.dtype, tensor.world
             )
         elif callable(reference):
-            self._block = reference
+            self._read_block = reference
         else:
             self.whole = reference
         if self.whole is not None:
@@ -170,19 +193,20 @@ class _Expected:
                 raise InputError(f"the reference has shape {shape}, but the tensor {tensor.meta.shape}")
 
     def block(self, bounds: tuple[tuple[int, int], ...]) -> np.ndarray | Measured:
-        """The block at these bounds: an array, or a measured one."""
+        """Return the block at these bounds: an array, or a measured one."""
         if bounds not in self._blocks:
-            self._blocks[bounds] = self._read(tuple(slice(*pair) for pair in bounds))
+            self._blocks[bounds] = self._read_reference(tuple(slice(*pair) for pair in bounds))
         return self._blocks[bounds]
 
-    def _read(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
-        if self._block is None:
+    def _read_reference(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
+        """Return the block at an index; raise UsageTypeError if the reference does not accept an index."""
+        if self._read_block is None:
             array: np.ndarray | Measured = self.whole[index]
             return array
         try:
-            block = self._block(index)
+            block = self._read_block(index)
         except TypeError as error:
-            name = getattr(self._block, "__name__", "reference")
+            name = getattr(self._read_block, "__name__", "reference")
             raise UsageTypeError(
                 f"check: {name} was given one tuple of slices, as functions without operands= are ({error}); if it is a "
                 f"function of arrays, say which: check(y, {name}, operands=(a, b))"
@@ -198,7 +222,15 @@ class _Expected:
 def _survey(
     tensor: Tensor, pieces: Pieces, rank: int, shard: np.ndarray, expected: _Expected
 ) -> _Piece | str:
-    """A shard beside its reference, or what is wrong with where it lies."""
+    """Return a shard with its reference, or a text that says why the rank owns the wrong elements.
+
+    Args:
+        tensor: the computed tensor.
+        pieces: the bounds of all shards by the layout's definition.
+        rank: the owner.
+        shard: its elements.
+        expected: the reference.
+    """
     bounds = pieces.bounds(rank)
     sizes = tuple(stop - start for start, stop in bounds)
     problem = describe_misplaced(tensor.layout, tensor.meta.shape, [rank], pieces)
@@ -220,24 +252,30 @@ def _survey(
         values.max(initial=0, where=np.isfinite(values)) if is_rounded(truth.dtype) else values.max(initial=0)
     )
     # A float of 16 bits is rounded once to its own size; only what is beyond that says what is usual around it.
-    once = (
+    one_rounding = (
         unit_roundoff(tensor.dtype) * np.where(np.isfinite(values), values, 0)
         if is_half(tensor.dtype)
         else 0.0
     )
-    beyond = np.maximum(error - once, 0.0).astype(np.float64)
+    beyond = np.maximum(error - one_rounding, 0.0).astype(np.float64)
     bulk = float(np.quantile(beyond, 0.9, method="lower")) if error.size else math.nan
     single = float(measured.spread.max(initial=0.0)) if measured is not None else math.nan
-    own = None if measured is None else measured.own
+    own_type = None if measured is None else measured.own
     start = tuple(low for low, _ in bounds)
     return _Piece(
-        rank, start, shard.reshape(sizes), truth, measured, error, _Summary(float(scale), bulk, single, own)
+        rank,
+        start,
+        shard.reshape(sizes),
+        truth,
+        measured,
+        error,
+        _Summary(float(scale), bulk, single, own_type),
     )
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """What is allowed; complete once all pieces' summaries are known."""
+    """The allowed errors; complete after :meth:`over` has seen the summaries of all shards."""
 
     dtype: Any
     depth: int
@@ -250,16 +288,18 @@ class _Limits:
     own: str | None = None
 
     def over(self, summaries: Sequence[_Summary]) -> _Limits:
+        """Return the limits with the facts of all shards."""
         scale = max((s.scale for s in summaries), default=0.0)
         if self.magnitude is not None:
             scale = float(np.max(self.magnitude, initial=0.0))
         bulks = sorted(s.bulk for s in summaries if not math.isnan(s.bulk))
         bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
         single = max((s.single for s in summaries), default=math.nan)
-        own = next((s.own for s in summaries), None)
-        return replace(self, scale=scale, bulk=bulk, single=single, own=own)
+        own_type = next((s.own for s in summaries), None)
+        return replace(self, scale=scale, bulk=bulk, single=single, own=own_type)
 
     def allowed(self, piece: _Piece) -> np.ndarray:
+        """Return the allowed error of each element of a shard."""
         measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
         if self.asked:
             finite = np.where(np.isfinite(piece.truth), np.abs(piece.truth), 0).astype(np.float64)
@@ -273,63 +313,80 @@ class _Limits:
         return self.by_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
 
     def by_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
-        """What adding terms of these sizes does, in the type that it is done in, and rounding the values once."""
+        """Return the error of sums of terms with these magnitudes, and of one rounding of the values."""
         adding = tolerance(np.float32 if is_half(self.dtype) else self.dtype, 1.0, self.depth)[0]
         return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
 
     def usual(self, piece: _Piece) -> np.ndarray:
-        """Errors that do not stand out of those around them by more than the element's own rounding explains."""
+        """Return the largest error per element that does not stand out; infinite if errors are measured."""
         if piece.measured is not None or self.asked or self.each or not is_rounded(self.dtype):
             return np.full(piece.error.shape, np.inf)
-        own = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
+        own_rounding = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
         if is_half(self.dtype) and self.depth:
-            own = self.by_terms(self.scale, np.abs(piece.truth))
-        around = piece.summary.bulk if piece.error.size >= 16 else self.bulk
-        return np.asarray(np.maximum(own, OUTLIER * around), np.float64)
+            own_rounding = self.by_terms(self.scale, np.abs(piece.truth))
+        surrounding_error = piece.summary.bulk if piece.error.size >= 16 else self.bulk
+        return np.asarray(np.maximum(own_rounding, OUTLIER * surrounding_error), np.float64)
 
     @property
     def each(self) -> bool:
-        """Whether the caller said how large the terms of each element are."""
+        """True if the caller passed the magnitude of the terms of each element."""
         return self.magnitude is not None and np.ndim(self.magnitude) > 0
 
     @property
     def asked(self) -> bool:
-        """Whether the caller said how much may differ."""
+        """True if the caller passed ``rtol`` or ``atol``."""
         return self.rtol is not None or bool(self.atol)
 
     @property
     def expected(self) -> float:
-        """By how much one process's own runs may differ without a word about it."""
+        """The difference between the reference's own runs up to which the verdict is ``ok``."""
         kind = self.own or self.dtype
         return max(tolerance(kind, self.scale, self.depth)[0], LOST * unit_roundoff(kind) * self.scale)
 
     @property
     def why(self) -> str:
+        """The formula of the tolerance as text."""
         if self.asked:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
         return "terms of each element: " * self.each + tolerance(self.dtype, self.scale, self.depth)[1]
 
     @property
     def by_itself(self) -> str:
-        """The rounding of an element without cancellation, in words."""
+        """The rounding of an element without cancellation, as text."""
         return tolerance(self.dtype, 1.0, self.depth)[1].replace("* 1", "of its own value")
 
     @property
     def hopeless(self) -> float:
-        """An error that no rounding explains: half of the digits of the largest value, of float32 at most."""
+        """The error that no rounding explains: half of the digits of the largest value, in float32 at most."""
         u = unit_roundoff(self.dtype)
         hopeless = math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale
         return hopeless if u and self.depth and not self.each else 0.0
 
     def overflows(self, worst: _Report) -> bool:
-        """Whether only the element found is out of range, among numbers that are nearly so: sums may be, on their way."""
+        """Return True if a partial sum may overflow.
+
+        The element is not finite, the reference is, and values are near the limit of the type.
+        """
         if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.actual):
             return False
         return self.scale > float(np.finfo(np.float32 if is_half(self.dtype) else self.dtype).max) / 1024
 
 
 class _Report(NamedTuple):
-    """The element of one piece that counts: the one furthest beyond its tolerance, else the largest error."""
+    """The worst element of a shard: furthest beyond its tolerance, else with the largest error.
+
+    Attributes:
+        beyond: True if an error exceeds its tolerance.
+        outlying: True if none does, but one stands out from those around it.
+        ratio: the number by which elements are ranked.
+        rank: the owner.
+        place: the global index of the element, or None for an empty shard.
+        expected: the reference's value.
+        actual: the tensor's value.
+        error: their difference.
+        allowed: the tolerance.
+        how: a text about the measured rounding, or None.
+    """
 
     beyond: bool
     outlying: bool
@@ -343,7 +400,8 @@ class _Report(NamedTuple):
     how: str | None
 
 
-def _judge(piece: _Piece, limits: _Limits) -> _Report:
+def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
+    """Return the report of one shard."""
     error, allowed = piece.error, limits.allowed(piece)
     how = None if piece.measured is None else piece.measured.how
     if not error.size:
@@ -364,6 +422,7 @@ def _judge(piece: _Piece, limits: _Limits) -> _Report:
 
 
 def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
+    """Return the verdict from the worst of all shards' reports; ``name`` describes the reference."""
     worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.place is not None))
     measured, word = worst.how is not None, "ok"
     why = limits.why if worst.how is None else worst.how + (f", or {limits.why}" if limits.asked else "")
@@ -376,14 +435,22 @@ def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
         word = "overflow" if math.isinf(limits.single) else "ill-conditioned here"
     compared = (
         f"compared on {len(reports)} rank{'s' * (len(reports) > 1)} with "
-        f"{'the reference run in one process' if measured else name}: {_proves(word, measured, limits, worst)}"
+        f"{'the reference run in one process' if measured else name}: {_explain_verdict(word, measured, limits, worst)}"
     )
     return Verdict(
         word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.actual, compared
     )
 
 
-def _proves(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
+def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
+    """Return a sentence about the meaning of a verdict.
+
+    Args:
+        word: the verdict.
+        measured: True if the reference's rounding was measured.
+        limits: the allowed errors.
+        worst: the worst element.
+    """
     if word == "WRONG":
         near = measured and not limits.asked and worst.error <= limits.hopeless
         return "rounding does not explain it" + (

@@ -1,9 +1,9 @@
-"""Sharded checkpoints: every rank writes what it owns, and any other mesh and rank count reads it back.
+"""Sharded checkpoints: every rank writes its own shards, and any other mesh and rank count reads them.
 
-A checkpoint is a folder with ``manifest.json`` and one ``.safetensors`` file per rank in a subfolder. The
-manifest names for each tensor its shape, type and layout, and for each distinct shard the file, its bounds and a
-checksum. It is replaced in one step after all data has reached the disk: a crash while saving leaves the previous
-checkpoint whole, and the next save removes what it left (see ``checkpoint_folder``). Nothing is ever unpickled.
+A checkpoint is a folder with ``manifest.json`` and one ``.safetensors`` file per rank in a subfolder. The manifest
+contains shape, type and layout of each tensor, and for each distinct shard its file, bounds and checksum. It is
+replaced in one step after all data have reached the disk: a crash while saving keeps the previous checkpoint
+complete, and the next save removes the remains (see ``checkpoint_folder``). Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from spmdsim.arrays.checkpoint_folder import (
     saved_dtype,
     saved_layout,
     saved_name,
-    sees,
     sync_folder,
+    wait_for_folder,
 )  # fmt: skip
 from spmdsim.arrays.files import open_array
 from spmdsim.arrays.model_files import is_model, load_model
@@ -54,7 +54,13 @@ MOST_READS = 100
 
 
 class _ManifestFacts(NamedTuple):
-    """A rank's view of a checkpoint: why its manifest cannot be read, the subfolder that it names, and its folder."""
+    """The state of a checkpoint as one rank sees it.
+
+    Attributes:
+        problem: why the manifest cannot be read, or None.
+        data: the subfolder that the manifest names, or None.
+        folder: the absolute path of the checkpoint.
+    """
 
     problem: str | None
     data: str | None
@@ -63,16 +69,16 @@ class _ManifestFacts(NamedTuple):
 
 @explained
 def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors; all ranks must call it. Each distinct shard is written once, by the first rank that holds it.
+    """Write tensors to a checkpoint; all ranks must call it. The first owner of each shard writes it.
 
     Args:
-        folder: made if need be; an earlier checkpoint in it is replaced when the new one is complete.
-        tensors: by name, all of one world, the same ones on all ranks. Pending values are reduced first.
+        folder: created if it does not exist; an earlier checkpoint in it is replaced when the new one is complete.
+        tensors: tensors by name, all of one world, and equal on all ranks. Pending reductions are finished first.
 
     Raises:
-        InputError: nothing to save, elements of a type that files cannot hold, or a folder that cannot be written or
-            is not the same one on all ranks.
-        WorldError: the ranks save different tensors. What was saved before is untouched then, as after any error.
+        InputError: If there are no tensors, files do not support an element type, the folder cannot be written, or
+            ranks see different folders.
+        WorldError: If ranks save different tensors. After any error the previous checkpoint is unchanged.
 
     >>> import tempfile
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -82,30 +88,38 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     ...     load(f"{folder}/step1", LockStep(2))["x"].full()
     array([1., 2.])
     """
-    world, mine = _to_save(tensors)
-    place = Path(folder)
-    gathered = world.gather_objects([(uuid.uuid4().hex[:12], mine)] * len(world.ranks), "save")
+    world, own_facts = _describe_tensors(tensors)
+    target = Path(folder)
+    gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts)] * len(world.ranks), "save")
     _require_equal([facts for _, facts in gathered])
-    reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in mine}
-    saving, first = Saving(place, gathered[0][0]), 0 in world.ranks
+    reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in own_facts}
+    saving, first = Saving(target, gathered[0][0]), 0 in world.ranks
     try:
-        _on_first(world, saving.begin, f"rank 0 cannot write to {str(place)!r}")
-        mine_written = [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
-        written = world.gather_objects(mine_written, "save")
-        _raise_first([problem for problem, _ in written])
-        shards = [shard for _, facts in written for shard in facts]
-        _on_first(
+        _run_on_first(world, saving.begin, f"rank 0 cannot write to {str(target)!r}")
+        own_results = [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
+        results = world.gather_objects(own_results, "save")
+        _raise_first([problem for problem, _ in results])
+        shards = [shard for _, facts in results for shard in facts]
+        _run_on_first(
             world,
             lambda: saving.replace_manifest(_manifest(saving.data.name, reduced, shards)),
-            f"the manifest in {str(place)!r} cannot be written",
+            f"the manifest in {str(target)!r} cannot be written",
         )
     finally:
         if first:
             saving.end()
 
 
-def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
-    """The world of the tensors, and by name, in alphabetical order, what each of them is and where it comes from."""
+def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
+    """Return the world of the tensors, and a description and the provenance of each.
+
+    The tensors are in alphabetical order of their names.
+
+    Raises:
+        InputError: If there are no tensors, or files do not support an element type.
+        UsageTypeError: If a value is no tensor.
+        WorldError: If tensors belong to different worlds.
+    """
     if not tensors:
         raise InputError(f"there are no tensors to save, at {source_line()}")
     for name, tensor in tensors.items():
@@ -126,26 +140,36 @@ def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str,
 
 
 def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
-    """All ranks must save the same, or what they write makes up no checkpoint: a WorldError says what differs."""
-    for rank, other in enumerate(described):
-        for name in sorted({*described[0], *other}):
-            here, there = described[0].get(name), other.get(name)
-            if here is None or there is None:
-                which, lacks = (0, rank) if there is None else (rank, 0)
+    """Raise WorldError with the first difference if ranks save different tensors.
+
+    Args:
+        described: per rank, description and provenance of each tensor by name.
+    """
+    for rank, own_facts in enumerate(described):
+        for name in sorted({*described[0], *own_facts}):
+            first_fact, fact = described[0].get(name), own_facts.get(name)
+            if first_fact is None or fact is None:
+                saving_rank, missing_rank = (0, rank) if fact is None else (rank, 0)
                 raise WorldError(
-                    f"the ranks save different tensors: {name!r} is saved on rank {which} and not on rank {lacks}, "
-                    f"at {source_line()}"
+                    f"the ranks save different tensors: {name!r} is saved on rank {saving_rank} and not on rank "
+                    f"{missing_rank}, at {source_line()}"
                 )
-            if here != there:
-                alike = f"another tensor, {there[0]}" if there[0] == here[0] else there[0]
+            if first_fact != fact:
+                words = f"another tensor, {fact[0]}" if fact[0] == first_fact[0] else fact[0]
                 raise WorldError(
-                    f"the ranks save different tensors: {name!r} is {here[0]} on rank 0, {alike} on rank {rank}, "
+                    f"the ranks save different tensors: {name!r} is {first_fact[0]} on rank 0, {words} on rank {rank}, "
                     f"at {source_line()}"
                 )
 
 
-def _on_first(world: World, action: Callable[[], None], words: str) -> None:
-    """Run an action on files in the process of rank 0. If it fails, all ranks raise an error that begins with ``words``."""
+def _run_on_first(world: World, action: Callable[[], None], words: str) -> None:
+    """Run an action on files in the process of rank 0; if it fails, raise InputError on all ranks.
+
+    Args:
+        world: the world whose ranks own the shards.
+        action: the action; an OSError counts as failure.
+        words: the beginning of the error message.
+    """
     problem = None
     try:
         if 0 in world.ranks:
@@ -158,9 +182,16 @@ def _on_first(world: World, action: Callable[[], None], words: str) -> None:
 def _write(
     saving: Saving, rank: int, tensors: Mapping[str, Tensor], k: int
 ) -> tuple[str | None, list[dict[str, Any]]]:
-    """A problem, or what was written."""
+    """Write the shards of one rank; return a problem or None, and the shards' manifest entries.
+
+    Args:
+        saving: the current save.
+        rank: the rank.
+        tensors: the tensors by name.
+        k: the number of the rank among the process's own ranks.
+    """
     try:
-        if not sees(saving.data):
+        if not wait_for_folder(saving.data):
             return (
                 f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
                 f"{str(saving.place.absolute())!r}; nothing was replaced, at {source_line()}"
@@ -172,9 +203,9 @@ def _write(
         return f"rank {rank} cannot write to {str(saving.place)!r}: {error.strerror or error}", []
 
 
-def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
-    """One safetensors file with the shards that this rank is the first to hold."""
-    mine = {
+def _write_rank(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
+    """Write a safetensors file with the shards whose first owner is this rank; return manifest entries."""
+    own_shards = {
         name: _as_real(np.asarray(tensor.shards[k], order="C"))
         for name, tensor in tensors.items()
         if rank in tensor.layout.mesh and tensor.layout.replica_ranks(rank)[0] == rank
@@ -182,7 +213,7 @@ def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -
     name = f"rank-{rank:05d}.safetensors"
     header: dict[str, Any] = {}
     shards, offset = [], 0
-    for key, array in mine.items():
+    for key, array in own_shards.items():
         header[key] = {
             "dtype": safetensors_name(array.dtype),
             "shape": list(array.shape),
@@ -194,10 +225,10 @@ def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -
         shards.append({"tensor": key, "file": name, "bounds": bounds, "crc32": crc})
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with (place / name).open("wb") as stream:
+    with (folder / name).open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)))
         stream.write(text)
-        for array in mine.values():
+        for array in own_shards.values():
             stream.write(_bytes(array))
         stream.flush()
         os.fsync(stream.fileno())
@@ -215,11 +246,19 @@ def _from_real(stored: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _bytes(array: np.ndarray) -> memoryview:
+    """Return the bytes of a C-ordered array without a copy."""
     flat: Any = array.ravel().view(np.uint8)
     return memoryview(flat)
 
 
 def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:
+    """Return the text of a manifest.
+
+    Args:
+        data: the name of the subfolder with the data.
+        tensors: the tensors by name.
+        shards: entries of all shards, each with the name of its tensor.
+    """
     described = {
         name: {
             "shape": list(t.shape),
@@ -244,18 +283,19 @@ def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[st
 def load(
     folder: str | Path, world: World, layouts: LayoutChoice = None, *, verify: bool = True
 ) -> dict[str, Tensor]:
-    """Read tensors, each rank only the bytes that overlap its own shards.
+    """Read tensors from a checkpoint; each rank reads only the bytes of its own shards. Collective.
 
     Args:
-        folder: what :func:`save` wrote, on any mesh and number of ranks; or a model of another system: a ``.safetensors``
-            file, a ``model.safetensors.index.json``, or the folder of these.
-        world: where they are wanted.
-        layouts: a layout per name, or a function of name and shape; the saved ones if left out. Of a model that has no
-            layouts, those arrays are read that are named, or all with a function.
-        verify: compare all checksums first, each rank a part of the shards.
+        folder: a folder that :func:`save` wrote, on any mesh and number of ranks; or a model of another system: a
+            ``.safetensors`` file, a ``model.safetensors.index.json``, or the folder of these.
+        world: the world of the ranks.
+        layouts: a layout per name, or a function of name and shape; None: the saved layouts. A model has no layouts:
+            a mapping selects the arrays to read, a function reads all.
+        verify: compare all checksums first; the shards are distributed over the ranks.
 
     Raises:
-        InputError: a missing, damaged or foreign file, named, the same on all ranks.
+        InputError: If a file is missing, damaged or foreign; equal on all ranks.
+        WorldError: If a saved layout needs more ranks than the world has.
 
     >>> import tempfile
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -265,17 +305,17 @@ def load(
     ...     load(f"{folder}/step1", LockStep(2))["x"].full()
     array([1., 2.])
     """
-    place = Path(folder)
-    if is_model(place):
-        return load_model(place, world, layouts)
-    manifest, facts = _read_manifests(place, world)
+    source = Path(folder)
+    if is_model(source):
+        return load_model(source, world, layouts)
+    manifest, facts = _read_manifests(source, world)
     for _ in range(MOST_READS):
         try:
             _require_same_manifest(facts)
-            return _load(place, manifest, world, layouts, verify)
+            return _load(source, manifest, world, layouts, verify)
         except InputError:
             # Another job may have saved meanwhile, and removed the files that the manifest named: read its save.
-            before, (manifest, facts) = facts, _read_manifests(place, world)
+            before, (manifest, facts) = facts, _read_manifests(source, world)
             if facts == before:
                 raise
     raise InputError(
@@ -284,10 +324,10 @@ def load(
 
 
 def _load(
-    place: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
+    source: Path, manifest: dict[str, Any], world: World, layouts: LayoutChoice, verify: bool
 ) -> dict[str, Tensor]:
     """Read the tensors that a manifest names. Collective; InputError on all ranks if a file is missing or damaged."""
-    entries, files = manifest["tensors"], place / manifest["data"]
+    entries, files = manifest["tensors"], source / manifest["data"]
     if verify:
         _verify(files, entries, world)
     loaded: dict[str, Tensor] = {}
@@ -296,49 +336,61 @@ def _load(
         for name in layouts if isinstance(layouts, Mapping) else ():
             if name not in entries:
                 raise InputError(
-                    f"the checkpoint in {str(place)!r} has no {name!r}, but a layout is given for it"
+                    f"the checkpoint in {str(source)!r} has no {name!r}, but a layout is given for it"
                 )
         for name, entry in entries.items():
             loaded[name] = _load_one(name, entry, files, world, layouts)
     except SpmdError as error:
         problem = type(error), str(error)
     except OSError as error:
-        problem = InputError, f"the checkpoint in {str(place)!r} cannot be read: {error.strerror or error}"
-    told = world.gather_objects([problem] * len(world.ranks), "load")
-    for kind, text in (one for one in told if one is not None):
+        problem = InputError, f"the checkpoint in {str(source)!r} cannot be read: {error.strerror or error}"
+    problems = world.gather_objects([problem] * len(world.ranks), "load")
+    for kind, text in (item for item in problems if item is not None):
         raise kind(f"{text}, at {source_line()}")
     for tensor in loaded.values() if world.compares else ():
         require_equal_source(world, tensor, Described(None, "a checkpoint's"), "load")
     return loaded
 
 
-def _read_manifests(place: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
+def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
     """Return this rank's manifest, and the facts of the manifests of all ranks. Collective."""
     manifest: dict[str, Any] = {"data": None}
     problem = None
     try:
-        manifest = read_manifest(place)
+        manifest = read_manifest(source)
     except InputError as error:
         problem = str(error)
-    facts = _ManifestFacts(problem, manifest["data"], str(place.absolute()))
+    facts = _ManifestFacts(problem, manifest["data"], str(source.absolute()))
     return manifest, world.gather_objects([facts] * len(world.ranks), "load")
 
 
 def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
-    """Raise InputError unless all ranks have read the same manifest."""
-    problems = [one.problem for one in facts]
+    """Raise InputError unless all ranks have read equal manifests."""
+    problems = [fact.problem for fact in facts]
     if None in problems:  # not all ranks have this problem
         problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
     _raise_first(problems)
-    for rank, one in enumerate(facts):
-        if one.data != facts[0].data:
+    for rank, fact in enumerate(facts):
+        if fact.data != facts[0].data:
             raise InputError(
                 f"the ranks load different checkpoints: rank 0 that of {facts[0].folder!r}, rank {rank} that of "
-                f"{one.folder!r}, which was written by another save, at {source_line()}"
+                f"{fact.folder!r}, which was written by another save, at {source_line()}"
             )
 
 
 def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice) -> Tensor:
+    """Create one tensor of a checkpoint.
+
+    Args:
+        name: the tensor's name.
+        entry: its entry in the manifest.
+        files: the folder of the data.
+        world: the world of the ranks.
+        layouts: layouts by name, or a function of name and shape; None: the saved layout.
+
+    Raises:
+        WorldError: If the layout has more ranks than the world.
+    """
     shape = tuple(entry["shape"])
     if callable(layouts):
         layout = layouts(name, shape)
@@ -358,53 +410,82 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
 def _block(
     name: str, entry: dict[str, Any], files: Path, index: tuple[slice, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """A block put together from the saved shards that overlap it."""
+    """Return a block, assembled from the saved shards that overlap it.
+
+    Args:
+        name: the tensor's name.
+        entry: its entry in the manifest.
+        files: the folder of the data.
+        index: the block, one slice per dim.
+        dtype: the element type.
+
+    Raises:
+        InputError: If the shards do not cover the block.
+    """
     wanted: Bounds = tuple((p.start, p.stop) for p in index)
     out = np.empty([p.stop - p.start for p in index], dtype)
-    filled = 0
+    covered = 0
     for shard in entry["shards"]:
         bounds = tuple((int(a), int(b)) for a, b in shard["bounds"])
         box = overlap(bounds, wanted)
         if box is None:
             continue
         source = open_array(files / shard["file"], name)
-        place = tuple(slice(a - w, b - w) for (a, b), (w, _) in zip(box, wanted))
-        part = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(box, bounds))
-        out[place] = _from_real(source[(*part, slice(0, 2)) if dtype.kind == "c" else part], dtype)
-        filled += int(np.prod([b - a for a, b in box], dtype=np.int64))
-    if filled != out.size:
+        target = tuple(slice(a - w, b - w) for (a, b), (w, _) in zip(box, wanted))
+        source_slices = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(box, bounds))
+        out[target] = _from_real(
+            source[(*source_slices, slice(0, 2)) if dtype.kind == "c" else source_slices], dtype
+        )
+        covered += int(np.prod([b - a for a, b in box], dtype=np.int64))
+    if covered != out.size:
         raise InputError(
-            f"the checkpoint's shards of {name!r} do not cover {wanted}: {filled} of {many(out.size, 'element')}"
+            f"the checkpoint's shards of {name!r} do not cover {wanted}: {covered} of {many(out.size, 'element')}"
         )
     return out
 
 
 def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
+    """Compare the checksums of all shards; each rank reads some of them.
+
+    Raises:
+        InputError: With the first problem, on all ranks.
+    """
     jobs = [(name, s, entry["dtype"], files) for name, entry in entries.items() for s in entry["shards"]]
-    problems = [next(filter(None, starmap(_damage, jobs[rank :: world.size])), None) for rank in world.ranks]
+    problems = [
+        next(filter(None, starmap(_find_damage, jobs[rank :: world.size])), None) for rank in world.ranks
+    ]
     _raise_first(world.gather_objects(problems, "load"))
 
 
-def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | None:
+def _find_damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | None:
+    """Return the problem of a saved shard as text, or None: unreadable, wrong shape, type or checksum.
+
+    Args:
+        name: the tensor's name.
+        shard: its entry in the manifest.
+        kind: name of the element type in the manifest.
+        files: the folder of the data.
+    """
     try:
         source = open_array(files / shard["file"], name)
-        whole = np.asarray(source[tuple(slice(0, n) for n in source.shape)], order="C")
+        elements = np.asarray(source[tuple(slice(0, n) for n in source.shape)], order="C")
     except InputError as error:
         return str(error)
     except OSError as error:
         return f"{str(files / shard['file'])!r} cannot be read: {error.strerror or error}"
     which = f"{name!r} in {str(files / shard['file'])!r}"
-    dtype, parts = saved_dtype(kind, files), () if kind not in COMPLEX else (2,)
-    if (*[b - a for a, b in shard["bounds"]], *parts) != source.shape:
+    dtype, real_and_imaginary = saved_dtype(kind, files), () if kind not in COMPLEX else (2,)
+    if (*[b - a for a, b in shard["bounds"]], *real_and_imaginary) != source.shape:
         return f"{which} has shape {source.shape}, not that of its bounds"
-    if whole.dtype != np.empty((), dtype).real.dtype:
-        return f"{which} has elements of type {whole.dtype}, not {kind}"
-    if zlib.crc32(_bytes(whole)) != shard["crc32"]:
+    if elements.dtype != np.empty((), dtype).real.dtype:
+        return f"{which} has elements of type {elements.dtype}, not {kind}"
+    if zlib.crc32(_bytes(elements)) != shard["crc32"]:
         return f"{which} is damaged: its checksum differs from the manifest's"
     return None
 
 
 def _raise_first(problems: Sequence[str | None]) -> None:
-    raised = [problem for problem in problems if problem]
-    if raised:
-        raise InputError(f"{raised[0]}, at {source_line()}")
+    """Raise InputError with the first problem that is not None."""
+    messages = [problem for problem in problems if problem]
+    if messages:
+        raise InputError(f"{messages[0]}, at {source_line()}")

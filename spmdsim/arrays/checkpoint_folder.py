@@ -1,11 +1,11 @@
-"""The folder of a checkpoint: its manifest, believed only as far as it makes sense; and a save, whole at every moment.
+"""The folder of a checkpoint: checks of its manifest, and saves that keep it complete at every moment.
 
-A manifest is text that anybody may have written: nothing outside the checkpoint's folder is opened on its word, and
-nothing is allocated before its shards are known to make up its tensors.
+A manifest is text from an unknown author. No file outside of the checkpoint's folder is opened because of it, and no
+memory is allocated before its shards are known to cover its tensors.
 
-Data go to a subfolder of a new name, and reach the disk before the manifest names it; the manifest is replaced in one
-step. Beside the subfolder a file says that it is being written, locked for as long as the writing process lives: so what
-a killed save left is told from a save that is under way elsewhere.
+A save writes data to a subfolder with a new name. They reach the disk before the manifest names the subfolder; the
+manifest is replaced in one step. A file beside the subfolder marks the save, and is locked as long as the writing
+process lives: that distinguishes the remains of a killed save from a save of another job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spmdsim.reading import read_json, readable
 
 try:
     import fcntl
-except ImportError:  # no locks here: nothing that others may be writing is removed
+except ImportError:  # without locks, no folder is removed that another job may be writing
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
@@ -38,18 +38,22 @@ MANIFEST = "manifest.json"
 COMPLEX: dict[str, np.dtype] = {"C64": np.dtype(np.complex64), "C128": np.dtype(np.complex128)}
 VERSION = 1
 KIND = "the manifest of a checkpoint"
-#: How the file is called that says of a subfolder that it is being written.
+#: Suffix of the marker file of a subfolder that is being written.
 SAVING = ".saving"
-#: What a manifest names that cannot be read: it may be of a later version, and any subfolder its data.
+#: The subfolder of an unreadable manifest: it may have a later version, and any subfolder may be its data.
 UNKNOWN = "?"
-#: Seconds after which the folder of a save on another machine counts as left behind if nobody has it locked.
+#: Seconds after which an unlocked save of another machine counts as killed.
 ABANDONED = 86_400.0
-#: Seconds that a new folder may take to be seen by other ranks: network file systems remember what was not there.
+#: Seconds until other ranks must see a new folder: network file systems cache that it does not exist.
 SEEN = 2.0
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """That of a checkpoint; InputError if there is none, or a damaged or foreign one, or one of another version."""
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        InputError: If it is missing, damaged, foreign or of another version.
+    """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"there is no checkpoint in {str(folder)!r}: it has no {MANIFEST}")
@@ -57,7 +61,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     with readable(path, KIND, "is not"):
         version, data, tensors = manifest["spmdsim_checkpoint"], manifest["data"], manifest["tensors"]
         if version == VERSION:
-            if not _plain(data) or not isinstance(tensors, dict):
+            if not _is_plain_name(data) or not isinstance(tensors, dict):
                 raise ValueError("its entries have other types")
             for name, entry in tensors.items():
                 _check_entry(name, entry, path)
@@ -69,30 +73,36 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def saved_name(dtype: np.dtype) -> str:
-    """Return the name of an element type in a manifest; InputError if no file can hold its elements."""
+    """Return the name of an element type in a manifest; raise InputError if files do not support it."""
     return next((name for name, kind in COMPLEX.items() if kind == dtype), None) or safetensors_name(dtype)
 
 
 def saved_dtype(name: str, path: Any) -> np.dtype:
-    """Return the element type that a manifest calls `name`; InputError, which names `path`, if there is none."""
+    """Return the element type of a name in a manifest; raise InputError, which names ``path``, if unknown."""
     return COMPLEX[name] if isinstance(name, str) and name in COMPLEX else safetensors_dtype(name, path)
 
 
 def saved_layout(entry: dict[str, Any]) -> Layout:
-    """The layout a tensor was saved in."""
+    """Return the layout with which a tensor was saved, from its manifest entry."""
     saved = entry["layout"]
     return Layout(Mesh(saved["mesh"], saved["axes"], saved["ranks"]), saved["dims"])
 
 
-def _plain(name: object) -> bool:
-    """A name inside a folder, not a way out of it."""
+def _is_plain_name(name: object) -> bool:
+    """Return True if a value is the name of a file inside a folder: no path, not hidden, not empty."""
     return isinstance(name, str) and name == Path(name).name and not name.startswith(".") and bool(name)
 
 
 def _check_entry(name: str, entry: Any, path: Path) -> None:
-    """Refuse an entry whose shards are not a tensor of its shape cut into pieces."""
+    """Raise ValueError or InputError unless the shards of a manifest entry form a tensor of its shape.
+
+    Args:
+        name: the tensor's name.
+        entry: its entry in the manifest.
+        path: the manifest.
+    """
     shape = entry["shape"]
-    if not isinstance(shape, list) or not all(_count(n) for n in shape):
+    if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
         raise ValueError(f"{name!r} has the shape {shape!r}")
     saved_dtype(entry["dtype"], name)
     if saved_layout(entry).ndim != len(shape):
@@ -101,10 +111,10 @@ def _check_entry(name: str, entry: Any, path: Path) -> None:
     for shard in entry["shards"]:
         bounds = shard["bounds"]
         fits = len(bounds) == len(shape) and all(
-            len(pair) == 2 and _count(pair[0]) and _count(pair[1]) and pair[0] <= pair[1] <= n
+            len(pair) == 2 and _is_count(pair[0]) and _is_count(pair[1]) and pair[0] <= pair[1] <= n
             for pair, n in zip(bounds, shape)
         )
-        if not fits or not _plain(shard["file"]) or not _count(shard["crc32"]):
+        if not fits or not _is_plain_name(shard["file"]) or not _is_count(shard["crc32"]):
             raise ValueError(f"a shard of {name!r} is {shard!r}")
         total += math.prod(stop - start for start, stop in bounds)
     if total != math.prod(shape):
@@ -113,30 +123,36 @@ def _check_entry(name: str, entry: Any, path: Path) -> None:
         )
 
 
-def _count(number: object) -> bool:
+def _is_count(number: object) -> bool:
+    """Return True if a value is a non-negative int."""
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 class Saving:
-    """One save, as the process of rank 0 does it for all: of a new subfolder, called ``data``, into a checkpoint's folder."""
+    """The state of one save into a checkpoint's folder, on the process of rank 0.
+
+    Attributes:
+        place: the folder of the checkpoint.
+        data: the new subfolder for the data.
+    """
 
     def __init__(self, place: Path, data: str) -> None:
         self.place, self.data = place, place / data
-        self._word = place / f"{data}{SAVING}"
+        self._marker = place / f"{data}{SAVING}"
         self._lock: int | None = None
 
     def begin(self) -> None:
-        """Make the subfolder, after removing what killed saves left."""
+        """Create the subfolder and its lock, and remove the remains of killed saves."""
         make_folder(self.place)
-        self._lock = os.open(self._word, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        _locked(self._lock)
+        self._lock = os.open(self._marker, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        _try_lock(self._lock)
         os.write(self._lock, socket.gethostname().encode())
-        _remove_left_behind(self.place)
+        _remove_killed_saves(self.place)
         self.data.mkdir()
         sync_folder(self.place)
 
     def replace_manifest(self, text: str) -> None:
-        """Make the new data the checkpoint, and remove the old ones."""
+        """Replace the manifest by ``text`` in one step, and remove the previous data."""
         old = _current(self.place)
         fresh = self.place / f"{MANIFEST}.{self.data.name}"
         with fresh.open("w") as stream:
@@ -150,18 +166,18 @@ class Saving:
             shutil.rmtree(self.place / str(old), ignore_errors=True)
 
     def end(self) -> None:
-        """Forget the save, and what it wrote unless that is the checkpoint now."""
+        """Release the lock; remove the new data unless the manifest names them."""
         if self._lock is None:
             return
         if _current(self.place) != self.data.name:
             _remove(self.place, self.data.name)
-        self._word.unlink(missing_ok=True)
+        self._marker.unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = None
 
 
-def sees(data: Path) -> bool:
-    """Whether this rank has the folder that rank 0 made."""
+def wait_for_folder(data: Path) -> bool:
+    """Wait up to 2 s for a folder that rank 0 created; return True if this rank sees it."""
     end = time.monotonic() + SEEN
     while not data.is_dir():
         if time.monotonic() > end:
@@ -171,7 +187,7 @@ def sees(data: Path) -> bool:
 
 
 def make_folder(place: Path) -> None:
-    """Make a folder and those above it, for good."""
+    """Create a folder and its parents, and write their names to the disk."""
     if not place.is_dir():
         make_folder(place.absolute().parent)
         place.mkdir(exist_ok=True)
@@ -179,7 +195,7 @@ def make_folder(place: Path) -> None:
 
 
 def sync_folder(place: Path) -> None:
-    """Have the names in a folder reach the disk; not all file systems know how."""
+    """Write the names in a folder to the disk; ignore file systems that do not support it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(place, os.O_RDONLY)
         try:
@@ -188,8 +204,8 @@ def sync_folder(place: Path) -> None:
             os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
-    """Lock a file, if nobody else has and the file system can."""
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file without waiting; return True on success."""
     if fcntl is None:
         return False
     try:
@@ -200,7 +216,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _current(place: Path) -> str | None:
-    """The subfolder that the manifest names; None without a manifest."""
+    """Return the subfolder that the manifest names; UNKNOWN if it cannot be read, None without a manifest."""
     if not (place / MANIFEST).is_file():
         return None
     try:
@@ -209,37 +225,43 @@ def _current(place: Path) -> str | None:
         return UNKNOWN
 
 
-def _remove_left_behind(place: Path) -> None:
-    """Remove the subfolders that nobody writes and the manifest does not name.
+def _remove_killed_saves(place: Path) -> None:
+    """Remove subfolders of killed saves: no process writes them and the manifest does not name them.
 
-    In this order: a save makes its word before its subfolder, and removes it after the manifest names its data.
+    List subfolders before marker files: a save creates its marker before its subfolder, and removes the marker after
+    the manifest names the data. So no running save is removed.
     """
     subfolders = {path.name for path in place.iterdir() if re.fullmatch("[0-9a-f]{12}", path.name)}
-    words = {path.name.removesuffix(SAVING) for path in place.glob(f"*{SAVING}")}
+    marked = {path.name.removesuffix(SAVING) for path in place.glob(f"*{SAVING}")}
     current = _current(place)
-    for name in subfolders - words - {current}:
+    for name in subfolders - marked - {current}:
         if current != UNKNOWN:
             _remove(place, name)
-    for name in words:
+    for name in marked:
         with contextlib.suppress(OSError):
             _remove_unlocked(place, name)
 
 
 def _remove_unlocked(place: Path, name: str) -> None:
-    word = place / f"{name}{SAVING}"
-    descriptor = os.open(word, os.O_RDWR)
+    """Remove the remains of a save if its marker file is not locked.
+
+    The marker of another machine must be older than one day, because locks may not be visible there.
+    """
+    marker = place / f"{name}{SAVING}"
+    descriptor = os.open(marker, os.O_RDWR)
     try:
-        here = os.read(descriptor, 256) == socket.gethostname().encode()
+        is_this_machine = os.read(descriptor, 256) == socket.gethostname().encode()
         age = time.time() - os.fstat(descriptor).st_mtime
-        if (here or age > ABANDONED) and _locked(descriptor):
+        if (is_this_machine or age > ABANDONED) and _try_lock(descriptor):
             if _current(place) != name:  # else it was killed when all was done
                 _remove(place, name)
-            word.unlink()
+            marker.unlink()
     finally:
         os.close(descriptor)
 
 
 def _remove(place: Path, name: str) -> None:
+    """Remove the subfolder of a save and its unfinished manifest, if they exist."""
     shutil.rmtree(place / name, ignore_errors=True)
     with contextlib.suppress(OSError):
         (place / f"{MANIFEST}.{name}").unlink(missing_ok=True)

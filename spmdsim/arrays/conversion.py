@@ -1,4 +1,4 @@
-"""Tensors of values that a program has: numbers, lists, arrays, arrays of other libraries."""
+"""Conversion of numbers, lists and arrays, also of other libraries, to tensors."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ def asarray(
     """Create a tensor from a number, nested lists, an array (which every rank has) or a tensor.
 
     Args:
-        obj: the values; tensors may stand in the lists.
-        dtype: another element type.
-        device: ``"cpu"``.
-        copy: False refuses what cannot be done without copying. Tensors are values, and share what is equal.
-        layout: where the pieces go; a tensor stays where it is, and all ranks have all of what is none, if left out.
-        world: the world.
+        obj: the values; nested lists may contain tensors.
+        dtype: element type of the result; None: that of the values.
+        device: ``"cpu"`` or None.
+        copy: False raises an error if a copy is needed. True copies a tensor. Tensors are values, so they may share
+            memory.
+        layout: layout of the result; None: a tensor keeps its own, every rank owns all of other values.
+        world: the world of the ranks; by default :func:`spmdsim.world`.
 
     Raises:
-        InputError: ``copy=False``, and a copy would be needed.
+        InputError: If ``copy`` is False and a copy is needed.
+        UsageTypeError: If the values are no numbers.
 
     >>> from spmdsim import Mesh
     >>> asarray([1, 2, 3], layout=Mesh((2,), ("x",))("x")).local(0)
@@ -50,19 +52,19 @@ def asarray(
     check_device(device)
     kind = None if dtype is None else number_type(dtype, "a tensor cannot have")
     # numpy's float64 equals None.
-    typed = isinstance(obj, Tensor) and (kind is None or kind == obj.dtype)
-    if copy is False and not (typed and layout in (None, obj.layout)):
+    keeps_type = isinstance(obj, Tensor) and (kind is None or kind == obj.dtype)
+    if copy is False and not (keeps_type and layout in (None, obj.layout)):
         raise InputError(
             "asarray takes its pieces out of what it is given: without a copy it takes tensors only"
         )
     if isinstance(obj, Tensor):
-        moved = obj if layout is None else obj.to(layout)
+        result = obj if layout is None else obj.to(layout)
         # In place, a tensor becomes another value; a copy does not.
-        if typed:
-            return moved if moved is not obj or not copy else _again(obj)
-        return ops.cast(moved, obj.dtype if kind is None else kind)
-    if isinstance(obj, (list, tuple)) and (like := _tensor_in(obj)) is not None:
-        return asarray(_stacked(obj, like), dtype=kind, layout=layout)
+        if keeps_type:
+            return result if result is not obj or not copy else _copy_tensor(obj)
+        return ops.cast(result, obj.dtype if kind is None else kind)
+    if isinstance(obj, (list, tuple)) and (like := _find_tensor(obj)) is not None:
+        return asarray(_stack_nested(obj, like), dtype=kind, layout=layout)
     array = as_array(obj)
     if array.dtype == object:
         raise UsageTypeError(
@@ -72,27 +74,27 @@ def asarray(
     return Tensor.from_global(array, layout, world, dtype=kind)
 
 
-def _tensor_in(values: Any) -> Tensor | None:
-    """The first tensor in nested lists."""
-    parts = values if isinstance(values, (list, tuple)) else ()
-    tensors = (tensor for part in parts if (tensor := _tensor_in(part)) is not None)
+def _find_tensor(values: Any) -> Tensor | None:
+    """Return the first tensor in nested lists, or None."""
+    items = values if isinstance(values, (list, tuple)) else ()
+    tensors = (tensor for item in items if (tensor := _find_tensor(item)) is not None)
     return values if isinstance(values, Tensor) else next(tensors, None)
 
 
-def _stacked(values: Any, like: Tensor) -> Tensor:
-    """Nested lists with tensors among them as one."""
+def _stack_nested(values: Any, like: Tensor) -> Tensor:
+    """Stack nested lists that contain tensors; ``like`` determines the world of other values."""
     if not isinstance(values, (list, tuple)):
         return asarray(values, world=like.world)
-    return ops.stack([_stacked(part, like) for part in values])
+    return ops.stack([_stack_nested(item, like) for item in values])
 
 
-def _again(x: Tensor) -> Tensor:
-    """The same values as another tensor; a copy of a leaf hands gradients on to it."""
+def _copy_tensor(x: Tensor) -> Tensor:
+    """Return a new tensor object with equal values; a copy of a leaf passes its gradient to the leaf."""
     if x.requires_grad and x.node is None:
         return ops.identity(x)
-    same = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
-    same.node, same.output = x.node, x.output
-    return same
+    copy = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
+    copy.node, copy.output = x.node, x.output
+    return copy
 
 
 @explained
@@ -105,18 +107,18 @@ def from_dlpack(
     layout: Layout | None = None,
     world: World | None = None,
 ) -> Tensor:
-    """Create a tensor from the array of another library, which every rank has.
+    """Create a tensor from an array of another library, which every rank has.
 
     Args:
         x: an object with ``__dlpack__``, such as an array of another library; or a tensor.
         device: ``"cpu"`` or None, for the array API standard.
         copy: for a tensor as in :func:`asarray`; other values may be copied in any case.
-        layout: layout of the tensor; by default a tensor keeps its own, every rank owns all of an array.
+        layout: layout of the result; None: a tensor keeps its own, every rank owns all of an array.
         world: the world of the ranks; by default :func:`spmdsim.world`.
 
     Raises:
-        InputError: a negative size, an element type that is no number, another device.
-        LayoutError: a layout for another number of dimensions.
+        InputError: If the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> from_dlpack(np.arange(4), layout=Mesh((2,), ("x",))("x")).local(1)

@@ -1,7 +1,7 @@
-"""Tensors made of nothing: each rank makes its own piece, from where that lies, and nothing else.
+"""Functions that create tensors; each rank computes its own block and nothing else.
 
-They live where ``layout`` says; left out, every rank of the world has them whole. ``world`` is
-:func:`spmdsim.world` if left out. ``device`` is there for the array API standard: all arrays are in main memory, ``"cpu"``.
+``layout`` says which block; without it every rank owns the whole tensor. ``world`` is :func:`spmdsim.world` by
+default. ``device`` exists for the array API standard: all arrays are in main memory, ``"cpu"``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DEVICE = "cpu"
 
 
 def check_device(device: str | None) -> None:
-    """Refuse every device but the one that there is, by an InputError."""
+    """Raise InputError if ``device`` is neither None nor ``"cpu"``."""
     if device not in (None, DEVICE):
         raise InputError(
-            f"the only device is {DEVICE!r}, but got {device!r}; where pieces live is said by layout="
+            f"the only device is {DEVICE!r}, but got {device!r}; layout= determines which rank owns which shard"
         )
 
 
-def _created(
+def _create(
     block: Callable[[Index], Any],
     words: str,
     shape: Sequence[int],
@@ -47,7 +47,17 @@ def _created(
     world: World | None,
     device: str | None,
 ) -> Tensor:
-    """A tensor of which each rank makes its piece; ranks compare the words that say which."""
+    """Create a tensor of which each rank computes its own block.
+
+    Args:
+        block: returns the elements at an index of slices.
+        words: describes the elements; ranks compare it to verify that they create equal tensors.
+        shape: the global shape.
+        dtype: the element type.
+        layout: the layout.
+        world: the world whose ranks own the shards.
+        device: None or "cpu".
+    """
     check_device(device)
     layout, world = with_default_layout(layout, world, len(shape))
     return Tensor.from_global(Described(block, words), layout, world, shape=tuple(shape), dtype=dtype)
@@ -62,14 +72,20 @@ def with_default_layout(layout: Layout | None, world: World | None, ndim: int) -
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as a tuple; a single size is a shape of one dimension.
+
+    Raises:
+        InputError: If a size is negative.
+    """
     sizes = as_integers((shape,) if isinstance(shape, (int, np.integer)) else shape)
     if any(n < 0 for n in sizes):
         raise InputError(f"a shape has no negative sizes, but got {sizes}")
     return sizes
 
 
-def _local(index: Index) -> list[int]:
-    return [part.stop - part.start for part in index]
+def _block_sizes(index: Index) -> list[int]:
+    """Return the sizes of a block from its slices."""
+    return [span.stop - span.start for span in index]
 
 
 @explained
@@ -82,20 +98,20 @@ def full(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Create a tensor of one number, by default in the number's type.
+    """Create a tensor whose elements equal one number.
 
     Args:
         shape: sizes of the dimensions; a number is the size of the only dimension.
         fill_value: the number; also a tensor of one element.
-        dtype: element type; by default the number's.
-        layout: layout of the tensor; by default every rank owns all of it.
+        dtype: element type; None: that of the number.
+        layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: a negative size, an element type that is no number, another device.
-        LayoutError: a layout for another number of dimensions.
-        RuleError: several numbers.
+        InputError: If a size is negative, the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
+        RuleError: If ``fill_value`` has dimensions.
 
     >>> from spmdsim import Mesh
     >>> full((6,), 2.5, layout=Mesh((3,), ("x",))("x")).local(1)
@@ -108,8 +124,14 @@ def full(
         )
     kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
     number = np.asarray(value).astype(kind)
-    return _created(
-        lambda index: np.full(_local(index), number), repr(value), _sizes(shape), kind, layout, world, device
+    return _create(
+        lambda index: np.full(_block_sizes(index), number),
+        repr(value),
+        _sizes(shape),
+        kind,
+        layout,
+        world,
+        device,
     )
 
 
@@ -162,7 +184,7 @@ def empty(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Create a tensor whose values do not matter: zeros, so that replicas are identical.
+    """Create a tensor of arbitrary values: zeros, so that replicas are identical.
 
     Apart from ``fill_value``, the arguments and the errors are those of :func:`full`.
 
@@ -174,6 +196,7 @@ def empty(
 
 
 def _or_float(dtype: DTypeLike | None) -> DTypeLike:
+    """Return the element type, float64 for None."""
     return np.float64 if dtype is None else dtype
 
 
@@ -187,19 +210,19 @@ def full_like(
     layout: Layout | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Create a tensor of one number with the shape, the type and the layout of another.
+    """Create a tensor of one number with shape, type and layout of another tensor.
 
     Args:
         x: the other tensor.
         fill_value: the number; also a tensor of one element.
-        dtype: element type; by default the other's.
-        layout: layout of the tensor; by default the other's, without partial axes.
+        dtype: element type; None: that of ``x``.
+        layout: layout of the tensor; None: that of ``x``, without pending reductions.
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: an element type that is no number, another device.
-        LayoutError: a layout for another number of dimensions.
-        UsageTypeError: the other is no tensor.
+        InputError: If the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
+        UsageTypeError: If ``x`` is no tensor.
 
     >>> from spmdsim import Mesh
     >>> full_like(zeros((4,), layout=Mesh((2,), ("x",))("x")), 7.0).local(0)
@@ -211,6 +234,16 @@ def full_like(
 def _like(
     name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: str | None
 ) -> Tensor:
+    """Create a tensor of one number like ``x``; raise UsageTypeError if ``x`` is no tensor.
+
+    Args:
+        name: the function that the user called, for error messages.
+        x: the other tensor.
+        value: the number.
+        dtype: element type; None: that of ``x``.
+        layout: None: that of ``x``, without pending reductions.
+        device: None or "cpu".
+    """
     if not isinstance(x, Tensor):
         raise UsageTypeError(
             f"{name} takes a tensor, but got {type(x).__name__}; make one with Tensor.from_global(array, layout), or "
@@ -260,7 +293,7 @@ def ones_like(
 def empty_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
-    """Create a tensor like another whose values do not matter: zeros.
+    """Create a tensor of arbitrary values, zeros, with shape, type and layout of another tensor.
 
     Apart from ``fill_value``, the arguments and the errors are those of :func:`full_like`.
 
@@ -283,20 +316,20 @@ def arange(
     world: World | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Create the numbers from ``start`` up to, but without, ``stop``.
+    """Create the numbers from ``start`` to ``stop``, excluding ``stop``, at a distance of ``step``.
 
     Args:
-        start: the first number; if it is the only argument, ``stop``.
-        stop: the end, which is left out.
-        step: difference of neighbours; negative to go down, not zero.
-        dtype: element type; by default the type to which the three numbers are promoted.
-        layout: layout of the tensor; by default every rank owns all of it.
+        start: the first number; if it is the only argument, it is ``stop`` and the first number is 0.
+        stop: the excluded end.
+        step: difference of neighbours; negative to descend, not zero.
+        dtype: element type; None: the type to which the three numbers are promoted.
+        layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: a negative size, an element type that is no number, another device.
-        LayoutError: a layout for another number of dimensions.
+        InputError: If ``step`` is zero, the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> arange(7, layout=Mesh((3,), ("x",))("x")).local(2)
@@ -310,18 +343,18 @@ def arange(
     count = _count(first, last, step)
 
     def block(index: Index) -> np.ndarray:
-        places = np.arange(index[0].start, index[0].stop)
+        positions = np.arange(index[0].start, index[0].stop)
         if natural.kind == "f":
-            return np.asarray(first + places * ((first + step) - first)).astype(kind)
-        # Python's integers have no limits on the way: the first number may be the only one that fits the type.
-        begin = first + index[0].start * step
-        return np.arange(begin, begin + len(places) * step, step).astype(kind)
+            return np.asarray(first + positions * ((first + step) - first)).astype(kind)
+        # Compute with Python's integers, which cannot overflow: later numbers may exceed the type of the first.
+        first_of_block = first + index[0].start * step
+        return np.arange(first_of_block, first_of_block + len(positions) * step, step).astype(kind)
 
-    return _created(block, repr((first, last, step)), (count,), kind, layout, world, device)
+    return _create(block, repr((first, last, step)), (count,), kind, layout, world, device)
 
 
 def _count(first: Any, last: Any, step: Any) -> int:
-    """How many numbers there are from the first to before the last: exactly where they are integers."""
+    """Return the length of ``arange(first, last, step)``, exactly if all three are integers."""
     if all(isinstance(value, (int, np.integer)) for value in (first, last, step)):
         return len(range(first, last, step))
     return int(max(0, math.ceil((last - first) / step)))
@@ -344,17 +377,17 @@ def linspace(
 
     Args:
         start: the first number.
-        stop: the last number, or the one that would follow it without ``endpoint``.
+        stop: the last number, or without ``endpoint`` the number that would follow it.
         num: count of numbers.
-        dtype: element type; by default float64, or complex128 of complex numbers. Integers are rounded down.
-        endpoint: whether ``stop`` is the last number.
-        layout: layout of the tensor; by default every rank owns all of it.
+        dtype: element type; None: float64, or complex128 of complex numbers. Integers are rounded down.
+        endpoint: if True, ``stop`` is the last number.
+        layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: a negative size, an element type that is no number, another device.
-        LayoutError: a layout for another number of dimensions.
+        InputError: If ``num`` is negative, the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> linspace(0, 1, 5, layout=Mesh((2,), ("x",))("x")).local(1)
@@ -373,7 +406,7 @@ def linspace(
             numbers[-1] = stop
         return np.floor(numbers).astype(kind) if kind.kind in "iu" else numbers.astype(kind)
 
-    return _created(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
+    return _create(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
 
 
 @explained
@@ -392,16 +425,16 @@ def eye(
 
     Args:
         n_rows: number of rows.
-        n_cols: number of columns; by default as many as rows.
-        k: number of the diagonal, to the right of the main one; negative to the left.
-        dtype: element type; by default float64.
-        layout: layout of the tensor; by default every rank owns all of it.
+        n_cols: number of columns; None: as many as rows.
+        k: number of the diagonal to the right of the main one; negative: to the left.
+        dtype: element type; None: float64.
+        layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: a negative size, an element type that is no number, another device.
-        LayoutError: a layout for another number of dimensions.
+        InputError: If a size is negative, the element type is no number, or the device is unknown.
+        LayoutError: If the layout has another number of dimensions.
 
     >>> from spmdsim import Mesh
     >>> eye(3, layout=Mesh((3,), ("x",))("x", None)).local(1)
@@ -411,8 +444,8 @@ def eye(
 
     def block(index: Index) -> np.ndarray:
         rows, columns = index
-        height, width = _local(index)
+        height, width = _block_sizes(index)
         return np.asarray(np.eye(height, width, k + rows.start - columns.start, dtype=kind))
 
     shape = _sizes((n_rows, n_rows if n_cols is None else n_cols))
-    return _created(block, f"eye {k}", shape, kind, layout, world, device)
+    return _create(block, f"eye {k}", shape, kind, layout, world, device)

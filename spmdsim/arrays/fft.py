@@ -1,10 +1,9 @@
-"""Fourier transforms of global tensors, with the names and arguments of ``numpy.fft`` and the array API standard.
+"""Fourier transforms of global tensors, with names and arguments of ``numpy.fft`` and the array API.
 
-A dim that is whole is transformed where it is. One that is split is brought together first, by one all_to_all that splits
-another dim in its place (of several dims one that is transformed already, so that nothing moves twice); where there is no
-other dim to be split it is transformed as a matrix, in three exchanges, if its size has two factors for that, and gathered if
-not. Results stay where they were computed; ``layout=`` takes them elsewhere, such as back.
-All have gradients.
+A dim that is not split is transformed in place. The axes of a split dim first move to another dim, by one all_to_all;
+a dim that is transformed already is preferred, so that nothing moves twice. If no other dim can be split, the dim is
+transformed as a matrix, in three exchanges, if its size has two suitable factors, and gathered if not. Results keep
+the layout of the calculation; ``layout=`` redistributes them. All functions have gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.arrays.creation import check_device
 from spmdsim.arrays.ops.declare import cast
 from spmdsim.arrays.ops.operators import of_tensors
-from spmdsim.arrays.ops.scans import along_dim, conjugated
+from spmdsim.arrays.ops.scans import along_dim, conjugate_if_complex
 from spmdsim.arrays.ops.slicing import roll
 from spmdsim.arrays.ops.transforms import OTHER_NORM, transform
 from spmdsim.core import Layout, Mesh
@@ -36,7 +35,8 @@ Norm = str | None
 Target = Layout | None
 
 
-def _laid(x: Tensor, layout: Layout | None) -> Tensor:
+def _redistribute(x: Tensor, layout: Layout | None) -> Tensor:
+    """Redistribute a tensor to ``layout``; None keeps its layout."""
     return x if layout is None else x.to(layout)
 
 
@@ -46,15 +46,16 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
 
     Args:
         x: the tensor.
-        n: points of the transform; by default the dimension's size. The dimension is cut or filled up with zeros.
-        axis: the dimension.
-        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
-        layout: layout of the result; by default it stays where it was computed.
+        n: number of points; None: the dimension's size. The dimension is cut or padded with zeros.
+        axis: the dimension; negative numbers count from the end.
+        norm: the scaled direction, by 1/n: ``"backward"`` (the default), ``"forward"``, or ``"ortho"`` for 1/sqrt(n)
+            in both.
+        layout: layout of the result; None: the layout of the calculation.
 
     Raises:
-        RuleError: a dimension out of range, no points, an unknown norm.
-        PlanError: a layout for another number of dimensions.
-        UsageTypeError: no tensor.
+        RuleError: If a dimension is out of range, ``n`` < 1, or the norm is unknown.
+        PlanError: If the layout has another number of dimensions.
+        UsageTypeError: If ``x`` is no tensor.
 
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))(None, "x"), LockStep(2))
@@ -62,37 +63,34 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
     >>> y.layout, bool(np.allclose(y.full(), np.fft.fft(np.eye(4))))
     (Mesh((2,), ('x',))('x', None), True)
     """
-    return _laid(transform("fft", x, n, axis, norm), layout)
+    return _redistribute(transform("fft", x, n, axis, norm), layout)
 
 
 @of_tensors
 def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
-    """Compute the inverse of :func:`fft`.
-
-    The arguments and the errors are those of :func:`fft`.
+    """Compute the inverse of :func:`fft`, with equal arguments and errors.
 
     >>> from spmdsim import Mesh, Tensor, fft
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> fft.ifft(fft.fft(m)).full().real.round(6).tolist()
     [[3.0, 1.0], [2.0, 4.0]]
     """
-    return _laid(transform("ifft", x, n, axis, norm), layout)
+    return _redistribute(transform("ifft", x, n, axis, norm), layout)
 
 
 @of_tensors
 def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """Compute the first ``n // 2 + 1`` values of :func:`fft` of real numbers.
 
-    The other values are their conjugates.
-
-    ``x`` must be real; the other arguments and the errors are those of :func:`fft`.
+    The other values are conjugates of these. ``x`` must be real; the other arguments and the errors are those of
+    :func:`fft`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> wave = Tensor.from_global(np.cos(np.arange(8) * 2 * np.pi / 8), Mesh((2,), ("x",))("x"))
     >>> np.abs(rfft(wave).full()).round(6).tolist()  # one turn in eight points
     [0.0, 4.0, 0.0, 0.0, 0.0]
     """
-    return _laid(transform("rfft", x, n, axis, norm), layout)
+    return _redistribute(transform("rfft", x, n, axis, norm), layout)
 
 
 @of_tensors
@@ -100,23 +98,24 @@ def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
     """Compute the inverse of :func:`rfft`: ``n`` real numbers.
 
     Args:
-        x: the first half of the values, along the only or the last transformed dimension.
-        n: points of the result; by default ``2 * (m - 1)`` for a dimension of size ``m``.
-        axis: the dimension.
-        norm: where to scale by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
-        layout: layout of the result; by default it stays where it was computed.
+        x: the first half of the values along the dimension; the other values are their conjugates.
+        n: number of points of the result; None: ``2 * (m - 1)`` for a dimension of size ``m``.
+        axis: the dimension; negative numbers count from the end.
+        norm: the scaled direction, by 1/n: ``"backward"`` (the default), ``"forward"``, or ``"ortho"`` for 1/sqrt(n)
+            in both.
+        layout: layout of the result; None: the layout of the calculation.
 
     Raises:
-        RuleError: a dimension out of range, no points, an unknown norm.
-        PlanError: a layout for another number of dimensions.
-        UsageTypeError: no tensor.
+        RuleError: If a dimension is out of range, ``n`` < 1, or the norm is unknown.
+        PlanError: If the layout has another number of dimensions.
+        UsageTypeError: If ``x`` is no tensor.
 
     >>> from spmdsim import Mesh, Tensor, fft
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> fft.irfft(fft.rfft(x), n=3).full().round(6).tolist(), fft.irfft(fft.rfft(x)).shape
     ([[3.0, 1.0, 2.0], [6.0, 5.0, 4.0]], (2, 2))
     """
-    return _laid(transform("irfft", x, n, axis, norm), layout)
+    return _redistribute(transform("irfft", x, n, axis, norm), layout)
 
 
 @of_tensors
@@ -130,7 +129,7 @@ def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
     >>> hfft(half).full().round(6).tolist()
     [[2.0, 1.0, 0.0, 1.0]]
     """
-    return irfft(conjugated(x), n, axis, OTHER_NORM.get(norm or "backward", norm), layout=layout)
+    return irfft(conjugate_if_complex(x), n, axis, OTHER_NORM.get(norm or "backward", norm), layout=layout)
 
 
 @of_tensors
@@ -144,11 +143,17 @@ def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
     >>> ihfft(y).full().real.round(6).tolist()
     [[1.0, 0.5, 0.0]]
     """
-    return _laid(conjugated(rfft(x, n, axis, OTHER_NORM.get(norm or "backward", norm))), layout)
+    return _redistribute(
+        conjugate_if_complex(rfft(x, n, axis, OTHER_NORM.get(norm or "backward", norm))), layout
+    )
 
 
 def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
-    """The dims to transform with their points, as numpy takes them."""
+    """Return the dims to transform and their numbers of points, or None for the default, by NumPy's rules.
+
+    Raises:
+        RuleError: If there are no dims, or the numbers of points and of dims differ.
+    """
     if axes is None:
         axes = range(x.ndim) if s is None else range(-len(s), 0)
     dims = [along_dim("a transform", x, axis) for axis in ([axes] if isinstance(axes, int) else axes)]
@@ -162,11 +167,19 @@ def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     return list(zip(dims, sizes))
 
 
-def _several(
+def _transform_dims(
     kind: str, x: Tensor, dims: Sequence[tuple[int, Points]], norm: Norm, done: Sequence[int] = ()
 ) -> Tensor:
-    """One dim after the other: first those that are whole, so that those that are split find room in them."""
-    for dim, n in sorted(dims, key=lambda one: bool(x.layout.canonical.dims[one[0]])):
+    """Transform several dims in turn, first those that are not split: others then move their axes there.
+
+    Args:
+        kind: "fft" or "ifft".
+        x: the tensor.
+        dims: pairs of a dim and its number of points, or None.
+        norm: as in :func:`fft`.
+        done: dims that are transformed already.
+    """
+    for dim, n in sorted(dims, key=lambda item: bool(x.layout.canonical.dims[item[0]])):
         x = transform(kind, x, n, dim, norm, done)
         done = [*done, dim]
     return x
@@ -198,7 +211,7 @@ def fftn(
     >>> trace.counts(), y.layout
     ({'all_to_all': 1}, Mesh((2,), ('x',))(None, 'x'))
     """
-    return _laid(_several("fft", x, _dims(x, s, axes), norm), layout)
+    return _redistribute(_transform_dims("fft", x, _dims(x, s, axes), norm), layout)
 
 
 @of_tensors
@@ -214,7 +227,7 @@ def ifftn(
     >>> ifftn(one).full().real.tolist()
     [[1.0, 0.0], [0.0, 0.0]]
     """
-    return _laid(_several("ifft", x, _dims(x, s, axes), norm), layout)
+    return _redistribute(_transform_dims("ifft", x, _dims(x, s, axes), norm), layout)
 
 
 @of_tensors
@@ -231,7 +244,9 @@ def rfftn(
     ((2, 4, 4), (2, 3, 6))
     """
     *others, (last, n) = _dims(x, s, axes)
-    return _laid(_several("fft", transform("rfft", x, n, last, norm), others, norm, [last]), layout)
+    return _redistribute(
+        _transform_dims("fft", transform("rfft", x, n, last, norm), others, norm, [last]), layout
+    )
 
 
 @of_tensors
@@ -261,8 +276,8 @@ def irfftn(
     [[3.0, 1.0], [2.0, 4.0]]
     """
     *others, (last, n) = _dims(x, s, axes)
-    x = _several("ifft", x, others, norm)
-    return _laid(transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
+    x = _transform_dims("ifft", x, others, norm)
+    return _redistribute(transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
 
 
 @of_tensors
@@ -271,7 +286,8 @@ def fft2(
 ) -> Tensor:
     """Compute :func:`fftn` along two dimensions.
 
-    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of :func:`fftn`.
+    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
+    :func:`fftn`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> images = Tensor.from_global(np.ones((4, 2, 2)), Mesh((2,), ("x",))("x", None, None))
@@ -287,7 +303,8 @@ def ifft2(
 ) -> Tensor:
     """Compute the inverse of :func:`fft2`.
 
-    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of :func:`fftn`.
+    ``axes`` are two dimensions, by default the last ones. The other arguments and the errors are those of
+    :func:`fftn`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> peak = Tensor.from_global([[4.0, 0.0], [0.0, 0.0]], Mesh((2,), ("x",))(None, "x"))
@@ -334,7 +351,7 @@ def irfft2(
 def _frequencies(
     values: np.ndarray, layout: Target, dtype: DTypeLike | None, world: World | None, device: Any
 ) -> Tensor:
-    """Return frequencies as a tensor with a layout; replicated over the world if there is no layout."""
+    """Return frequencies as a tensor; without a layout they are replicated over the world."""
     check_device(device)
     if layout is None:
         world = current() if world is None else world
@@ -394,7 +411,8 @@ def rfftfreq(
     return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world, device)
 
 
-def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:
+def _roll_halves(x: Tensor, axes: Axes, back: bool) -> Tensor:
+    """Roll dims (None: all) by half their sizes; in the opposite direction for ``back``."""
     for dim, _ in _dims(x, None, axes):
         half = x.shape[dim] // 2
         x = roll(x, -half if back else half, dim)
@@ -413,7 +431,7 @@ def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
     >>> fftshift(fftfreq(5, 0.2, layout=Mesh((2,), ("x",))("x"))).full().tolist()
     [-2.0, -1.0, 0.0, 1.0, 2.0]
     """
-    return _shifted(x, axes, False)
+    return _roll_halves(x, axes, False)
 
 
 @of_tensors
@@ -429,7 +447,7 @@ def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
     >>> ifftshift(centred).full().tolist()
     [0.0, 1.0, -2.0, -1.0]
     """
-    return _shifted(x, axes, True)
+    return _roll_halves(x, axes, True)
 
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others

@@ -1,4 +1,4 @@
-"""An array in a file that is read slice by slice: mapped into memory, or streamed where it is compressed."""
+"""Arrays in files that are read slice by slice: mapped into memory, or streamed if compressed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ MOST_RATIO = 1032
 
 @dataclass(frozen=True)
 class FileArray:
-    """An array in a file, sliced like an array; ``read`` gives the block at an index, in native byte order."""
+    """An array in a file that is sliced like an array.
+
+    Attributes:
+        path: the file.
+        shape: sizes of the dimensions.
+        dtype: the element type in native byte order.
+        read: returns the block at an index of slices as a new array.
+    """
 
     path: Path
     shape: tuple[int, ...]
@@ -37,12 +44,17 @@ class FileArray:
     read: Callable[[Index], np.ndarray]
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """Read a block at slices and whole numbers, ``...`` only last. InputError for other indices, IndexError past the end."""
-        parts = index if isinstance(index, tuple) else (index,)
-        if parts and parts[-1] is Ellipsis:
-            parts = parts[:-1]
-        if len(parts) > len(self.shape) or not all(
-            isinstance(part, (slice, int, np.integer)) and not isinstance(part, bool) for part in parts
+        """Read the block at an index of slices and integers; ``...`` is allowed at the end only.
+
+        Raises:
+            InputError: If the index contains something else or has too many entries.
+            IndexError: If an integer is out of range.
+        """
+        entries = index if isinstance(index, tuple) else (index,)
+        if entries and entries[-1] is Ellipsis:
+            entries = entries[:-1]
+        if len(entries) > len(self.shape) or not all(
+            isinstance(entry, (slice, int, np.integer)) and not isinstance(entry, bool) for entry in entries
         ):
             raise InputError(
                 f"an array in a file is read at up to {many(len(self.shape), 'slice')} or whole numbers, not at {index!r}; "
@@ -50,33 +62,36 @@ class FileArray:
             )
         picks: list[int | slice] = []
         spans: list[slice] = []
-        for part, size in zip((*parts, *[slice(None)] * len(self.shape)), self.shape):
-            if isinstance(part, slice):
-                span = range(size)[part]
+        for entry, size in zip((*entries, *[slice(None)] * len(self.shape)), self.shape):
+            if isinstance(entry, slice):
+                span = range(size)[entry]
                 picks.append(slice(None, None, -1 if span.step < 0 else 1))
                 span = (span[::-1] if span.step < 0 else span) if span else range(0)
             else:
-                span = range(size)[int(part) : int(part) + 1 or None]
+                span = range(size)[int(entry) : int(entry) + 1 or None]
                 picks.append(0)
             spans.append(slice(span.start, span.stop, span.step))
         return self.read(tuple(spans))[tuple(picks)]
 
     def sample(self) -> str:
-        """Return the file's size and a checksum in words: of all elements, or of three rows of more than 64 MiB."""
+        """Return the file's size and a checksum as text.
+
+        The checksum covers all elements of an array up to 64 MiB, and three rows of a larger one.
+        """
         size = f"a file of {many(self.path.stat().st_size, 'byte')}"
         if math.prod(self.shape) * self.dtype.itemsize <= SMALL_FILE:
             return f"{size} with the checksum {checksum(self[()]):08x}"
         number = 0
-        for part in range(3):
+        for row in range(3):
             # One index for all dims but the last, of which up to SAMPLE elements are read.
-            starts = [part * max(size - 1, 0) // 2 for size in self.shape]
+            starts = [row * max(size - 1, 0) // 2 for size in self.shape]
             starts[-1:] = [min(start, max(self.shape[-1] - SAMPLE, 0)) for start in starts[-1:]]
             ends = [start + 1 for start in starts[:-1]] + [start + SAMPLE for start in starts[-1:]]
             number = zlib.crc32(self[tuple(map(slice, starts, ends))].tobytes(), number)
         return f"{size} with the sample {number:08x}"
 
 
-def mapped(
+def map_array(
     path: Path,
     shape: tuple[int, ...],
     dtype: np.dtype,
@@ -84,7 +99,19 @@ def mapped(
     have: int | None = None,
     fortran: bool = False,
 ) -> FileArray:
-    """An array of ``have`` bytes in a file; all after ``offset`` if left out."""
+    """Return an array in a file that is mapped into memory for each read.
+
+    Args:
+        path: the file.
+        shape: sizes of the dimensions.
+        dtype: the element type in the file.
+        offset: number of the first byte.
+        have: number of bytes of the array; None: all bytes from ``offset`` on.
+        fortran: True if elements are in Fortran order.
+
+    Raises:
+        InputError: If shape, type and number of bytes do not fit each other.
+    """
     require_numbers(path, shape, dtype)
     count = math.prod(shape)
     require_size(path, shape, dtype, path.stat().st_size - offset if have is None else have)
@@ -92,21 +119,25 @@ def mapped(
 
     def read(index: Index) -> np.ndarray:
         if not count:
-            return nothing(index, native)
+            return make_empty_block(index, native)
         order: Any = "F" if fortran else "C"
         data = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
-        return truths(path, np.array(data[index], dtype=native, order="C"))
+        return check_bools(path, np.array(data[index], dtype=native, order="C"))
 
     return FileArray(path, shape, native, read)
 
 
-def nothing(index: Index, dtype: np.dtype) -> np.ndarray:
+def make_empty_block(index: Index, dtype: np.dtype) -> np.ndarray:
     """Return zeros for an index of an array without elements."""
     return np.zeros([len(range(p.start, p.stop, p.step or 1)) for p in index], dtype)
 
 
-def truths(path: Path, block: np.ndarray) -> np.ndarray:
-    """The block, unless its truth values are neither true nor false: numpy would compute with any byte."""
+def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
+    """Return a block unchanged.
+
+    Raises:
+        InputError: If it is boolean and has bytes other than 0 and 1, which NumPy would accept.
+    """
     if block.dtype == np.bool_ and block.view(np.uint8).max(initial=0) > 1:
         raise InputError(
             f"{str(path)!r} is damaged: truth values are 0 and 1, but it has {block.view(np.uint8).max()}"
@@ -115,7 +146,7 @@ def truths(path: Path, block: np.ndarray) -> np.ndarray:
 
 
 def require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, have: int) -> None:
-    """As many bytes as an array needs, not one less or more."""
+    """Raise InputError unless an array of this shape and type has exactly ``have`` bytes."""
     needs = math.prod(shape) * dtype.itemsize
     if have != needs:
         word = "cut short" if have < needs else "too long"
@@ -135,10 +166,21 @@ def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None
         raise InputError(f"{str(path)!r} is damaged: no memory holds an array of shape {one_line(shape, 60)}")
 
 
-def streamed(
+def stream_array(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, compressed: int, open_stream: Callable[[], IO[bytes]]
 ) -> FileArray:
-    """Rows of compressed data: read to the end, keep only the wanted rows and columns."""
+    """Return an array in compressed data; each read decompresses all and keeps the needed rows.
+
+    Args:
+        path: the file, for error messages.
+        shape: sizes of the dimensions.
+        dtype: the element type in the file.
+        compressed: number of compressed bytes; more than 1032 times as many elements' bytes are refused.
+        open_stream: opens the decompressed data at the first element.
+
+    Raises:
+        InputError: If the shape is impossible; reads raise it if data are missing or left over.
+    """
     require_numbers(path, shape, dtype)
     if math.prod(shape) * dtype.itemsize > MOST_RATIO * compressed:
         raise InputError(
@@ -146,44 +188,47 @@ def streamed(
         )
     native = dtype.newbyteorder("=")
     row_shape = shape[1:]
-    row = math.prod(row_shape) * dtype.itemsize
+    row_bytes = math.prod(row_shape) * dtype.itemsize
 
-    def read(index: Index) -> np.ndarray:
+    def read_rows(index: Index) -> np.ndarray:
+        """Decompress everything; return the block at an index."""
         with readable(path, "compressed data"), open_stream() as stream:
             if not math.prod(shape):
                 require_end(stream, path)
-                return nothing(index, native)
+                return make_empty_block(index, native)
             if not shape:
-                value = np.frombuffer(exactly(stream, row, path), dtype)[0].astype(native)
+                value = np.frombuffer(read_exactly(stream, row_bytes, path), dtype)[0].astype(native)
                 require_end(stream, path)
-                return truths(path, np.asarray(value))
-            wanted = [range(size)[part] for part, size in zip(index, shape)]
-            out = np.empty([len(span) for span in wanted], native)
-            for place in range(shape[0]):
-                data = exactly(stream, row, path)
-                if place in wanted[0]:
-                    out[wanted[0].index(place)] = np.frombuffer(data, dtype).reshape(row_shape)[index[1:]]
+                return check_bools(path, np.asarray(value))
+            needed = [range(size)[span] for span, size in zip(index, shape)]
+            out = np.empty([len(span) for span in needed], native)
+            for row_number in range(shape[0]):
+                data = read_exactly(stream, row_bytes, path)
+                if row_number in needed[0]:
+                    out[needed[0].index(row_number)] = np.frombuffer(data, dtype).reshape(row_shape)[
+                        index[1:]
+                    ]
             require_end(stream, path)
-            return truths(path, out)
+            return check_bools(path, out)
 
-    return FileArray(path, shape, native, read)
+    return FileArray(path, shape, native, read_rows)
 
 
 def drain(stream: IO[bytes]) -> int:
-    """Bytes up to the end, which is where a checksum is compared."""
+    """Read a stream to its end, where its checksum is compared; return the number of bytes."""
     return sum(map(len, iter(lambda: stream.read(1 << 20), b"")))
 
 
 def require_end(stream: IO[bytes], path: Path) -> None:
-    """Raise InputError if bytes follow."""
+    """Raise InputError if a stream has further bytes."""
     if more := drain(stream):
         raise InputError(
             f"{str(path)!r} is too long: {many(more, 'byte follows', 'bytes follow')} the data that its header speaks of"
         )
 
 
-def exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
-    """Read so many bytes; InputError if there are fewer."""
+def read_exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
+    """Read ``count`` bytes; raise InputError if the stream has fewer."""
     data = stream.read(count)
     if len(data) != count:
         raise InputError(

@@ -1,10 +1,10 @@
-"""Arrays in files, read slice by slice: each rank takes from a file only what it owns.
+"""Arrays in files, read slice by slice: each rank reads only the elements that it owns.
 
-``.npy``, ``.npz`` (one member, stored or compressed), ``.safetensors``, models that lie in several of these with an index
-(``model.safetensors.index.json``), MNIST's IDX files (plain or gzipped), and the bytes of any other file as token ids. Uncompressed data is mapped into memory; compressed
-data is streamed to its end, where its checksum stands, and everything but the wanted rows dropped. Nothing is ever
-unpickled. What a header says is compared with the size of the file before anything is allocated by it; a file that
-is longer than its header says is as damaged as a shorter one.
+Formats: ``.npy``, ``.npz`` (one member, stored or compressed), ``.safetensors``, models in several of these with an
+index (``model.safetensors.index.json``), MNIST's IDX files (plain or gzipped), and the bytes of any other file as
+token ids. Uncompressed data is mapped into memory. Compressed data is read to its end, where the checksum is, and all
+but the needed rows are dropped. Nothing is ever unpickled. The size in a header is compared with the size of the file
+before memory is allocated; a file that is longer than its header says is as damaged as a shorter one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 from spmdsim.arrays.file_arrays import (
     FileArray,
     drain,
-    exactly,
-    mapped,
+    map_array,
+    read_exactly,
     require_numbers,
     require_size,
-    streamed,
+    stream_array,
 )
 from spmdsim.errors import InputError, many, nearest
 from spmdsim.layout.element_type import resolve_nameless, safetensors_dtype
@@ -59,17 +59,19 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 
 
 def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> FileArray:
-    """Open an array in a file without reading it.
+    """Open an array in a file without reading its elements.
 
     Args:
         path: the file; ``data.npz:weights`` or ``model.safetensors:layer.0`` names a member. For a model in several
-            ``.safetensors`` files its index, ``model.safetensors.index.json``, or the folder that has one of either.
-        name: the member, if not in the path.
-        dtype: ``"bfloat16"`` where NumPy saved elements of that type, which its files cannot name; other elements are
-            read in their own type whatever is said here.
+            ``.safetensors`` files: its index ``model.safetensors.index.json``, or the folder that contains the index
+            or a single file.
+        name: the member, if it is not in the path.
+        dtype: ``"bfloat16"`` if NumPy saved elements of this type, which its files cannot name. It has no effect on
+            other elements.
 
     Raises:
-        InputError: the file is missing, damaged or of an unknown kind, has no such member, or nameless elements.
+        InputError: If the file is missing, damaged or of an unknown kind, has no member of this name, or has elements
+            of an unnamed type.
 
     >>> import os, tempfile, numpy
     >>> path = os.path.join(tempfile.mkdtemp(), "x.npy")
@@ -82,8 +84,8 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
     file = _file_of_model(file)
     _require_readable_kind(file)
     if file.name.endswith(INDEX):
-        parts = _indexed(file)
-        member = _pick(list(parts), member, file)
+        parts = _read_index(file)
+        member = _pick_name(list(parts), member, file)
         file = parts[member]
         _require_readable_kind(file)
     kind = "".join(file.suffixes[-2:]).lower()
@@ -94,18 +96,19 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
             return _open_npz(file, member, dtype)
         if kind.endswith(".safetensors"):
             arrays = _safetensors_arrays(file)
-            return arrays[_pick(list(arrays), member, file)]
+            return arrays[_pick_name(list(arrays), member, file)]
         return _open_idx(file)
 
 
 def open_arrays(path: str | Path) -> dict[str, FileArray]:
-    """Open all arrays of a file or of a model, by name, without reading any.
+    """Open all arrays of a file or of a model, by name, without reading their elements.
 
     Args:
-        path: a ``.npz`` or ``.safetensors`` file, a model's ``model.safetensors.index.json``, or a folder with one of either.
+        path: a ``.npz`` or ``.safetensors`` file, a model's ``model.safetensors.index.json``, or a folder that
+            contains one of these.
 
     Raises:
-        InputError: what is there is missing, damaged or of another kind.
+        InputError: If the file is missing, damaged or of another kind.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -116,10 +119,12 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
     file = _file_of_model(Path(path))
     _require_readable_kind(file)
     if file.name.endswith(INDEX):
-        parts, arrays = _indexed(file), {}
+        parts, arrays = _read_index(file), {}
         for part in dict.fromkeys(parts.values()):
             arrays[part] = open_arrays(part)
-        return {name: arrays[part][_pick(list(arrays[part]), name, part)] for name, part in parts.items()}
+        return {
+            name: arrays[part][_pick_name(list(arrays[part]), name, part)] for name, part in parts.items()
+        }
     with readable(file, "".join(file.suffixes[-2:]).lower()):
         if file.suffix.lower() == ".npz":
             with zipfile.ZipFile(file) as archive:
@@ -131,7 +136,13 @@ def open_arrays(path: str | Path) -> dict[str, FileArray]:
 
 
 def _file_of_model(path: Path) -> Path:
-    """Return the file to read of a model's folder: its index, or its only ``.safetensors`` file; a file is returned itself."""
+    """Return the file to read in a model's folder: its index, or its only ``.safetensors`` file.
+
+    A path that is no folder is returned unchanged.
+
+    Raises:
+        InputError: If the folder contains none or several.
+    """
     if not path.is_dir():
         return path
     files = sorted(path.glob(f"*{INDEX}")) or sorted(path.glob("*.safetensors"))
@@ -143,8 +154,12 @@ def _file_of_model(path: Path) -> Path:
     )
 
 
-def _indexed(path: Path) -> dict[str, Path]:
-    """The files of a model's arrays by name, all of them beside their index."""
+def _read_index(path: Path) -> dict[str, Path]:
+    """Return the file of each array of a model by the array's name; files are beside the index.
+
+    Raises:
+        InputError: If the index is damaged, or names a file in another folder or of another kind.
+    """
     with readable(path, INDEX):
         index = parse_json(path.read_bytes())
     files = index.get("weight_map") if isinstance(index, dict) else None
@@ -160,6 +175,7 @@ def _indexed(path: Path) -> dict[str, Path]:
 
 
 def _require_readable_kind(file: Path) -> None:
+    """Raise InputError if a file does not exist, or if its suffix is that of an unsupported format."""
     require_file(file)
     if file.suffix.lower() in _FOREIGN:
         raise InputError(f"{str(file)!r} is not read: {_FOREIGN[file.suffix.lower()]}; {_ANY_SOURCE}")
@@ -186,10 +202,11 @@ def open_tokens(path: str | Path) -> FileArray:
     count = file.stat().st_size
     if not count:
         raise InputError(f"{str(file)!r} is empty")
-    return mapped(file, (count,), np.dtype("u1"), 0)
+    return map_array(file, (count,), np.dtype("u1"), 0)
 
 
 def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
+    """Split ``file.npz:member`` if no file has this name; return the file and the member's name, or None."""
     text = str(path)
     if name is None and ":" in text and not path.exists():
         head, _, tail = text.rpartition(":")
@@ -202,16 +219,29 @@ def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
 
 
 def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
+    """Read the header of a ``.npy`` file; the stream is then at the first element.
+
+    Args:
+        stream: the file, or a member of an archive.
+        path: the file, for error messages.
+        wanted: the element type from the user if the header cannot name it, or None.
+
+    Returns:
+        The shape, the element type, and True if elements are in Fortran order.
+
+    Raises:
+        InputError: If the header is damaged or names Python objects.
+    """
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
         raise InputError(
             f"{str(path)!r} is not a .npy file: it does not begin with NumPy's mark and a version"
         )
     size = 2 if magic[6] == 1 else 4
-    length = int.from_bytes(exactly(stream, size, path), "little")
+    length = int.from_bytes(read_exactly(stream, size, path), "little")
     if length > MOST_CHARACTERS:
         raise InputError(f"{str(path)!r} is damaged: its header would be {many(length, 'byte')}")
-    header = literal(exactly(stream, length, path).decode("utf-8" if magic[6] == 3 else "latin1"))
+    header = literal(read_exactly(stream, length, path).decode("utf-8" if magic[6] == 3 else "latin1"))
     if set(header) != {"descr", "fortran_order", "shape"} or type(header["fortran_order"]) is not bool:
         raise InputError(f"{str(path)!r} is damaged: its header is {one_line(header, 60)}")
     if not isinstance(header["descr"], str):
@@ -231,13 +261,21 @@ def _open_npy(path: Path, wanted: Any) -> FileArray:
     with path.open("rb") as stream:
         shape, dtype, fortran = _npy_header(stream, path, wanted)
         offset = stream.tell()
-    return mapped(path, shape, dtype, offset, fortran=fortran)
+    return map_array(path, shape, dtype, offset, fortran=fortran)
 
 
 def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
+    """Open a member of a ``.npz`` file; None stands for the only one.
+
+    Members up to 1 GiB that are not compressed are read once, to compare their checksums.
+
+    Raises:
+        InputError: If the member is missing or damaged, two members have one name, or the compression is not
+            supported.
+    """
     with zipfile.ZipFile(path) as archive:
         names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
-        chosen = _pick(names, member, path)
+        chosen = _pick_name(names, member, path)
         info = archive.getinfo(f"{chosen}.npy")
         with archive.open(info) as stream:
             shape, dtype, fortran = _npy_header(stream, path, wanted)
@@ -249,7 +287,9 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
     require_numbers(path, shape, dtype)
     require_size(path, shape, dtype, info.file_size - start)
     if info.compress_type == zipfile.ZIP_STORED:
-        return mapped(path, shape, dtype, _data_offset(path, info) + start, info.file_size - start, fortran)
+        return map_array(
+            path, shape, dtype, _data_offset(path, info) + start, info.file_size - start, fortran
+        )
     if info.compress_type != zipfile.ZIP_DEFLATED:
         raise InputError(
             f"{str(path)!r} is compressed in a way that numpy does not use; save it with savez_compressed"
@@ -261,23 +301,31 @@ def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
         return stream
 
     if not fortran:
-        return streamed(path, shape, dtype, info.compress_size, open_member)
+        return stream_array(path, shape, dtype, info.compress_size, open_member)
     # Fortran order is the C order of the transposed array.
-    turned = streamed(path, shape[::-1], dtype, info.compress_size, open_member)
+    transposed = stream_array(path, shape[::-1], dtype, info.compress_size, open_member)
     return FileArray(
-        path, shape, turned.dtype, lambda index: np.ascontiguousarray(turned.read(index[::-1]).T)
+        path, shape, transposed.dtype, lambda index: np.ascontiguousarray(transposed.read(index[::-1]).T)
     )
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Return where the bytes of a stored member begin, by its local header, whose name and extra field have lengths of their own."""
+    """Return the offset of the first byte of a stored member.
+
+    It follows from the local header: the lengths of its name and extra field differ from those in the directory.
+    """
     with path.open("rb") as stream:
         stream.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", stream.read(4))
     return info.header_offset + 30 + int(name) + int(extra)
 
 
-def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
+def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
+    """Return the name of a member, or the only name for None.
+
+    Raises:
+        InputError: If the member does not exist, or if it is None and there are several.
+    """
     if member is None and len(names) == 1:
         return names[0]
     if member not in names:
@@ -296,11 +344,11 @@ def _pick(names: Sequence[str], member: str | None, path: Path) -> str:
 
 
 def _safetensors_arrays(path: Path) -> dict[str, FileArray]:
-    """The arrays of a ``.safetensors`` file, by name, in the file's order."""
+    """Return the arrays of a ``.safetensors`` file by name, in the order of the header."""
     with path.open("rb") as stream:
-        (length,) = struct.unpack("<Q", exactly(stream, 8, path))
-        have = path.stat().st_size - 8 - length
-        if have < 0 or length > MOST_HEADER:
+        (length,) = struct.unpack("<Q", read_exactly(stream, 8, path))
+        data_size = path.stat().st_size - 8 - length
+        if data_size < 0 or length > MOST_HEADER:
             raise InputError(
                 f"{str(path)!r} is not a .safetensors file: its header would be {many(length, 'byte')}"
             )
@@ -309,9 +357,9 @@ def _safetensors_arrays(path: Path) -> dict[str, FileArray]:
         raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
     header.pop("__metadata__", None)
     entries = {name: _safetensors_entry(name, entry, path) for name, entry in header.items()}
-    _require_no_gaps(entries, have, path)
+    _require_no_gaps(entries, data_size, path)
     return {
-        name: mapped(path, shape, dtype, 8 + length + start, stop - start)
+        name: map_array(path, shape, dtype, 8 + length + start, stop - start)
         for name, (shape, dtype, start, stop) in entries.items()
     }
 
@@ -320,14 +368,18 @@ _Entry = tuple[tuple[int, ...], np.dtype, int, int]
 
 
 def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
-    """Shape, type, and first and last byte of a tensor, which must fit one another."""
+    """Return shape, element type, first byte and end byte of an array, as its entry in the header says.
+
+    Raises:
+        InputError: If these do not fit each other.
+    """
     shape, offsets = tuple(entry["shape"]), entry["data_offsets"]
     dtype = safetensors_dtype(entry["dtype"], path)
     require_numbers(path, shape, dtype)
-    whole = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)
+    has_two_offsets = len(offsets) == 2 and all(type(n) is int and n >= 0 for n in offsets)
     if (
         not isinstance(entry["shape"], list)
-        or not whole
+        or not has_two_offsets
         or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize
     ):
         raise InputError(
@@ -338,23 +390,34 @@ def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
 
 
 def _require_no_gaps(entries: Mapping[str, _Entry], have: int, path: Path) -> None:
-    """The tensors fill the file, each byte once, as the format demands."""
-    reached = 0
+    """Raise InputError unless the arrays fill the data of the file, each byte once.
+
+    Args:
+        entries: the result of :func:`_safetensors_entry` for each array.
+        have: number of bytes in the data part.
+        path: the file, for error messages.
+    """
+    covered = 0
     for start, stop, name in sorted((start, stop, name) for name, (_, _, start, stop) in entries.items()):
-        if start != reached:
+        if start != covered:
             what = (
-                "overlaps another one" if start < reached else f"leaves bytes {reached} to {start} to nobody"
+                "overlaps another one" if start < covered else f"leaves bytes {covered} to {start} to nobody"
             )
             raise InputError(f"{str(path)!r} is damaged: {one_line(name, 60)!r} {what}")
-        reached = stop
-    if reached != have:
-        word = "cut short" if have < reached else "too long"
+        covered = stop
+    if covered != have:
+        word = "cut short" if have < covered else "too long"
         raise InputError(
-            f"{str(path)!r} is {word}: its tensors are {many(reached, 'byte')}, but {many(have, 'is', 'are')} there"
+            f"{str(path)!r} is {word}: its tensors are {many(covered, 'byte')}, but {many(have, 'is', 'are')} there"
         )
 
 
 def _open_idx(path: Path) -> FileArray:
+    """Open an IDX file; names that end with ``.gz`` are decompressed.
+
+    Raises:
+        InputError: If it does not begin like an IDX file.
+    """
     compressed = path.suffix == ".gz"
 
     def opener() -> IO[bytes]:
@@ -366,14 +429,14 @@ def _open_idx(path: Path) -> FileArray:
             raise InputError(
                 f"{str(path)!r} is neither .npy, .npz, .safetensors nor an IDX file (it begins with {head!r})"
             )
-        shape = struct.unpack(f">{head[3]}I", exactly(stream, 4 * head[3], path))
+        shape = struct.unpack(f">{head[3]}I", read_exactly(stream, 4 * head[3], path))
     dtype, offset = np.dtype(_IDX_TYPES[head[2]]), 4 + 4 * head[3]
     if not compressed:
-        return mapped(path, shape, dtype, offset)
+        return map_array(path, shape, dtype, offset)
 
     def open_data() -> IO[bytes]:
         stream = opener()
         stream.read(offset)
         return stream
 
-    return streamed(path, shape, dtype, path.stat().st_size, open_data)
+    return stream_array(path, shape, dtype, path.stat().st_size, open_data)

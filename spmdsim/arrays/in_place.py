@@ -1,9 +1,10 @@
 """In-place changes of tensors, and of the tensors that they are views of.
 
-``x += y``, ``x[k] = y`` and ``out=x`` compute new values and let the tensor have them (:func:`become`). If the tensor is a view,
-its base gets them, too, and so on. The base may have got other values since the view was taken. If these may be elements of the
-view, the change is refused, for the view still has the old ones. Everything follows from calls that all ranks make, and
-nothing from values. The ranks of a mesh ask one another which bases are still alive.
+``x += y``, ``x[k] = y`` and ``out=x`` compute new values and replace those of the tensor (:func:`become`). If the
+tensor is a view, its base gets new values, too, and so on. The base may have changed since the view was taken. If a
+change may have touched elements of the view, an in-place change of the view is refused, because the view still has
+old values. These decisions depend only on calls that all ranks make, not on values. The ranks of a mesh ask each
+other which bases are alive.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from spmdsim.worlds.trace.recorder import programs
 _ops = cache(partial(import_module, "spmdsim.ops"))  # right of this file
 _indexing = cache(partial(import_module, "spmdsim.arrays.ops.indexing"))
 
-#: Changes through views that a base remembers one by one; after as many its older views are no longer current.
+#: Number of changes through views that a base records; after more changes older views are no longer current.
 MOST_CHANGES = 1000
 
 
-def before(x: Any) -> Any:
-    """A tensor as it is now, for what will be its new values; those of a leaf have no history."""
+def detach_current(x: Any) -> Any:
+    """Return the tensor as it is now, as operand of its new values; a leaf is returned without history."""
     if x.node is None:
         return x.detach()
-    same = type(x)(x.world, x.meta, x.held, True, x.name, x.origin)
-    same.node, same.output = x.node, x.output
-    return same
+    copy = type(x)(x.world, x.meta, x.held, True, x.name, x.origin)
+    copy.node, copy.output = x.node, x.output
+    return copy
 
 
 def without_base(x: Any) -> Any:
@@ -44,15 +45,16 @@ def without_base(x: Any) -> Any:
 
 
 def _is_leaf(x: PlainTensor) -> bool:
+    """Return True if a tensor requires a gradient and no operator computed it."""
     return x.requires_grad and x.node is None
 
 
 def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     """Replace the values of tensor ``x`` by those of ``result``, and update the base if ``x`` is a view.
 
-    ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is written
-    into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history) stays a leaf;
-    any other tensor takes over the gradient history of ``result``.
+    ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is
+    written into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history)
+    stays a leaf; any other tensor takes over the gradient history of ``result``.
 
     Args:
         x: the tensor to change.
@@ -66,9 +68,9 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     Raises:
         LayoutError: If the shapes differ.
         RuleError: If NumPy's "same_kind" rule forbids the cast to the dtype of ``x``.
-        UsageTypeError: If ``x`` is a leaf and ``result`` requires a gradient; if ``x`` is a read-only view; if elements of
-            the base that may overlap the view have changed since; if more than ``MOST_PARENTS`` bases of the view are gone;
-            or if a function that is being compiled changes one of its inputs.
+        UsageTypeError: If ``x`` is a leaf and ``result`` requires a gradient; if ``x`` is a read-only view; if
+            elements of the base that may overlap the view have changed since; if more than ``MOST_PARENTS`` bases of
+            the view are gone; or if a function that is being compiled changes one of its inputs.
     """
     if programs:
         programs[-1].changed(x, what)
@@ -97,24 +99,33 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
 
 
 def _note_change(changes: list[Any], through: View | None) -> list[Any] | None:
-    """Note in a base's list which elements have changed, for its views to compare; return the base's list from now on.
+    """Record in a base's list which elements have changed, and return the base's list from now on.
 
-    After a change that is not made through a view, no view has the base's values, and the list returned is None.
+    After a change that was not made through a view, no view has the base's values; None is returned then.
+
+    Args:
+        changes: the base's list of changes.
+        through: the view through which the base was changed, or None.
     """
     is_full = len(changes) >= MOST_CHANGES
     changes.append(None if through is None or is_full else through.index)
     if through is None:
         return None
-    through.changes = noted = [] if is_full else changes
-    through.seen = len(noted)
-    return noted
+    through.changes = new_list = [] if is_full else changes
+    through.seen = len(new_list)
+    return new_list
 
 
 def _write_back(x: Any, value: Any, what: str) -> None:
-    """Put a view's new values into the nearest base that is alive on all ranks of the mesh, if there is one.
+    """Update the nearest base of a view that is alive on all ranks of the mesh, if there is one.
 
-    A base that only a cycle of references keeps lives until Python looks for cycles, which each rank does at its own time.
-    No program can reach this base, so no rank of the mesh writes into a base that another one lacks.
+    A base that only a cycle of references keeps alive lives until Python collects cycles, at a different time on each
+    rank. No program can reach such a base, so no rank of the mesh updates a base that another rank lacks.
+
+    Args:
+        x: the view.
+        value: its new values.
+        what: the operation, for error messages.
     """
     views = [*x._view.chain()]
     if not views:
@@ -122,11 +133,10 @@ def _write_back(x: Any, value: Any, what: str) -> None:
     for view in views:
         _require_current(view, what)
     bases = [view.base() for view in views]
-    alive = [place for place, base in enumerate(bases) if base is not None]
+    alive = [number for number, base in enumerate(bases) if base is not None]
     common = set(alive)
-    if (
-        x.world.rank in x.layout.mesh
-    ):  # ranks outside of the mesh own no elements, and may be elsewhere in the program
+    # Ranks outside of the mesh own no elements, and may run another part of the program.
+    if x.world.rank in x.layout.mesh:
         everywhere = x.world.gather_on(x.layout.mesh.rank_list, alive, "a write through a view")
         common = set.intersection(*map(set, everywhere.values()))
     if not common:
@@ -140,7 +150,7 @@ def _write_back(x: Any, value: Any, what: str) -> None:
         )
     base = bases[last]
     for k in range(last + 1):
-        old = before(base)
+        old = detach_current(base)
         for view in reversed(views[k + 1 : last + 1]):  # the tensors of these views are gone
             old = view.taken(old)
         value = views[k].put(old, value)
@@ -150,45 +160,45 @@ def _write_back(x: Any, value: Any, what: str) -> None:
 
 
 def _require_current(view: View, what: str) -> None:
-    """Raise UsageTypeError if the base has got other values since it was taken, where the view has elements."""
-    if not all(_are_apart(view.base_shape, view, index) for index in view.changes[view.seen :]):
+    """Raise UsageTypeError if elements of the view have changed in the base since the view was taken."""
+    if not all(_are_disjoint(view.base_shape, view, index) for index in view.changes[view.seen :]):
         raise UsageTypeError(
             f"{what} in place: the tensor is a view of one that has got other values since, and still has the old ones; take "
             "the view again, such as row = x[0], or a copy() of it"
         )
 
 
-def _are_apart(shape: tuple[int, ...], view: View, index: Any) -> bool:
-    """Return True if a view by index and ``shape_array[index]`` have no element in common; None stands for all elements."""
+def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
+    """Return True if a view and ``shape_array[index]`` share no element; None means all elements."""
     if view.index is None or index is None:
         return False
-    one, other = (_cut(shape, part) for part in (view.index, index))
-    for (a, b, s), (c, d, t) in zip(zip(*one), zip(*other)):
+    view_slices, changed_slices = (_slices_of_index(shape, one_index) for one_index in (view.index, index))
+    for (a, b, s), (c, d, t) in zip(zip(*view_slices), zip(*changed_slices)):
         if max(a, c) >= min(b, d) or (s == t and (a - c) % s):
             return True
     return False
 
 
-def _cut(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
-    """First places, places after the last, and steps that an index takes, per dim."""
+def _slices_of_index(shape: tuple[int, ...], index: Any) -> tuple[Any, Any, Any]:
+    """Return first indices, indices after the last ones, and steps of an index, one of each per dim."""
     indexing = _indexing()
-    entries = [indexing.place_of(p) for p in (index if isinstance(index, tuple) else (index,))]
-    cut = indexing.cut_of_parts(shape, indexing.per_dim(entries, len(shape)))
+    entries = [indexing.check_entry(p) for p in (index if isinstance(index, tuple) else (index,))]
+    cut = indexing.cut_of_parts(shape, indexing.expand_dots(entries, len(shape)))
     return cut.start, cut.stop, cut.step
 
 
 def has_item(x: Any, index: Any, value: Any) -> bool:
     """Return True if ``value`` is a current view ``x[index]``, so that ``x[index] = value`` changes nothing.
 
-    Python runs ``x[index] += 1`` as: take ``x[index]``, change it in place, assign it back. The change in place has updated
-    ``x`` already, so the caller skips the assignment. The result is False if ``x`` changed after the view's last update,
-    or if an index has anything but ints, slices, ``...`` and None.
+    Python runs ``x[index] += 1`` as: take ``x[index]``, change it in place, assign it back. The change in place has
+    updated ``x`` already, so the caller skips the assignment. The result is False if ``x`` changed after the view's
+    last update, or if an index has anything but ints, slices, ``...`` and None.
     """
     view = value._view
     if view is None or view.index is None or view.base() is not x:
         return False
     if x._changes is not view.changes or view.seen != len(view.changes):
         return False
-    written = _indexing().written_plainly
-    plain = written(index)
-    return plain is not None and plain == written(view.index)
+    to_hashable = _indexing().to_hashable_index
+    hashable_index = to_hashable(index)
+    return hashable_index is not None and hashable_index == to_hashable(view.index)

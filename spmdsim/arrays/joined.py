@@ -1,7 +1,7 @@
-"""Tensors of as many entries as data say: pieces of any lengths, put together in balanced blocks.
+"""Tensors whose number of rows depends on data: blocks of any lengths become balanced blocks.
 
-Every rank knows how many entries it has; one small gathering tells all how many there are, and one exchange of parts cuts
-them evenly. The gradient goes the same way back.
+Each rank knows its number of rows. One small gather exchanges the numbers, and one exchange of rows balances the
+blocks. The gradient takes the opposite path.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from spmdsim.worlds.trace import recorder
 
 
 class JoinedPieces:
-    """Where the rows of pieces go: from the rank that has them to the blocks of a layout, and back.
+    """The exchange of rows between ranks' blocks of any lengths and the balanced blocks of a layout.
 
-    Of the layout's first dim ranks have pieces: ``lengths`` are the rows of each group's, in the group's order, and
-    ``width`` is the global shape of a row.
+    Args:
+        world: the world of the ranks.
+        layout: the layout of the result; its first dim is divided into rows.
+        lengths: the number of rows on each rank of a group, in the order of the group.
+        width: the global shape of a row.
     """
 
     def __init__(self, world: Any, layout: Layout, lengths: Sequence[int], width: Sequence[int]) -> None:
@@ -36,14 +39,21 @@ class JoinedPieces:
         self.step: PartsStep = parts_step(self.layout, self.axes, self.shape)
 
     def _edges(self, rank: int) -> tuple[int, list[int], list[int]]:
-        """The rank's number in its group, and where the pieces and the blocks begin and end."""
+        """Return the rank's number in its group, and the borders of the blocks before and after the exchange."""
         members = self.layout.mesh.group(rank, *self.axes)
         blocks = [self.layout.bounds(self.shape, member)[0] for member in members]
         ends = [*(start for start, _ in blocks), self.shape[0]]
         return members.index(rank), [0, *accumulate(self.lengths)], ends
 
     def move(self, arrays: Sequence[Any], dtype: np.dtype, origin: int, back: bool = False) -> list[Any]:
-        """Move rows of pieces to blocks, or of blocks to pieces, on every owned rank; ``origin``: the tensor's."""
+        """Exchange rows; return the new blocks of the owned ranks.
+
+        Args:
+            arrays: the blocks of the owned ranks.
+            dtype: the element type.
+            origin: the provenance number of the tensor that has the rows.
+            back: move from balanced blocks to blocks of the original lengths.
+        """
         ranks = self.world.ranks
         mesh = self.layout.mesh
         if not self.axes or all(a == b for a, b in zip(*self._edges(mesh.rank_at(0))[1:])):
@@ -54,40 +64,51 @@ class JoinedPieces:
                 outgoing.append(None)
                 continue
             me, pieces, blocks = self._edges(rank)
-            have, want = (blocks, pieces) if back else (pieces, blocks)
+            old_borders, new_borders = (blocks, pieces) if back else (pieces, blocks)
             width = int(np.prod(array.shape[1:], dtype=int))
-            cut = [_common(have[me], have[me + 1], want[k], want[k + 1]) for k in range(len(self.lengths))]
-            came = [_common(have[k], have[k + 1], want[me], want[me + 1]) for k in range(len(self.lengths))]
-            parts = [array[a - have[me] : b - have[me]].ravel() for a, b in cut]
-            outgoing.append(Parts(parts, [(b - a) * width for a, b in came]))
+            sent = [
+                _common(old_borders[me], old_borders[me + 1], new_borders[k], new_borders[k + 1])
+                for k in range(len(self.lengths))
+            ]
+            received = [
+                _common(old_borders[k], old_borders[k + 1], new_borders[me], new_borders[me + 1])
+                for k in range(len(self.lengths))
+            ]
+            parts = [array[a - old_borders[me] : b - old_borders[me]].ravel() for a, b in sent]
+            outgoing.append(Parts(parts, [(b - a) * width for a, b in received]))
         self.world.call_provenance = origin
         try:
-            landed = self.world.run_parts(self.step, dtype, outgoing)
+            received_parts = self.world.run_parts(self.step, dtype, outgoing)
         finally:
             self.world.call_provenance = 0
         return [
             array
             if parts is None
             else np.concatenate(parts).reshape(self._rows(rank, back), *array.shape[1:])
-            for rank, parts, array in zip(ranks, landed, arrays)
+            for rank, parts, array in zip(ranks, received_parts, arrays)
         ]
 
     def _rows(self, rank: int, back: bool) -> int:
-        """How many rows a rank has afterwards."""
+        """Return the number of a rank's rows after the exchange."""
         me, pieces, blocks = self._edges(rank)
         ends = pieces if back else blocks
         return ends[me + 1] - ends[me]
 
 
 def _common(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
+    """Return the intersection of two ranges; an empty one has equal ends."""
     a, b = max(start, first), min(stop, last)
     return a, max(a, b)
 
 
 class JoinedNode(Node):
-    """Rows that were chosen of a tensor and put together: gradients go back to where the rows were.
+    """The tape node of selected rows: gradients return to the positions of the rows.
 
-    ``put`` makes of a piece's gradient, by the number of an owned rank, that of its shard.
+    Args:
+        operand: the tensor whose rows were selected.
+        pieces: the exchange of the rows.
+        put: ``put(k, rows)`` returns the gradient of the shard of owned rank ``k`` from that of its rows.
+        origin: the provenance number of the result.
     """
 
     __slots__ = ("origin", "pieces", "put")
@@ -103,7 +124,7 @@ class JoinedNode(Node):
         self.pieces, self.put, self.origin = pieces, put, origin
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """The gradient of the operand."""
+        """Return the gradient of the operand."""
         operand = self.meta
         with recorder.operator("select.backward"):
             dy = reduce_gradients(gradients[0], self.pieces.layout)
@@ -113,10 +134,14 @@ class JoinedNode(Node):
         return [[type(dy)(self.world, operand.with_layout(operand.layout.reduced), put_back, origin=origin)]]
 
 
-def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int], origin: int) -> list[int]:
-    """Return the number of rows of each shard along a layout's first dim, on all ranks, by one small all_gather.
+def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], origin: int) -> list[int]:
+    """Return the number of rows of each shard along a layout's first dim, by one small all_gather.
 
-    ``lengths`` are those of the owned ranks, 0 outside of the mesh; ``origin`` is the number of the tensor that has the rows.
+    Args:
+        world: the world whose ranks own the shards.
+        layout: the layout of the result.
+        lengths: the numbers of rows of the owned ranks, 0 outside of the mesh.
+        origin: the provenance number of the tensor that has the rows.
     """
     axes = layout.canonical.dims[0]
     line = Layout(layout.mesh, [axes])
@@ -130,7 +155,7 @@ def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int], origin: in
     return counts
 
 
-def joined(
+def join_rows(
     name: str,
     operands: Sequence[Tensor],
     layout: Layout,
@@ -138,32 +163,30 @@ def joined(
     width: Sequence[int] = (),
     put: Callable[[int, np.ndarray], np.ndarray] | None = None,
 ) -> Tensor:
-    """Return a tensor of the rows that each rank has, in the order of the ranks that its first dim is split over.
-
-    It is laid out in balanced blocks, whatever the lengths of the owned ranks' pieces are.
+    """Return a tensor of the rows that ranks own, in balanced blocks, in the order of the ranks.
 
     Args:
-        name: of the operator, where ranks disagree.
-        operands: the tensors that the pieces were computed from.
-        layout: of the result.
+        name: the operator, for errors if ranks disagree.
+        operands: the tensors from which the rows were computed.
+        layout: the layout of the result.
         pieces: the rows of each owned rank.
         width: the global shape of a row.
-        put: if given, gradients go to the first operand by it: see :class:`JoinedNode`.
+        put: computes gradients of the first operand, see :class:`JoinedNode`; None: no gradient.
     """
     like, dtype = operands[0], pieces[0].dtype
     world = like.world
     origin = computed_origin(world, name, tuple(operand.origin for operand in operands))
-    lengths = counts_agreed(world, layout, [len(piece) for piece in pieces], origin)
-    where = JoinedPieces(world, layout, lengths, width)
-    shards = where.move(pieces, dtype, origin)
-    result = Tensor(world, Meta.of(layout, where.shape, dtype), shards, origin=origin)
+    lengths = gather_counts(world, layout, [len(piece) for piece in pieces], origin)
+    exchange = JoinedPieces(world, layout, lengths, width)
+    shards = exchange.move(pieces, dtype, origin)
+    result = Tensor(world, Meta.of(layout, exchange.shape, dtype), shards, origin=origin)
     if put is not None and like.requires_grad:
-        result.requires_grad, result.node = True, JoinedNode(like, where, put, origin)
+        result.requires_grad, result.node = True, JoinedNode(like, exchange, put, origin)
     return result
 
 
-def needs_values(world: Any, what: str) -> None:
-    """Refuse what depends on values in a world without any, by a WorldError."""
+def require_values(world: Any, what: str) -> None:
+    """Raise WorldError if the world has no values, on which the number of entries of a result depends."""
     if not world.has_data:
         raise WorldError(
             f"how many entries {what} has depends on values, and a world of shapes has none: use LockStep"

@@ -1,4 +1,4 @@
-"""Models that other systems saved as ``.safetensors`` files, read as tensors: each rank reads its slices."""
+"""Models of other systems in ``.safetensors`` files, read as tensors: each rank reads its own slices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] |
 
 
 def is_model(place: Path) -> bool:
-    """Return True for a ``.safetensors`` or ``.json`` path, or a folder of model files without ``manifest.json``."""
+    """Return True for a ``.safetensors`` or ``.json`` path, or a folder of model files.
+
+    A folder with ``manifest.json`` is a checkpoint and no model.
+    """
     if place.suffix in (".safetensors", ".json"):
         return True
     if not place.is_dir() or (place / "manifest.json").exists():
@@ -29,15 +32,16 @@ def is_model(place: Path) -> bool:
 
 
 def load_model(place: Path, world: World, layouts: LayoutChoice) -> dict[str, Tensor]:
-    """Read the arrays of a model that layouts are given for. Collective.
+    """Read the arrays of a model that have layouts. Collective.
 
     Args:
-        place: a ``.safetensors`` file, an index, or the folder of either.
-        world: where they are wanted.
-        layouts: a layout for each name that is wanted, or a function of name and shape for all.
+        place: a ``.safetensors`` file, an index, or a folder that contains one of these.
+        world: the world of the ranks.
+        layouts: a layout per array to read, by name; or a function of name and shape, which reads all arrays.
 
     Raises:
-        InputError: a missing or damaged file, a name that the model does not have, no layouts; the same on all ranks.
+        InputError: If a file is missing or damaged, an array does not exist, or ``layouts`` is None; equal on all
+            ranks.
     """
     arrays, problem = dict[str, FileArray](), None
     try:
@@ -58,6 +62,7 @@ def load_model(place: Path, world: World, layouts: LayoutChoice) -> dict[str, Te
 
 
 def _check_layouts(place: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
+    """Raise InputError if ``layouts`` is None or names an array that the model does not have."""
     if layouts is None:
         names = ", ".join([*arrays][:3])
         raise InputError(

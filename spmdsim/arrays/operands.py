@@ -1,4 +1,4 @@
-"""Operands that are no tensors yet: numbers, arrays and parameters beside tensors."""
+"""Conversion of operands that are no tensors: numbers, arrays and parameters."""
 
 from __future__ import annotations
 
@@ -17,36 +17,44 @@ if TYPE_CHECKING:
 
 
 class HasOperand(Protocol):
-    """What stands for a tensor, such as a parameter."""
+    """An object that represents a tensor, such as a parameter."""
 
     def as_operand(self, like: Tensor) -> Tensor:
-        """The tensor that it stands for."""
+        """Return the represented tensor."""
 
 
-#: What operators take: tensors, what stands for one, and numbers and arrays, which every rank has whole.
+#: Operands of operators: tensors, objects that represent one, and numbers and arrays, which every rank has completely.
 Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
 def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
-    """Return what an operator is given as tensors of one world; NoTensorError if no operand says in which world that is."""
+    """Return the operands of an operator as tensors of one world.
+
+    Raises:
+        NoTensorError: If no operand is a tensor, so that the world is unknown.
+    """
     tensors: Any = operands_of_one_world(name, values)
     return [*tensors]
 
 
 def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
-    """:func:`operands` of what NumPy makes arrays of first: a Python number has a type of its own, float64 or int64.
+    """Convert operands as :func:`operands`, but give Python numbers NumPy's types.
 
-    In functions of elements it takes the other operand's instead.
+    These are int64, float64, complex128 and bool. Elementwise operators promote Python numbers to the type of the
+    other operand instead.
     """
     return operands(
         name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in values]
     )
 
 
-def counted_dim(dim: int, ndim: int) -> int:
-    """A dim counted from the front.
+def normalise_dim(dim: int, ndim: int) -> int:
+    """Return a dim as a non-negative number; negative numbers count from the end.
 
-    >>> counted_dim(-1, 3)
+    Raises:
+        OutOfRange: If the dim is out of range.
+
+    >>> normalise_dim(-1, 3)
     2
     """
     if not -ndim <= dim < ndim:
@@ -55,7 +63,12 @@ def counted_dim(dim: int, ndim: int) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
+    """Return a boolean parameter unchanged.
+
+    Other values are refused, because they probably belong to another parameter of NumPy's function.
+
+    Raises:
+        UsageTypeError: If the value is no bool.
 
     >>> flag("keepdims", 1)
     True

@@ -1,4 +1,4 @@
-"""The tensor of this package's programs: core's, made from anything, printed as a number, with operators as symbols."""
+"""The tensor of programs: core's tensor with creation functions, operators as symbols, and methods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, Typed
 import numpy as np
 
 from spmdsim.arrays import views
-from spmdsim.arrays.in_place import become, before, has_item
+from spmdsim.arrays.in_place import become, detach_current, has_item
 from spmdsim.arrays.reduction_methods import corrected, one_value, plain, reductions, typed
-from spmdsim.arrays.sources import assemble, blocks, check_layout, require_equal_source
+from spmdsim.arrays.sources import assemble, check_layout, open_source, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
 from spmdsim.core import Layout
 from spmdsim.core.tensor import create_shards
@@ -59,7 +59,7 @@ _creation = cache(partial(import_module, "spmdsim.arrays.creation"))  # right of
 
 
 class Placement(TypedDict, total=False):
-    """Where a new tensor lives, whatever its elements are."""
+    """Options that say where a new tensor lives: layout, world and device."""
 
     layout: Layout | None
     world: World | None
@@ -67,7 +67,7 @@ class Placement(TypedDict, total=False):
 
 
 class TypedPlacement(Placement, total=False):
-    """The same, and what type its elements have."""
+    """Options of a new tensor: those of `Placement`, and the element type."""
 
     dtype: DTypeLike | None
 
@@ -78,19 +78,19 @@ Sizes: TypeAlias = "int | Sequence[int]"
 class Tensor(SymbolicTensor):
     """A global tensor over a world. Its shards are never changed in place.
 
-    Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
-    :class:`spmdsim.core.tensor.PlainTensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
+    Create one with :meth:`from_global` or :meth:`from_local`. :class:`spmdsim.core.tensor.PlainTensor` describes its
+    contents. Its symbols and methods are the functions of :mod:`spmdsim.ops`.
 
     Args:
-        world: where it lives.
-        meta: its layout, global shape and element type.
+        world: the world whose ranks own the shards.
+        meta: layout, global shape and element type.
         shards: one array per rank that this process owns, in the order of ``world.ranks``.
-        requires_grad: whether :meth:`backward` computes a gradient for it.
+        requires_grad: if True, :meth:`backward` computes a gradient for it.
         name: shown in traces and errors.
-        origin: a number that says where its values come from, the same on all ranks; 0 where nobody compares.
+        origin: its provenance number, equal on all ranks; 0 in worlds that do not compare ranks.
 
     Raises:
-        UsageTypeError: a gradient of elements that are neither floating nor complex.
+        UsageTypeError: If a gradient is required and elements are neither floating nor complex.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1, 2, 3, 4], Mesh((2,), ("dp",))("dp"))
@@ -157,27 +157,28 @@ class Tensor(SymbolicTensor):
         requires_grad: bool = False,
         name: str = "",
     ) -> Tensor:
-        """A tensor of which each rank takes its own piece.
+        """Create a tensor from a source that all ranks have; each rank takes its own shard.
 
         Args:
-            source: anything that can be sliced like an array (an ``np.memmap`` is read only where needed), or
-                a function ``index -> block`` of a tuple of slices; then ``shape`` and ``dtype`` are needed.
-            layout: where the pieces go. Along a partial axis the first rank takes the values and the others
+            source: an object that can be sliced like an array (an ``np.memmap`` is read only where needed), or a
+                function ``index -> block`` of a tuple of slices; a function needs ``shape`` and ``dtype``.
+            layout: the layout of the tensor. Along a partial axis, the first rank owns the values and the others own
                 the reduction's identity.
-            world: the world; :func:`spmdsim.world` if left out.
-            shape: global shape.
-            dtype: element type; the source's if left out.
+            world: the world; None: :func:`spmdsim.world`.
+            shape: global shape; None: that of the source.
+            dtype: element type; None: that of the source.
             requires_grad: track gradients.
             name: shown in traces and errors.
 
         Raises:
-            WorldError: the mesh does not fit the world; the ranks of the mesh have different arrays (their checksums
-                are compared, of memory maps and files those of samples), or several took different pieces from functions.
-            LayoutError: the layout is for another number of dims.
+            WorldError: If the mesh does not fit the world, or the ranks have different sources. Checksums of arrays
+                are compared, samples of large memory maps and files, and the blocks that several ranks take from a
+                function.
+            LayoutError: If the layout has another number of dims.
         """
         check_layout(layout)
         world = _world(world, layout)
-        meta, take = blocks(source, layout, shape, dtype)
+        meta, take = open_source(source, layout, shape, dtype)
         world.check_mesh(layout.mesh)
         shards = create_shards(world, meta, take) if world.has_data else world.empties(meta)
         tensor = cls(world, meta, shards, requires_grad, name)
@@ -203,18 +204,18 @@ class Tensor(SymbolicTensor):
         shape: Sequence[int] | None = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """A tensor put together from the pieces the ranks already hold. They are not copied: write into none of them.
+        """Create a tensor from the shards that ranks own. They are not copied; do not change them later.
 
         Args:
-            shards: one array (a world in which each process owns one rank), a list with one array per owned
-                rank, or a function of the rank.
-            layout: how the pieces form the tensor.
-            world: the world.
-            shape: global shape; worked out from all local shapes if left out.
+            shards: one array (in a world in which each process owns one rank), a list with one array per owned rank,
+                or a function of the rank.
+            layout: how the shards form the tensor.
+            world: the world; None: :func:`spmdsim.world`.
+            shape: global shape; None: computed from all local shapes.
             requires_grad: track gradients.
 
         Raises:
-            LayoutError: a piece has another shape than the layout gives that rank, named.
+            LayoutError: If a shard has another shape than the layout requires; the message names its rank.
         """
         check_layout(layout)
         world = _world(world, layout)
@@ -229,7 +230,7 @@ class Tensor(SymbolicTensor):
 
     @explained
     def check_replicas(self) -> Verdict:
-        """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""
+        """Compare the replicas of shards; see :func:`spmdsim.check_replicas`."""
         from spmdsim.arrays.replicas import check_replicas
 
         return check_replicas(self)
@@ -245,20 +246,24 @@ class Tensor(SymbolicTensor):
     if not TYPE_CHECKING:  # for numpy's types it would make an operand of arrays' symbols
 
         def __array__(self, *_: object, **__: object) -> NoReturn:
-            """``np.asarray(x)`` would gather behind the user's back, and only on the ranks that call it."""
+            """Refuse ``np.asarray(x)``: it would gather without being asked, and only on the ranks that call it."""
             raise UsageTypeError(
                 "a tensor is not turned into an array by itself; use .full() on all ranks, or .local(), "
                 "and ops.take(array, x, 0) for array[x]"
             )
 
     def __setitem__(self, index: Index, value: Operand) -> None:
-        """``x[index] = value``: the tensor gets new values; no array is written into (see :func:`become`)."""
+        """Give the tensor new values at an index; no array is changed in place (see :func:`become`)."""
         if isinstance(value, Tensor) and has_item(self, index, value):
             return
-        become(self, ops.setitem(before(self), index, value), "an assignment")
+        become(self, ops.setitem(detach_current(self), index, value), "an assignment")
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
-        """The array API standard's functions: :mod:`spmdsim.array_api`; InputError for a version that it is not."""
+        """Return the module with the array API standard's functions, :mod:`spmdsim.array_api`.
+
+        Raises:
+            InputError: If the module does not support the version.
+        """
         xp = import_module("spmdsim.array_api")
         if api_version not in (None, *VERSIONS):
             raise InputError(
@@ -269,30 +274,30 @@ class Tensor(SymbolicTensor):
     if not TYPE_CHECKING:
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
-            """Numpy's functions of elements, such as ``np.exp(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
+            """Run a NumPy ufunc, such as ``np.exp(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
             return _numpy_protocols().ufunc(ufunc, method, *inputs, **options)
 
         def __array_function__(self, function, _types, args, options):
-            """Numpy's functions of arrays, such as ``np.sum(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
+            """Run a NumPy function, such as ``np.sum(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
             return _numpy_protocols().function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
 
     @property
     def device(self) -> str:
-        """Where the array API standard has arrays: here in main memory, on every rank."""
+        """The device of the array API standard: always "cpu"."""
         return "cpu"
 
     @explained
     def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
-        """The tensor itself: there is one device; InputError for another one, or a stream."""
+        """Return the tensor itself; raise InputError for devices other than "cpu", or for a stream."""
         if device != self.device or stream is not None:
             raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")
         return self
 
     @explained
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """The tensor with another element type; see :func:`spmdsim.ops.cast`."""
+        """Convert the tensor to another element type; see :func:`spmdsim.ops.cast`."""
         return ops.cast(self, dtype)
 
     @property
@@ -302,11 +307,11 @@ class Tensor(SymbolicTensor):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, each counted once however many ranks hold it."""
+        """Bytes of all elements of the global tensor, without replicas."""
         return self.size * self.itemsize
 
     def __contains__(self, value: Operand) -> bool:
-        """Whether some element equals a value."""
+        """Return True if an element equals a value."""
         return bool(ops.any(ops.equal(self, value)))
 
     def reshape(
@@ -317,7 +322,15 @@ class Tensor(SymbolicTensor):
         order: str = "C",
         **wrong: NoReturn,
     ) -> Tensor:
-        """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
+        """Return the elements in another shape; see :func:`spmdsim.ops.reshape`.
+
+        Args:
+            shape: the sizes in a tuple, or the first size.
+            layout: the layout of the result, or None.
+            order: "C" or "F".
+            *sizes: the other sizes, or the layout.
+            **wrong: refused.
+        """
         if wrong:
             refuse_arguments(Tensor.reshape, (self, shape, *sizes), wrong)
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
@@ -328,7 +341,13 @@ class Tensor(SymbolicTensor):
         return views.reshaped(self, result, order)
 
     def transpose(self, perm: int | Sequence[int] | None = None, *dims: int, **wrong: NoReturn) -> Tensor:
-        """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""
+        """Return the tensor with its dims in another order; see :func:`spmdsim.ops.transpose`.
+
+        Args:
+            perm: the order in a tuple, or its first dim; None: reversed.
+            *dims: the other dims of the order.
+            **wrong: refused.
+        """
         if wrong:
             refuse_arguments(Tensor.transpose, (self, perm, *dims), wrong)
         order = (perm, *dims) if isinstance(perm, int) else perm
@@ -336,7 +355,7 @@ class Tensor(SymbolicTensor):
 
     @explained
     def flatten(self, start: int | str = 0, order: str = "C") -> Tensor:
-        """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
+        """Merge all dims from ``start`` on into one; see :func:`spmdsim.ops.flatten`."""
         return ops.flatten(self, start, order)
 
     sum, mean, prod = map(reductions(typed), (("sum", "Sum"), ("mean", "Average"), ("prod", "Multiply")))
@@ -349,12 +368,12 @@ class Tensor(SymbolicTensor):
 
     @explained
     def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
-        """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
+        """Return the index of the largest element along a dim (None: of all); see :func:`spmdsim.ops.argmax`."""
         return ops.argmax(self, dim if axis is None else one_value("argmax", dim=dim, axis=axis), keepdims)
 
     @explained
     def argmin(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
-        """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
+        """Return the index of the smallest element along a dim (None: of all); see :func:`spmdsim.ops.argmin`."""
         return ops.argmin(self, dim if axis is None else one_value("argmin", dim=dim, axis=axis), keepdims)
 
 

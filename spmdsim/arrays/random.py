@@ -1,8 +1,7 @@
-"""Random numbers keyed by (seed, global element index).
+"""Random numbers that depend only on the seed and the global element index.
 
-An element's value depends on nothing but the seed and where in the global tensor it is: every layout, every
-rank count and every world gives the same tensor, bit by bit, and no rank needs to ask another. The bits come
-from a counter-based generator: two rounds of a 32-bit integer mixer over the index and the seed.
+All layouts, rank counts and worlds give equal tensors, bit for bit, without communication. The bits come from a
+counter-based generator: two rounds of a 32-bit integer mixer over index and seed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ Transform = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
 def _mix(bits: np.ndarray, scratch: np.ndarray) -> None:
-    """A bijection of 32-bit integers in which every input bit reaches every output bit; in place."""
+    """Apply a bijection of 32-bit integers, in place.
+
+    Every input bit influences every output bit. Shifts and factors come from the hash-prospector project.
+    """
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         np.right_shift(bits, _U32(shift), out=scratch)
         np.bitwise_xor(bits, scratch, out=bits)
@@ -42,13 +44,14 @@ def _mix(bits: np.ndarray, scratch: np.ndarray) -> None:
 
 
 def _scalar_mix(value: int) -> int:
-    one = np.array([value & 0xFFFFFFFF], _U32)
-    _mix(one, np.empty_like(one))
-    return int(one[0])
+    """Apply :func:`_mix` to one integer, of which the lower 32 bits count."""
+    word = np.array([value & 0xFFFFFFFF], _U32)
+    _mix(word, np.empty_like(word))
+    return int(word[0])
 
 
 def _keys(seed: int, high: int, stream: int) -> tuple[int, int]:
-    """Two words that stand for the seed, the stream and the upper half of the index."""
+    """Return two 32-bit keys derived from the seed, the stream and the upper half of the index."""
     a = _scalar_mix((seed ^ 0x9E3779B9) & 0xFFFFFFFF)
     a = _scalar_mix(a + ((seed >> 32) & 0xFFFFFFFF))
     a = _scalar_mix(a + high * 0x85EBCA6B + stream * 0xC2B2AE35)
@@ -56,7 +59,7 @@ def _keys(seed: int, high: int, stream: int) -> tuple[int, int]:
 
 
 class _Bits:
-    """Fills buffers with the bits of runs of elements."""
+    """The random bits of elements for a seed and a stream: 1 for the first word of an element, 2 for the second."""
 
     def __init__(self, seed: int, stream: int) -> None:
         self.seed, self.stream = seed, stream
@@ -64,7 +67,12 @@ class _Bits:
         self._key_pairs: Bounded[int, tuple[int, int]] = Bounded()
 
     def fill(self, index: np.ndarray, out: np.ndarray) -> None:
-        """The bits of elements with these global indices (uint64, ascending), 32 each."""
+        """Write the bits of elements to ``out``, 32 per element.
+
+        Args:
+            index: global element numbers, uint64, ascending.
+            out: the result, uint32, as long as ``index``.
+        """
         high = int(index[0] >> np.uint64(32))
         if high != int(index[-1] >> np.uint64(32)):
             split = int(np.searchsorted(index >> np.uint64(32), np.uint64(high + 1)))
@@ -82,13 +90,18 @@ class _Bits:
         _mix(out, scratch)
 
 
-def _runs(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
-    """Global element numbers of a block, at most a chunk at a time, with their place in the flat block."""
+def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
+    """Yield the global element numbers of a block in chunks, with their slices of the flat block.
+
+    Args:
+        index: one slice per dim of the global tensor.
+        shape: the global shape.
+    """
     spans = [range(p.start, p.stop) for p in index]
     if any(not len(s) for s in spans):
         return
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    # Trailing dims taken whole make one long run.
+    # Merge the last dims to one run, as long as it fits in a chunk.
     inner = len(spans)
     run = 1
     while inner > 0 and run * len(spans[inner - 1]) <= CHUNK:
@@ -98,47 +111,58 @@ def _runs(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slic
     if inner == 0:
         yield block, slice(0, run)
         return
-    # The next dim is taken in pieces of as many elements as fit.
+    # Divide the next dim so that each step fits in a chunk.
     span, stride = spans[inner - 1], strides[inner - 1]
-    many = CHUNK // run
-    at = 0
+    rows_per_step = CHUNK // run
+    position = 0
     for outer in itertools.product(*spans[: inner - 1]):
         base = sum(i * s for i, s in zip(outer, strides))
-        for start in range(span.start, span.stop, many):
-            rows = np.arange(start, min(start + many, span.stop), dtype=np.uint64) * np.uint64(stride)
+        for start in range(span.start, span.stop, rows_per_step):
+            rows = np.arange(start, min(start + rows_per_step, span.stop), dtype=np.uint64) * np.uint64(
+                stride
+            )
             numbers = (rows[:, None] + block[None, :]).ravel() + np.uint64(base)
-            yield numbers, slice(at, at + numbers.size)
-            at += numbers.size
+            yield numbers, slice(position, position + numbers.size)
+            position += numbers.size
 
 
 def _offsets(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
+    """Return the element numbers of a box, in row-major order, from a range and a stride per dim."""
     total = np.zeros(1, np.uint64)
     for span, stride in zip(spans, strides):
-        part = np.arange(span.start, span.stop, dtype=np.uint64) * np.uint64(stride)
-        total = (total[:, None] + part[None, :]).ravel()
+        offsets = np.arange(span.start, span.stop, dtype=np.uint64) * np.uint64(stride)
+        total = (total[:, None] + offsets[None, :]).ravel()
     return total
 
 
 def _block(
     index: Index, shape: Sequence[int], dtype: np.dtype, seed: int, transform: Transform
 ) -> np.ndarray:
-    """One block: two words of bits per element, turned into a number by ``transform``."""
+    """Return a block of random numbers; ``transform`` turns two words of bits per element into a number.
+
+    Args:
+        index: one slice per dim of the global tensor.
+        shape: the global shape.
+        dtype: a floating type.
+        seed: the seed.
+        transform: ``transform(first_words, second_words, out)`` writes to ``out``.
+    """
     out = np.empty([p.stop - p.start for p in index], dtype)
     flat = out.ravel()
-    one, two = _Bits(seed, 1), _Bits(seed, 2)
+    first_words, second_words = _Bits(seed, 1), _Bits(seed, 2)
     a, b = np.empty(CHUNK, _U32), np.empty(CHUNK, _U32)
     work = np.empty(CHUNK, np.dtype(np.float64 if dtype == np.float64 else np.float32))
-    for numbers, place in _runs(index, shape):
+    for numbers, target in _iterate_chunks(index, shape):
         n = numbers.size
-        one.fill(numbers, a[:n])
-        two.fill(numbers, b[:n])
+        first_words.fill(numbers, a[:n])
+        second_words.fill(numbers, b[:n])
         transform(a[:n], b[:n], work[:n])
-        flat[place] = work[:n]
+        flat[target] = work[:n]
     return out
 
 
 def _to_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """Numbers in [0, 1): 24 bits for float32, 53 for float64."""
+    """Write numbers in [0, 1) to ``out``: 24 random bits for float32, 53 for float64."""
     if out.dtype == np.float32:
         np.multiply(a >> _U32(8), np.float32(2.0**-24), out=out)
         return
@@ -148,7 +172,7 @@ def _to_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 
 
 def _to_normal(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """Box and Muller's transform: one normal number from two uniform ones."""
+    """Write normal numbers to ``out`` by the transform of Box and Muller, one from two uniform numbers."""
     kind = out.dtype.type
     np.add(a, kind(0.5), out=out, dtype=out.dtype, casting="unsafe")
     np.multiply(out, kind(2.0**-32), out=out)
@@ -201,7 +225,19 @@ def _source(
     dtype: Any,
     seed: int,
 ) -> tuple[Described, dict[str, Any]]:
-    """Return a function of an index that draws a block, and the shape and type of the whole tensor. InputError for other types."""
+    """Return a function of an index that draws a block, and a dict of the tensor's shape and type.
+
+    Args:
+        block: :func:`normal_block` or :func:`uniform_block`.
+        finish: scales and shifts the numbers of a block.
+        words: describes the distribution.
+        shape: the global shape.
+        dtype: a floating type.
+        seed: the seed.
+
+    Raises:
+        InputError: If ``dtype`` is no floating type.
+    """
     kind, size = np.dtype(dtype), tuple(shape)
     if kind.kind not in "fV":
         raise InputError(f"random tensors are of floating types, not {kind}")
@@ -220,20 +256,20 @@ def normal(
     seed: int = 0,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Create a tensor of normal numbers, the same for every layout and number of ranks.
+    """Create a tensor of normal numbers that are equal for every layout and number of ranks.
 
     Args:
         shape: the global shape.
         layout: which shard each rank owns.
-        world: where the tensor lives; the current world if None.
+        world: the world of the ranks; None: the current world.
         mean: the mean.
         std: the standard deviation.
         dtype: a floating type.
-        seed: another seed gives other numbers.
-        requires_grad: whether gradients are computed for it.
+        seed: the seed; each seed gives different numbers.
+        requires_grad: compute gradients for the tensor.
 
     Raises:
-        InputError: ``dtype`` is no floating type.
+        InputError: If ``dtype`` is no floating type.
 
     >>> from spmdsim import LockStep, Mesh
     >>> layout = Mesh((2,), ("x",))("x", None)
@@ -251,8 +287,8 @@ def normal(
         return block
 
     words = f"normal numbers, mean {mean}, std {std}"
-    source, whole = _source(normal_block, finish, words, shape, dtype, seed)
-    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **whole)
+    source, shape_and_type = _source(normal_block, finish, words, shape, dtype, seed)
+    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **shape_and_type)
 
 
 def uniform(
@@ -266,20 +302,20 @@ def uniform(
     seed: int = 0,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Create a tensor of numbers uniform in ``[low, high)``, the same for every layout and number of ranks.
+    """Create a tensor of numbers uniform in ``[low, high)``, equal for every layout and rank count.
 
     Args:
         shape: the global shape.
         layout: which shard each rank owns.
-        world: where the tensor lives; the current world if None.
+        world: the world of the ranks; None: the current world.
         low: the smallest number.
-        high: all numbers are below it.
+        high: upper limit, excluded.
         dtype: a floating type.
-        seed: another seed gives other numbers.
-        requires_grad: whether gradients are computed for it.
+        seed: the seed; each seed gives different numbers.
+        requires_grad: compute gradients for the tensor.
 
     Raises:
-        InputError: ``dtype`` is no floating type.
+        InputError: If ``dtype`` is no floating type.
 
     >>> from spmdsim import LockStep, Mesh
     >>> x = uniform((4, 3), Mesh((2,), ("x",))("x", None), LockStep(2), low=-1.0)
@@ -292,5 +328,5 @@ def uniform(
         return np.asarray(block * kind(high - low) + kind(low), block.dtype)
 
     words = f"uniform numbers from {low} to {high}"
-    source, whole = _source(uniform_block, finish, words, shape, dtype, seed)
-    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **whole)
+    source, shape_and_type = _source(uniform_block, finish, words, shape, dtype, seed)
+    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **shape_and_type)

@@ -1,4 +1,4 @@
-"""Reductions as methods of tensors: ``x.sum(dims)``, with the parameters' names of numpy and of torch, too."""
+"""Reductions as methods of tensors: ``x.sum(dims)``, with NumPy's and torch's names of parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def one_value(method: str, **values: V) -> V:
-    """Return the value of a parameter that has several names; raise UsageTypeError if two of them are given."""
+    """Return the value of a parameter that has several names.
+
+    Raises:
+        UsageTypeError: If two of the names have values.
+    """
     named = [(name, value) for name, value in values.items() if value is not None]
     if len(named) > 1:
         raise two_names(method, *named[0], *named[1])
@@ -48,7 +52,7 @@ def one_value(method: str, **values: V) -> V:
 def plain(
     self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
 ) -> Tensor:
-    """Show the parameters of a reduction."""
+    """Show the parameters of a reduction; only the signature is used."""
     raise NotImplementedError
 
 
@@ -61,7 +65,7 @@ def typed(
     dim: Dims = None,
     dtype: DTypeLike | None = None,
 ) -> Tensor:
-    """Show the parameters of a reduction that may convert its operand first."""
+    """Show the parameters of a reduction with a type for the sums; only the signature is used."""
     raise NotImplementedError
 
 
@@ -75,15 +79,20 @@ def corrected(
     dim: Dims = None,
     ddof: float = 0,
 ) -> Tensor:
-    """Show the parameters of a reduction that may divide by fewer elements than it has."""
+    """Show the parameters of a variance; only the signature is used."""
     raise NotImplementedError
 
 
 def reductions(like: F) -> Callable[[tuple[str, str]], F]:
-    """Return a function that makes a method of ``(operator's name, verb of its docstring)``, called like ``like``."""
+    """Return a function that makes a reduction method from ``(operator's name, verb of its docstring)``.
 
-    def of(named: tuple[str, str]) -> Any:
-        name, verb = named
+    Args:
+        like: a function with the signature of the method, such as :func:`typed`.
+    """
+
+    def make_method(name_and_verb: tuple[str, str]) -> Any:
+        """Return the method of an operator."""
+        name, verb = name_and_verb
 
         def method(
             self: Any,
@@ -94,6 +103,7 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
             dim: Any = None,
             **more: Any,
         ) -> Any:
+            """Reduce over dimensions."""
             over = dims if axis is dim is None else one_value(name, dims=dims, axis=axis, dim=dim)
             if not more and not others:
                 return getattr(ops, name).__wrapped__(self, over, keepdims)
@@ -108,4 +118,4 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
         method.__signature__ = signature(like)  # type: ignore[attr-defined]
         return method
 
-    return of
+    return make_method

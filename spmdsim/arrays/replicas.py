@@ -1,8 +1,8 @@
-"""Values that must be equal: copies of one piece on several ranks, and what tensors are made of.
+"""Comparison of values that must be equal on ranks: replicas of shards, and sources of tensors.
 
-Checksums are compared, of all bytes or, of many, of samples. Only where they differ are values looked at: halved again and
-again (into many parts), until the first element that differs is found. What counts are the bits, except that all nan are
-one: which of two nan their sum is depends on the order of the operands, and no number depends on it. 0.0 and -0.0 differ.
+Checksums of all bytes are compared, or of samples of large arrays. If they differ, the range is divided into 64 parts
+again and again until the first element that differs is found. Bits count, except that all nan are equal: the sum of
+two nan depends on the order of the operands, but no number depends on it. 0.0 and -0.0 differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spmdsim.core.tensor import PlainTensor
     from spmdsim.worlds.base import World
 
-#: Parts into which a stretch is cut where a difference is looked for.
+#: Parts into which a range is divided in a search for a difference.
 PARTS = 64
 
 Gather = Callable[[list[Any]], Any]
@@ -34,18 +34,19 @@ Gather = Callable[[list[Any]], Any]
 
 @explained
 def check_replicas(*tensors: object, name: str = "") -> Verdict:
-    """Compare the copies that ranks hold of the same pieces, bit by bit (all nan are one); all ranks must call it.
+    """Compare the replicas of shards, bit by bit (all nan are equal); all ranks must call it.
 
     Args:
+        name: the name in errors of tensors without a name.
         tensors: tensors, parameters, modules, or lists and dicts of these.
-        name: what to call tensors that have no name, in errors.
 
     Returns:
         A verdict that is ``ok``.
 
     Raises:
-        WorldError: copies differ: of which tensor, on which ranks, and the first element that does, with its values.
-        UsageTypeError: what is no tensor.
+        WorldError: If replicas differ; the message has tensor, ranks, and the first element that differs, with its
+            values.
+        UsageTypeError: If a value is no tensor.
 
     >>> from spmdsim import LockStep, Mesh
     >>> mesh, world = Mesh((2, 2), ("dp", "tp")), LockStep(4)
@@ -57,23 +58,23 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     Traceback (most recent call last):
     spmdsim.errors.WorldError: copies of 'w' (f64[2,3] S(0)R) differ at (0, 2): rank 0 holds 2.0, rank 1 holds 7.0...
     """
-    named = list(_named(tensors, name))
+    named = list(_iterate_named(tensors, name))
     if not named:
         return Verdict("ok", 0.0, 0.0, "nothing to compare")
     world = named[0][1].world
-    mine = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
+    own_checksums = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
     world.call_provenance = origin_of([t for _, t in named])
     try:
-        gathered = world.gather_objects(mine, "check_replicas")
+        gathered = world.gather_objects(own_checksums, "check_replicas")
     finally:
         world.call_provenance = 0
-    for number, (what, tensor) in enumerate(named):
-        groups = _copies(tensor)
+    for number, (tensor_name, tensor) in enumerate(named):
+        groups = _replica_groups(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
             difference = first_difference(tensor.held, world.gather_objects, groups)
             if difference is not None:
-                raise WorldError(_text(what, tensor, *difference))
-    copies = sum(len(group) - 1 for _, t in named for group in _copies(t))
+                raise WorldError(_describe_difference(tensor_name, tensor, *difference))
+    copies = sum(len(group) - 1 for _, t in named for group in _replica_groups(t))
     return Verdict(
         "ok",
         0.0,
@@ -83,44 +84,60 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     )
 
 
-def _named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
-    for one in values:
-        if isinstance(one, Tensor):
-            yield one.name or name, one
-        elif isinstance(getattr(one, "value", None), Tensor):  # a parameter
-            yield getattr(one, "name", "") or one.value.name or name, one.value
-        elif isinstance(one, Mapping):
-            for key, value in one.items():
-                yield from _named([value], str(key))
-        elif callable(getattr(one, "named_parameters", None)):
-            yield from _named([dict(one.named_parameters())], name)
-        elif callable(getattr(one, "parameters", None)):
-            yield from _named(one.parameters(), name)
-        elif isinstance(one, Iterable) and not isinstance(one, (str, bytes, np.ndarray)):
-            yield from _named(one, name)
+def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
+    """Yield the name and the value of all tensors in nested containers, parameters and modules.
+
+    Raises:
+        UsageTypeError: If a value is no tensor.
+    """
+    for item in values:
+        if isinstance(item, Tensor):
+            yield item.name or name, item
+        elif isinstance(getattr(item, "value", None), Tensor):  # a parameter
+            yield getattr(item, "name", "") or item.value.name or name, item.value
+        elif isinstance(item, Mapping):
+            for key, entry in item.items():
+                yield from _iterate_named([entry], str(key))
+        elif callable(getattr(item, "named_parameters", None)):
+            yield from _iterate_named([dict(item.named_parameters())], name)
+        elif callable(getattr(item, "parameters", None)):
+            yield from _iterate_named(item.parameters(), name)
+        elif isinstance(item, Iterable) and not isinstance(item, (str, bytes, np.ndarray)):
+            yield from _iterate_named(item, name)
         else:
-            raise UsageTypeError(f"check_replicas() takes tensors, but got a {type(one).__name__}")
+            raise UsageTypeError(f"check_replicas() takes tensors, but got a {type(item).__name__}")
 
 
-def _copies(tensor: Tensor) -> list[tuple[int, ...]]:
-    """The groups of ranks that hold the same piece, those of one rank left out."""
+def _replica_groups(tensor: Tensor) -> list[tuple[int, ...]]:
+    """Return the groups of ranks that own equal shards, without groups of one rank."""
     layout = tensor.layout
     groups = dict.fromkeys(layout.replica_ranks(rank) for rank in layout.mesh.rank_list)
     return [group for group in groups if len(group) > 1]
 
 
-def _text(what: str, tensor: Tensor, flat: int, held: Sequence[tuple[Sequence[int], Any]]) -> str:
-    rank = held[0][0][0]
+def _describe_difference(
+    what: str, tensor: Tensor, flat: int, ranks_by_value: Sequence[tuple[Sequence[int], Any]]
+) -> str:
+    """Return the error message for replicas that differ.
+
+    Args:
+        what: the tensor's name, or "".
+        tensor: the tensor.
+        flat: the row-major index of the element in the shard.
+        ranks_by_value: pairs of ranks and their value.
+    """
+    rank = ranks_by_value[0][0][0]
     bounds = tensor.layout.bounds(tensor.meta.shape, rank)
     local = np.unravel_index(flat, [stop - start for start, stop in bounds])
     at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
     meta = repr(tensor.meta)
     title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
-    return f"copies of {title} differ at {at}: {in_words(held, 'hold', tensor.world.job)}; asked at {source_line() or 'an unknown place'}"
+    values = in_words(ranks_by_value, "hold", tensor.world.job)
+    return f"copies of {title} differ at {at}: {values}; asked at {source_line() or 'an unknown place'}"
 
 
-def _canonical(flat: np.ndarray) -> np.ndarray:
-    """The same numbers with all nan alike."""
+def _unify_nan(flat: np.ndarray) -> np.ndarray:
+    """Return the numbers with all nan replaced by one nan."""
     if flat.dtype.kind in "iub":
         return flat
     odd = flat != flat
@@ -134,41 +151,48 @@ def _canonical(flat: np.ndarray) -> np.ndarray:
 def first_difference(
     arrays: Sequence[np.ndarray], gather: Gather, groups: Sequence[Sequence[int]]
 ) -> tuple[int, list[tuple[list[int], Any]]] | None:
-    """The first element that differs within a group of arrays of equal shape, and who has which value.
+    """Return the flat index of the first element that differs, and pairs of ranks and value, or None.
 
-    ``gather`` gives all ranks' values for those of the owned ones; the first group that differs is told about.
+    Args:
+        arrays: the arrays of the owned ranks, of equal shape within a group.
+        gather: returns all ranks' values from a list of the owned ranks' values.
+        groups: groups of ranks whose arrays must be equal; only the first group that differs is reported.
     """
     flats = [np.ravel(array) for array in arrays]
-    start, many, chosen = 0, None, list(groups)
+    start, range_size, groups_to_search = 0, None, list(groups)
     while True:
-        stops = [flat.size if many is None else min(start + many, flat.size) for flat in flats]
+        stops = [flat.size if range_size is None else min(start + range_size, flat.size) for flat in flats]
         sizes = [max(-(-(stop - start) // PARTS), 1) for stop in stops]
-        said = gather(
+        checksums = gather(
             [
-                [crc(_canonical(flat[k : min(k + size, stop)])) for k in range(start, stop, size)]
+                [crc(_unify_nan(flat[k : min(k + size, stop)])) for k in range(start, stop, size)]
                 for flat, stop, size in zip(flats, stops, sizes)
             ]
         )
-        unlike = [group for group in chosen if len({tuple(said[rank]) for rank in group}) > 1]
-        if not unlike:
+        differing_groups = [
+            group for group in groups_to_search if len({tuple(checksums[rank]) for rank in group}) > 1
+        ]
+        if not differing_groups:
             return None
-        chosen = unlike[:1]
-        rows = [said[rank] for rank in chosen[0]]
-        part = next(k for k, column in enumerate(zip(*rows)) if len(set(column)) > 1)
-        mine = gather(sizes)[chosen[0][0]]
-        start, many = start + part * mine, mine
-        if mine == 1:
+        groups_to_search = differing_groups[:1]
+        rows = [checksums[rank] for rank in groups_to_search[0]]
+        part_number = next(k for k, column in enumerate(zip(*rows)) if len(set(column)) > 1)
+        part_size = gather(sizes)[groups_to_search[0][0]]
+        start, range_size = start + part_number * part_size, part_size
+        if part_size == 1:
             break
     values = gather([str(flat[start]) if start < flat.size else "" for flat in flats])
-    told = sides((rank, (row[part], values[rank])) for rank, row in zip(chosen[0], rows))
-    return start, [(ranks, value) for ranks, (_, value) in told]
+    ranks_by_value = sides(
+        (rank, (row[part_number], values[rank])) for rank, row in zip(groups_to_search[0], rows)
+    )
+    return start, [(ranks, value) for ranks, (_, value) in ranks_by_value]
 
 
 # -- all the time -------------------------------------------------------------------------------------------
 
 
 class Copies(Watcher):
-    """Compares the copies of operands, and of what is moved, of worlds in which values are watched."""
+    """A watcher that compares replicas of operands and redistributed tensors in worlds that watch values."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -176,17 +200,21 @@ class Copies(Watcher):
     def before(
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
-        """Called before an operator runs."""
+        """Compare the replicas of all operands."""
         for number, tensor in enumerate(tensors):
             self.look(tensor, f"operand {number} of {op.name}")
         return op, sharding
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
-        """Called when a tensor was given another layout."""
+        """Compare the replicas of a tensor that was redistributed."""
         self.look(tensor, "what is moved")
 
     def look(self, tensor: Tensor, what: str) -> None:
-        """Compare a tensor's copies, of many bytes samples; WorldError if they differ."""
+        """Compare a tensor's replicas by checksums, of samples if they are large.
+
+        Raises:
+            WorldError: If replicas differ.
+        """
         world, layout = tensor.world, tensor.layout
         rank = world.ranks[0]
         if not world.watches_values:
@@ -201,47 +229,59 @@ class Copies(Watcher):
         if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
             difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
             if difference is not None:
-                raise WorldError(_text(tensor.name or what, tensor, *difference))
+                raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
 
     def _look_at_all(self, tensor: Tensor, what: str) -> None:
-        """The same where one process holds all copies; those that are one array need no look."""
-        for group in _copies(tensor):
+        """Compare replicas in a process that owns all ranks; replicas that share one array are equal."""
+        for group in _replica_groups(tensor):
             arrays = {id(tensor.held[rank]): tensor.held[rank] for rank in group}
             if len(arrays) > 1 and len({sampled(array, self.turn) for array in arrays.values()}) > 1:
                 difference = first_difference(tensor.held, tensor.world.gather_objects, [group])
                 if difference is not None:
-                    raise WorldError(_text(tensor.name or what, tensor, *difference))
+                    raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
 
 
 def watch_values(world: World) -> None:
-    """Compare copies from now on, if that world wants it."""
-    if world.watches_values and not any(isinstance(one, Copies) for one in watchers):
+    """Start the comparison of replicas if the world watches values."""
+    if world.watches_values and not any(isinstance(watcher, Copies) for watcher in watchers):
         watchers.insert(0, Copies())
 
 
-def refuse_unlike(
+def raise_source_difference(
     world: World,
     tensor: PlainTensor,
     group: Sequence[int],
     facts: Sequence[str],
     array: np.ndarray,
-    whole: bool,
+    is_global: bool,
 ) -> None:
-    """Say by a WorldError what of a source is not the same on the ranks of a group, and who makes which."""
+    """Raise WorldError with the first difference between the sources of a tensor on the ranks of a group.
+
+    Args:
+        world: the world of the ranks.
+        tensor: the tensor that was made from the source.
+        group: the ranks that compare.
+        facts: this rank's shape, element type, layout and description of the values.
+        array: this rank's array, for a comparison of elements.
+        is_global: True if the array is the global tensor, False if it is the shard.
+    """
     layout, rank = tensor.layout, world.ranks[0]
     title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
-    where = f", made at {source_line() or 'an unknown place'}"
-    said = world.gather_on(group, facts)
-    for k, what in enumerate(("shape", "element type", "layout", "values")):
-        unlike = sides((member, said[member][k]) for member in group)
-        if len(unlike) > 1:
+    call_site = f", made at {source_line() or 'an unknown place'}"
+    facts_by_rank = world.gather_on(group, facts)
+    for k, aspect in enumerate(("shape", "element type", "layout", "values")):
+        ranks_by_fact = sides((member, facts_by_rank[member][k]) for member in group)
+        if len(ranks_by_fact) > 1:
             raise WorldError(
-                f"ranks disagree about the {what} of {title}: {in_words(unlike, 'make', world.job)}{where}"
+                f"ranks disagree about the {aspect} of {title}: {in_words(ranks_by_fact, 'make', world.job)}{call_site}"
             )
     difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
     if difference is not None:
-        low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.meta.shape, rank)]
+        low = (
+            [0] * array.ndim if is_global else [start for start, _ in layout.bounds(tensor.meta.shape, rank)]
+        )
         at = tuple(int(i) + start for i, start in zip(np.unravel_index(difference[0], array.shape), low))
         raise WorldError(
-            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(difference[1], 'make', world.job)}{where}"
+            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: "
+            f"{in_words(difference[1], 'make', world.job)}{call_site}"
         )

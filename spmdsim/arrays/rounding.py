@@ -1,21 +1,21 @@
-"""What rounding does to a program, measured on the program itself in one process, and what a comparison says.
+"""Rounding errors of a program, measured by runs in one process, and the verdict of a comparison.
 
-No formula knows how a program's rounding errors grow: a solver multiplies them by the condition of its system, and a
-training goes another way at the first ReLU that sits at its kink. So the program is run, not looked at. In a wider
-type (float64; ``longdouble`` where the program is float64) it gives the **truth**. In its own type it is run
-:data:`RUNS` times: once as it is, and in pairs with every operand moved by up to 1, 2, 4 and 8 units in the last
-place, one of the pair up where the other goes down, so that one of them is on either side of every kink that rounding
-can reach. Element by element that tells two things: how the result answers to a unit in the last place (half of what a
-pair differs, per unit), and what rounding does by itself (how far the middle of a pair, in which moves cancel, and the
-run as it is are from the truth). Both together are the **spread**. By chance an element's own runs can be close to the truth:
-no element is taken to be rounded less, for how it answers to its operands, than nine tenths of the others are.
+No formula predicts how a program's rounding errors grow: a solver multiplies them by the condition of its system, and
+a training takes another path at the first ReLU near its kink. So the program is run. In a wider type (float64;
+``longdouble`` for float64) it computes the **truth**. In its own type it runs :data:`RUNS` times: once unchanged, and
+in pairs with every operand moved by up to 1, 2, 4 and 8 units in the last place. An operand that goes up in one run
+of a pair goes down in the other, so the runs are on both sides of every kink that rounding can reach. Element by
+element this measures two things: how the result responds to a unit in the last place (half of a pair's difference,
+per unit), and what rounding does by itself (the distance from the truth of a pair's mean, in which moves cancel, and
+of the unchanged run). Together they are the **spread**. An element's own runs can be close to the truth by chance.
+So, relative to the response, no element's rounding counts less than that of nine tenths of the others.
 
-A distributed run of the same program is one more run in the same type, with sums taken in another order. So its
-difference from the truth is :data:`FACTOR` times the spread at most (no element of 280 million, of products in six
-orders of summation, was further off), or a few units in the last place of the value itself. A wrong element, a lost contribution, a
-wrong scale stand out of it. What is smaller than what the type's own rounding does to that element (64 units in the last
-place of an element of a long sum with signs) cannot be seen by anybody, unless the operands are whole numbers that the
-type adds up exactly: then compare with ``depth=0``, as ``spmdsim run`` does in its second run.
+A distributed run of the same program is one more run in the same type, with sums in another order. So its difference
+from the truth is at most :data:`FACTOR` times the spread (no element of 280 million, of products in six orders of
+summation, was further off), or a few units in the last place of the value itself. A wrong element, a lost
+contribution or a wrong scale exceeds this. An error smaller than the type's own rounding of an element (64 units in
+the last place of an element of a long sum with signs) cannot be detected, unless the operands are integers that the
+type adds exactly: then compare with ``depth=0``, as ``spmdsim run`` does in its second run.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Cast = Callable[[np.ndarray], np.ndarray]
 
-#: A distributed run may differ from the truth by so many times what the single process's own runs differ.
+#: A distributed run may differ from the truth by this factor times the spread of the single process's runs.
 FACTOR = 12.0
-#: No element is taken to be rounded less, for how it answers to its operands, than this part of all are.
+#: Relative to its response, no element's rounding error counts as less than this quantile of all elements' errors.
 USUAL = 0.9
-#: By how many units in the last place each pair of runs moves its operands.
+#: Units in the last place by which each pair of runs moves its operands.
 MOVES = (1, 2, 4, 8)
 #: Runs in the program's own type: as it is, and both of each pair.
 RUNS = 1 + 2 * len(MOVES)
@@ -53,13 +53,13 @@ _WIDER: dict[str, dict[int, Any]] = {
 
 
 def is_rounded(dtype: Any) -> bool:
-    """Whether numbers of a type are rounded; integers and truth values are exact."""
+    """Return True if numbers of a type are rounded; integers and bools are exact."""
     dtype = np.dtype(dtype)
     return dtype.kind in "fc" or dtype.name == "bfloat16"
 
 
 def unit_roundoff(dtype: Any) -> float:
-    """Half the distance from 1 to the next number of a floating type; 0 for exact types.
+    """Return half the distance from 1 to the next number of a floating type; 0 for exact types.
 
     >>> unit_roundoff("float32") == 2.0**-24, unit_roundoff("int32")
     (True, 0.0)
@@ -70,54 +70,59 @@ def unit_roundoff(dtype: Any) -> float:
     return float(np.finfo(dtype).eps) / 2 if is_rounded(dtype) else 0.0
 
 
-def wider(array: np.ndarray) -> np.ndarray:
-    """The values in the type that tells what is true: float64, or longdouble for float64."""
+def to_wider_type(array: np.ndarray) -> np.ndarray:
+    """Convert an array to the type of the truth: float64, longdouble for float64; exact types stay."""
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":
         return array.astype(np.float64)
     return array.astype(_WIDER.get(array.dtype.kind, {}).get(array.dtype.itemsize, array.dtype))
 
 
-def moved(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
-    """The operand of one run in the program's own type: as it is for run 0, else moved by units in the last place.
+def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
+    """Return the operand of a run in the program's own type: unchanged for run 0, else moved.
 
-    Integers, zeros and what is not finite stay. Types of sixteen bits are held in float32, as accelerators add them up.
-    Operands of one shape are moved alike unless ``salt`` tells them apart.
+    It moves by units in the last place. Integers, zeros, and nan or infinities stay. Types of 16 bits are returned as
+    float32, because accelerators add them so.
+
+    Args:
+        array: the operand.
+        run: 0, or the number of a run from 1; runs 1 and 2 are the first pair.
+        salt: distinguishes operands of equal shape, which are otherwise moved alike.
     """
     array = np.asarray(array)
     if not is_rounded(array.dtype):
         return array
-    held = array.astype(np.float32) if array.dtype.kind != "c" and array.dtype.itemsize == 2 else array
+    values = array.astype(np.float32) if array.dtype.kind != "c" and array.dtype.itemsize == 2 else array
     if run == 0:
-        return held
+        return values
     pair, sign = divmod(run - 1, 2)
     seed = zlib.crc32(f"{array.shape} {array.dtype} {pair} {salt}".encode())
-    bits = np.frombuffer(np.random.default_rng(seed).bytes(-(-held.size // 8)), np.uint8)
-    up = np.unpackbits(bits, count=held.size).reshape(held.shape)
-    far = held.real.dtype.type(MOVES[pair] * (1 - 2 * sign) * 2 * unit_roundoff(array.dtype))
+    bits = np.frombuffer(np.random.default_rng(seed).bytes(-(-values.size // 8)), np.uint8)
+    goes_up = np.unpackbits(bits, count=values.size).reshape(values.shape)
+    relative_step = values.real.dtype.type(MOVES[pair] * (1 - 2 * sign) * 2 * unit_roundoff(array.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
-        there = held + held * np.where(up, far, -far)
-        if array.dtype != held.dtype:
-            there = there.astype(array.dtype).astype(held.dtype)
-    finite = np.isfinite(there)
-    return there if finite.all() else np.where(finite, there, held)
+        moved_values = values + values * np.where(goes_up, relative_step, -relative_step)
+        if array.dtype != values.dtype:
+            moved_values = moved_values.astype(array.dtype).astype(values.dtype)
+    finite = np.isfinite(moved_values)
+    return moved_values if finite.all() else np.where(finite, moved_values, values)
 
 
 def operand(array: Any, run: int, salt: int = 0) -> np.ndarray:
-    """An operand for run ``-1``, the truth, or for one of the :data:`RUNS` runs in its own type; see :func:`moved`."""
+    """Return an operand for run ``-1``, the truth, or for a run in its own type; see :func:`move_operand`."""
     array = np.asarray(array)
-    return wider(array) if run < 0 else moved(array, run, salt)
+    return to_wider_type(array) if run < 0 else move_operand(array, run, salt)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A program's result as it truly is, and how far rounding takes it from there.
+    """A program's true result, and how far rounding moves it.
 
     Attributes:
         truth: the result in the wider type.
-        spread: per element by how much the runs in its own type differ from it; inf where only the truth is finite.
+        spread: per element, the difference of the runs in the program's type; inf where only the truth is finite.
         name: the type of the truth.
-        own: the coarsest type that the program computes in.
+        own: the coarsest type in which the program computes.
     """
 
     truth: np.ndarray
@@ -127,26 +132,35 @@ class Measured:
 
     @classmethod
     def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own: Any = None) -> Measured:
-        """From the truth, in the wider type, and the runs; without a truth (None) the run as it is stands for it.
+        """Create a measurement from the truth and the runs.
 
-        Results are kept as ``dtype``; ``own`` is the coarsest type of the operands, ``dtype`` if left out.
+        Args:
+            truth: the result in the wider type; None: the unchanged run.
+            runs: the results of the runs in the program's type, the unchanged one first.
+            dtype: the type of the result.
+            own: the coarsest type of the operands; None: ``dtype``.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            kept = [np.asarray(run).astype(dtype) for run in runs]
-        true = kept[0] if truth is None else np.asarray(truth)
+            results = [np.asarray(run).astype(dtype) for run in runs]
+        true = results[0] if truth is None else np.asarray(truth)
         with np.errstate(over="ignore", invalid="ignore"):
-            spread = _spread(true, kept, unit_roundoff(dtype))
+            spread = _spread(true, results, unit_roundoff(dtype))
         return cls(true, spread, true.dtype.name, np.dtype(own or dtype).name)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Measured:
         return Measured(self.truth[index], self.spread[index], self.name, self.own)
 
     def allowed(self, dtype: Any, terms: int = 1) -> np.ndarray:
-        """The largest difference from the truth that rounding explains, element by element."""
+        """Return per element the largest difference from the truth that rounding explains.
+
+        Args:
+            dtype: the type of the compared tensor.
+            terms: number of terms of a sum, for the rounding of the value itself.
+        """
         coarsest = max(unit_roundoff(dtype), unit_roundoff(self.own))
-        own = 8 * coarsest * np.sqrt(max(terms, 1)) * np.abs(np.asarray(self.truth))
-        own = np.where(np.isfinite(own), own, 0.0).astype(np.float64)
-        array: np.ndarray = np.maximum(FACTOR * self.spread, own)
+        value_rounding = 8 * coarsest * np.sqrt(max(terms, 1)) * np.abs(np.asarray(self.truth))
+        value_rounding = np.where(np.isfinite(value_rounding), value_rounding, 0.0).astype(np.float64)
+        array: np.ndarray = np.maximum(FACTOR * self.spread, value_rounding)
         return array
 
     @property
@@ -156,32 +170,45 @@ class Measured:
 
 
 def _spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
-    """What rounding does to each element: by itself, and as the answer to two units in the last place."""
+    """Return the rounding errors per element: their own, and the response to two units in the last place.
+
+    Args:
+        true: the true result.
+        runs: the results in the program's type, the unchanged one first.
+        u: the unit roundoff of this type; 0 for exact types.
+    """
     if not u:
         return np.asarray(np.sqrt(sum(difference(run, true) ** 2 for run in runs) / len(runs)))
-    itself, answer = difference(runs[0], true) ** 2, np.zeros(true.shape)
-    for far, up, down in zip(MOVES, runs[1::2], runs[2::2]):
-        middle = np.where(up == down, wider(up), wider(up) / 2 + wider(down) / 2)  # an infinity stays one
-        itself = itself + 2 * difference(middle, true) ** 2
-        answer = answer + (difference(up, down) / 2 / far) ** 2
-    itself, answer = itself / (1 + len(MOVES)), answer / len(MOVES)
+    own_error, response = difference(runs[0], true) ** 2, np.zeros(true.shape)
+    for units, up, down in zip(MOVES, runs[1::2], runs[2::2]):
+        middle = np.where(
+            up == down, to_wider_type(up), to_wider_type(up) / 2 + to_wider_type(down) / 2
+        )  # an infinity stays one
+        own_error = own_error + 2 * difference(middle, true) ** 2
+        response = response + (difference(up, down) / 2 / units) ** 2
+    own_error, response = own_error / (1 + len(MOVES)), response / len(MOVES)
     values = np.abs(true).astype(np.float64)
-    weight = answer + (u * np.where(np.isfinite(values), values, 0.0)) ** 2
-    some = (weight > 0) & np.isfinite(weight) & np.isfinite(itself)
-    usual = float(np.quantile(itself[some] / weight[some], USUAL)) if some.any() else 0.0
-    most = itself.max(initial=0.0, where=np.isfinite(itself))
-    least = np.where(np.isfinite(weight), np.minimum(usual * weight, most), weight)
-    return np.asarray(np.sqrt(4 * answer + np.maximum(itself, least)))
+    weight = response + (u * np.where(np.isfinite(values), values, 0.0)) ** 2
+    is_usable = (weight > 0) & np.isfinite(weight) & np.isfinite(own_error)
+    usual = float(np.quantile(own_error[is_usable] / weight[is_usable], USUAL)) if is_usable.any() else 0.0
+    largest = own_error.max(initial=0.0, where=np.isfinite(own_error))
+    least_error = np.where(np.isfinite(weight), np.minimum(usual * weight, largest), weight)
+    return np.asarray(np.sqrt(4 * response + np.maximum(own_error, least_error)))
 
 
 def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:
-    """Run a program in one process, once in the wider type and :data:`RUNS` times in its own.
+    """Run a program in one process, once in the wider type and :data:`RUNS` times in its own type.
 
-    It passes each of its operands through the function that it is given; its result is kept as ``dtype``. A world's
-    processes share the runs: all must call it.
+    The processes of a world share the runs: all must call it.
+
+    Args:
+        program: a function of ``cast``; it must convert each operand by ``cast(array)`` and return the result.
+        dtype: the type of the result.
+        world: the world of the ranks; None: this process does all runs.
     """
 
     def attempt(number: int) -> Any:
+        """Return the result of a run and the coarsest type in it; None for both if there is no wider type."""
         run, types = number - 1, [np.dtype(dtype)]
 
         def cast(array: np.ndarray) -> np.ndarray:
@@ -196,36 +223,42 @@ def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = No
                 return None, None
             raise
 
-    (truth, _), *runs = shared(world, attempt)
+    (truth, _), *runs = share_runs(world, attempt)
     return Measured.of(truth, [value for value, _ in runs], dtype, runs[0][1])
 
 
-def mine(world: World | None) -> range:
-    """The numbers of the runs that this process does, the truth being number 0."""
+def runs_of_process(world: World | None) -> range:
+    """Return the numbers of the runs that this process does; 0 is the truth."""
     if world is None or len(world.ranks) != 1:
         return range(1 + RUNS)
     return range(world.ranks[0], 1 + RUNS, world.size)
 
 
-def together(world: World | None, done: dict[int, T]) -> list[T]:
-    """Everybody's runs, in order of their numbers."""
+def gather_runs(world: World | None, done: dict[int, T]) -> list[T]:
+    """Return the results of all processes' runs, in the order of their numbers."""
     if world is not None and len(world.ranks) == 1:
         done = {
-            number: value for part in world.gather_objects([done], "check") for number, value in part.items()
+            number: value
+            for results_of_rank in world.gather_objects([done], "check")
+            for number, value in results_of_rank.items()
         }
     return [done[number] for number in range(1 + RUNS)]
 
 
-def shared(world: World | None, run: Callable[[int], T]) -> list[T]:
-    """``run`` of every number, each on one process of the world; an error of one is raised on all."""
+def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
+    """Return ``run(number)`` for every number, each computed on one process.
+
+    An error on one process is raised on all.
+    """
 
     def attempt(number: int) -> tuple[T | None, Exception | None]:
+        """Return the result of a run, or its error."""
         try:
             return run(number), None
         except Exception as error:
             return None, error
 
-    outcomes = together(world, {number: attempt(number) for number in mine(world)})
+    outcomes = gather_runs(world, {number: attempt(number) for number in runs_of_process(world)})
     for _, error in outcomes:
         if error is not None:
             raise error
@@ -233,23 +266,23 @@ def shared(world: World | None, run: Callable[[int], T]) -> list[T]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Absolute differences as float64; not-a-number and infinities as ``numpy.testing.assert_allclose`` takes them.
+    """Return absolute differences as float64, 0 where both numbers are nan or the same infinity.
 
-    0 where both are nan or the same infinity, inf where only one is.
+    The difference is inf where only one number is nan or infinite.
 
     >>> difference(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, -np.inf, 3.0]))
     array([ 0., inf,  2.])
     """
-    a, b = _comparable(actual), _comparable(expected)
+    a, b = _to_exact_type(actual), _to_exact_type(expected)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.asarray(np.abs(a - b), dtype=np.float64)
-    same = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself
-    error = np.where(same, 0.0, error)
+    is_equal = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself
+    error = np.where(is_equal, 0.0, error)
     return np.where(np.isnan(error), np.inf, error)
 
 
-def _comparable(array: np.ndarray) -> np.ndarray:
-    """The values in a type in which differences are exact enough."""
+def _to_exact_type(array: np.ndarray) -> np.ndarray:
+    """Convert an array to a type in which differences are exact enough."""
     if array.dtype in (np.longdouble, np.clongdouble):
         return array
     if array.dtype.kind == "c":
@@ -260,6 +293,7 @@ def _comparable(array: np.ndarray) -> np.ndarray:
 
 
 def _needs_object(array: np.ndarray) -> bool:
+    """Return True if differences of integers may overflow 64 bits."""
     return bool(array.size) and (int(array.max()) > 2**61 or int(array.min()) < -(2**61))
 
 
@@ -269,19 +303,19 @@ SAFETY = 8.0
 
 @dataclass(frozen=True, repr=False)
 class Verdict(ShortRepr):
-    """What all ranks agreed on about one tensor.
+    """The result of a comparison of one tensor, equal on all ranks.
 
     Attributes:
         word: ``"ok"``, ``"ill-conditioned here"``, ``"overflow"``, ``"unproven"`` or ``"WRONG"``.
         max_error: the difference at ``index``: the largest one, or the one furthest beyond its tolerance (inf where
             only one side is nan).
-        tolerance: what was allowed there.
-        why: how the tolerance came about.
-        rank: the rank that holds that element.
+        tolerance: the allowed difference at ``index``.
+        why: the formula of the tolerance.
+        rank: the rank that owns the element.
         index: its global index, None for an empty tensor.
-        expected: the reference's value there.
-        got: the tensor's value there.
-        compared: what was compared with what, and what that proves.
+        expected: the reference's value.
+        got: the tensor's value.
+        compared: the compared objects, and what the comparison proves.
 
     >>> from spmdsim import Mesh, Tensor, check
     >>> check(Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x")), [1.0, 2.0]).ok
@@ -300,7 +334,7 @@ class Verdict(ShortRepr):
 
     @property
     def ok(self) -> bool:
-        """Whether the tensor is as right as the reference in one process."""
+        """True if the tensor is as accurate as the reference in one process."""
         return self.word in ("ok", "ill-conditioned here", "overflow")
 
     def __bool__(self) -> bool:
@@ -308,7 +342,7 @@ class Verdict(ShortRepr):
 
     @property
     def details(self) -> str:
-        """What was found, where, and why it is judged like this: everything but the word."""
+        """The error, its place and its tolerance as text: everything but the word."""
         compared = f"; {self.compared}" if self.compared else ""
         if self.ok:
             return f"max error {self.max_error:.2g} <= {self.tolerance:.2g} ({self.why}){compared}"
@@ -318,7 +352,7 @@ class Verdict(ShortRepr):
 
     @property
     def element(self) -> str:
-        """The element that the verdict is about."""
+        """The element that the verdict is about, as text."""
         return f"on rank {self.rank} at {self.index}: got {self.got}, expected {self.expected}"
 
     def __str__(self) -> str:
@@ -326,10 +360,12 @@ class Verdict(ShortRepr):
 
 
 def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:
-    """The largest error that rounding a sum explains, and the explanation.
+    """Return the largest error that rounding a sum explains, and a text that explains it.
 
-    ``depth`` terms are added in this type, over all ranks (0: nothing is added or multiplied), of the size ``magnitude``:
-    the largest ``sum |a_i b_i|``, or the largest result.
+    Args:
+        dtype: the type in which terms are added.
+        magnitude: the size of the terms: the largest ``sum |a_i b_i|``, or the largest result.
+        depth: the number of added terms over all ranks; 0: nothing is added or multiplied.
     """
     u = unit_roundoff(dtype)
     if not u or depth == 0:

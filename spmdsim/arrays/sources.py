@@ -1,4 +1,4 @@
-"""Where a tensor comes from: arrays, functions of an index, the ranks' own pieces, or the tensor in another layout."""
+"""Sources of tensors: arrays, functions of an index, the ranks' own shards, tensors in other layouts."""
 
 from __future__ import annotations
 
@@ -30,31 +30,39 @@ Take = Callable[[tuple[slice, ...]], np.ndarray]
 
 
 class Sliceable(Protocol):
-    """What can be sliced like an array, as some files can."""
+    """An object that can be sliced like an array, such as some files."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole."""
+        """The shape of the whole array."""
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of its elements."""
+        """The element type."""
 
     def __getitem__(self, index: tuple[slice, ...], /) -> ArrayLike:
-        """A block."""
+        """Return the block at an index of slices."""
 
 
-#: What a tensor is made from: an array, what is sliced like one, or a function that gives the block at an index.
+#: Source of a tensor: an array, an object that can be sliced like one, or a function from an index to a block.
 GlobalSource: TypeAlias = "ArrayLike | Sliceable | Callable[[tuple[slice, ...]], ArrayLike]"
-#: The pieces that ranks have already: one, one per owned rank, or a function of the rank.
+#: Shards that ranks have already: one array, one per owned rank, or a function of the rank.
 LocalPieces: TypeAlias = "ArrayLike | Sequence[ArrayLike] | Callable[[int], ArrayLike]"
 
 
-def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
-    """The meta of a global source, and a function that takes one block of it as a fresh array.
+def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
+    """Return the `Meta` of a global source, and a function that returns the block at an index.
 
-    A source is an array, or a function of an index: that needs ``shape`` and ``dtype``, and may give all blocks in the
-    same memory. An InputError says what it lacks, or gives wrongly.
+    Args:
+        source: an array, an object that can be sliced, or a function of an index; a function needs ``shape`` and
+            ``dtype`` and may return all blocks in the same memory.
+        layout: the layout of the tensor.
+        shape: the global shape, or None for that of the array.
+        dtype: the element type, or None for that of the array.
+
+    Raises:
+        InputError: If shape or type are missing or do not fit the source.
+        UsageTypeError: If ``layout`` is no layout.
     """
     check_layout(layout)
     if callable(source) and not hasattr(source, "shape"):
@@ -65,13 +73,13 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
     array = source if hasattr(source, "shape") and hasattr(source, "dtype") else as_array(source)
     if shape is not None and tuple(shape) != tuple(array.shape):
         raise InputError(f"the array has shape {tuple(array.shape)}, not {tuple(shape)}")
-    own = resolve_nameless(np.dtype(array.dtype), dtype, "the array has")
-    kind = number_type(own if dtype is None or own != array.dtype else dtype, "the array has")
+    own_type = resolve_nameless(np.dtype(array.dtype), dtype, "the array has")
+    kind = number_type(own_type if dtype is None or own_type != array.dtype else dtype, "the array has")
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
         block = np.asarray(array[index])
         if is_nameless(block.dtype):
-            block = block.view(own)
+            block = block.view(own_type)
         fresh = empty(block.shape, kind)
         fresh[...] = block
         return fresh
@@ -80,16 +88,18 @@ def blocks(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any)
 
 
 def check_layout(layout: Any) -> None:
-    """Refuse what is no layout, such as a mesh, by a UsageTypeError."""
+    """Raise UsageTypeError if a value is no layout."""
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
 
 def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype) -> Take:
+    """Return a function that copies the blocks of ``function`` and checks their shapes."""
+
     def take(index: tuple[slice, ...]) -> np.ndarray:
         # Copy, because the function may return a view of its caller's array, or one buffer for all blocks.
         block = np.array(function(index), dtype=dtype, order="C")
-        wanted = tuple(part.stop - part.start for part in index)
+        wanted = tuple(span.stop - span.start for span in index)
         if block.shape != wanted:
             raise InputError(f"the function returned a block of shape {block.shape} for {wanted} at {index}")
         return block
@@ -100,7 +110,18 @@ def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype
 def assemble(
     shards: Any, layout: Layout, world: World, shape: Sequence[int] | None
 ) -> tuple[Meta, list[np.ndarray]]:
-    """The meta and arrays of a tensor given by its pieces; all processes agree, or all name the first that does not fit."""
+    """Return meta and arrays of a tensor from its shards; all processes report the same error.
+
+    Args:
+        shards: the shards of this process's ranks: one array, a sequence of one per rank, or a function of the rank.
+        layout: the layout of the tensor.
+        world: the world of the ranks.
+        shape: the global shape; None: computed from the shards.
+
+    Raises:
+        LayoutError: If types differ or shapes do not fit the layout.
+        InputError: If the number of shards is not the number of owned ranks.
+    """
     arrays = _as_list(shards, world)
     facts = world.gather_objects(
         [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays], "from_local"
@@ -111,25 +132,31 @@ def assemble(
         if facts[rank][2] is not None:
             raise LayoutError(f"rank {world.job[rank]} holds a piece with {facts[rank][2]}")
     if len(names) > 1:
-        told = in_words(sides((rank, facts[rank][1]) for rank in members), "hold", world.job)
-        raise LayoutError(f"all pieces need one dtype, but {told}")
-    whole = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
+        words = in_words(sides((rank, facts[rank][1]) for rank in members), "hold", world.job)
+        raise LayoutError(f"all pieces need one dtype, but {words}")
+    full_shape = (
+        tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
+    )
     for rank in members:
-        wanted = layout.local_shape(whole, rank)
+        wanted = layout.local_shape(full_shape, rank)
         if facts[rank][0] != wanted:
             raise LayoutError(
                 f"rank {world.job[rank]} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
-                f"{whole} gives it {wanted}; {in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
+                f"{full_shape} gives it {wanted}; "
+                f"{in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
             )
-    held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
+    own_types = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.
-    dtype = number_type(held[0] if held else names.pop(), "the pieces have")
+    dtype = number_type(own_types[0] if own_types else names.pop(), "the pieces have")
     outside = np.zeros((0,) * layout.ndim, dtype)
-    pieces = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
-    return Meta.of(layout, whole, dtype), [np.asarray(piece, dtype, order="C") for piece in pieces]
+    shards_of_ranks = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
+    return Meta.of(layout, full_shape, dtype), [
+        np.asarray(piece, dtype, order="C") for piece in shards_of_ranks
+    ]
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:
+    """Return one array per owned rank; raise InputError if their number differs."""
     if callable(shards):
         if len(world.ranks) == 1:
             return [as_array(shards(world.ranks[0]))]
@@ -146,9 +173,16 @@ def _as_list(shards: Any, world: World) -> list[np.ndarray]:
 
 
 def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """The global shape that gives every rank the local shape it has.
+    """Return the global shape that follows from the shapes of all shards.
 
-    A dim's size is the sum over the pieces along its axes, seen from the first rank of the mesh.
+    The size of a dim is the sum over the shards along its axes, from the first rank of the mesh.
+
+    Args:
+        layout: the layout of the tensor.
+        local_shapes: the shape of the shard of each rank.
+
+    Raises:
+        LayoutError: If a shard has another number of dims.
 
     >>> from spmdsim.core import Mesh
     >>> layout = Mesh((2, 2), ("a", "b"))(("a", "b"), None)
@@ -172,23 +206,27 @@ T = TypeVar("T", bound=PlainTensor)
 
 
 class ReshapeNode(MoveNode):
-    """A redistribution into another shape: the identity on the elements in row-major order."""
+    """The tape node of a redistribution into another shape."""
 
     __slots__ = ()
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Hand the gradients on in the shape that the operand has."""
+        """Return the gradients in the shape of the operand."""
         operand = self.meta
         if not gradients[0]:
             return gradients
         with recorder.operator("reshape.backward"):
             first, *others = gradients[0]
             total = reduce_gradients(gradients[0], first.layout.dual()) if others else first
-            return [[reshaped(total.detach(), operand.layout.dual(), operand.shape)]]
+            return [[redistribute_reshaped(total.detach(), operand.layout.dual(), operand.shape)]]
 
 
-def reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
-    """Return a tensor with its elements in row-major order in another shape, in a layout of that shape."""
+def redistribute_reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
+    """Return a tensor in another shape and a layout for this shape; elements keep their row-major order.
+
+    Raises:
+        UsageTypeError: If ``layout`` is no layout.
+    """
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
     tensor = with_room(tensor, layout.mesh)
@@ -198,15 +236,21 @@ def reshaped(tensor: T, layout: Layout, shape: Sequence[int]) -> T:
     return follow_watched(tensor, route, None if route.to_shape is None else ReshapeNode)
 
 
-#: Bytes of a file or a memory map up to which all are compared, and not samples.
+#: Size of a file or a memory map in bytes up to which all elements are compared, not samples.
 SMALL_FILE = 1 << 26
 
 
 def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:
-    """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError.
+    """Raise WorldError if a source is not equal on all ranks of the tensor's mesh.
 
-    Of an array all bytes are compared, of memory maps and files of more than 64 MiB samples, of a function the pieces that
-    several ranks took, or what it says that it gives (``words``).
+    All bytes of an array are compared, samples of memory maps and files of more than 64 MiB. Of a function, the
+    blocks that several ranks computed are compared, or its description (``words``).
+
+    Args:
+        world: the world of the ranks.
+        tensor: the tensor that was made from the source.
+        source: the source.
+        what: the call, for error messages.
     """
     meta, rank = tensor.meta, world.ranks[0]
     layout = meta.layout
@@ -217,16 +261,16 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
         words = source.sample()
     if not hasattr(source, "shape") and not callable(source):
         source = np.asarray(source)
-    if whole := isinstance(source, np.ndarray):
+    if is_array := isinstance(source, np.ndarray):
         array = source
     copies = layout.replica_ranks(rank)
-    group = tuple(sorted(layout.mesh.rank_list if whole or words else copies))
+    group = tuple(sorted(layout.mesh.rank_list if is_array or words else copies))
     facts = (str(meta.shape), meta.dtype.name, str(layout), words)
     is_large_file = isinstance(source, np.memmap) and source.nbytes > SMALL_FILE
     compared = sampled if is_large_file else checksum
-    is_told = words and len(copies) < len(group)  # the words are all that these ranks have in common
-    number = number_of(repr((*facts, 0 if is_told else compared(array))))
+    compares_words = words and len(copies) < len(group)  # the words are all that these ranks have in common
+    number = number_of(repr((*facts, 0 if compares_words else compared(array))))
     if len(group) > 1 and not world.equal_on(group, number, what):
-        from spmdsim.arrays.replicas import refuse_unlike
+        from spmdsim.arrays.replicas import raise_source_difference
 
-        refuse_unlike(world, tensor, group, facts, array, whole)
+        raise_source_difference(world, tensor, group, facts, array, is_array)

@@ -1,10 +1,9 @@
-"""Operators that communicate on their way: generators that all owned ranks go through together, and lookups of rows.
+"""Operators that communicate inside their local function, which is a generator, and lookups of rows.
 
-Most operators compute on shards and leave what is missing to a redistribution before or after. A scan or a sort has to
-hear from the other ranks on the way. Its local function yields what its rank gives to the next step and is sent what it
-gets; which steps these are is said beforehand, by the operator's declaration, for the layouts at hand. So every world
-runs the same steps, the one without data too, and a trace counts them like all others. Of a lookup in a table whose
-rows are split, data decide what is sent: its step stands in the place of the local function.
+Most operators compute on shards; redistributions before or after do all communication. A scan or a sort needs data of
+other ranks in between. Its local function yields the operand of the next step and receives the result. The operator
+declares these steps in advance for given layouts. So every world runs the same steps, even without data, and traces
+count them. A lookup in a table with split rows sends data that depend on ids: a step replaces its local function.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ from spmdsim.redistribution.steps.row_steps import RowStep, row_step
 
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]
-#: A local function on its way: it yields what it gives, is sent what it gets, and returns its results.
+#: A running local function: it yields operands of steps, is sent their results, and returns its results.
 Way = Generator[Any, Any, Any]
 
 
 @dataclass(frozen=True, repr=False)
 class SteppedRule(BoundRule):
-    """The rule of such an operator with sizes, for operands of these types."""
+    """The rule of a stepped operator with sizes, parameters and operand types."""
 
     op: SteppedOp
     params: tuple[tuple[str, Any], ...]
     dtypes: tuple[np.dtype, ...]
 
     def steps(self, strategy: Strategy) -> tuple[Phase, ...]:
-        """As the operator declares them."""
+        """Return the steps that the operator declares for a strategy."""
         inputs = map(Meta.of, self.input_layouts(strategy), self.shapes, self.dtypes)
         return tuple(self.op.steps(self, strategy, tuple(inputs), **dict(self.params)))
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """Its own reductions are done on the way."""
+        """Return the layouts of the results; only reductions that pass through the operator are pending."""
         passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
         return tuple(layout.with_partial(passed) for layout in super().output_layouts(strategy))
 
 
 class AdjointNode(OpNode):
-    """A call of an operator whose gradients are operators on global tensors."""
+    """The tape node of an operator whose gradients are operators on global tensors."""
 
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """The operands' gradients, from those of the results."""
+        """Return the gradients of the operands from those of the results."""
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
         pairs = enumerate(zip(self.recipe.inputs, self.values))
         operands = [kind(self.world, meta, held, origin=self.origin ^ k) for k, (meta, held) in pairs]
@@ -71,11 +70,13 @@ class AdjointNode(OpNode):
 
 @dataclass(frozen=True, eq=False)
 class SteppedOp(Op):
-    """An operator with collectives in the middle of its local function, a generator; its results are complete.
+    """An operator with collectives inside its local function, a generator; its results are complete.
 
     Attributes:
-        steps: which they are, with their element types: ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)``.
-        adjoint: the gradient as operators on global tensors, ``(dys, operands, results, **params) -> gradients``.
+        steps: ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)`` returns its steps with their element
+            types.
+        adjoint: ``(dys, operands, results, **params) -> gradients`` computes gradients by operators on global
+            tensors.
     """
 
     steps: Callable[..., Sequence[Phase]] = lambda *_, **__: ()
@@ -85,39 +86,42 @@ class SteppedOp(Op):
     communicates: ClassVar[bool] = True
 
     def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Local, Local | None]:
-        """The local function for these types; gradients are operators."""
+        """Return the local function for these types, and the adjoint, or None."""
         return super().functions(dtypes)[0], self.adjoint
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """The rule for these shapes, and for these types if they are given: only then the steps are known."""
+        """Bind the rule to shapes, parameters and types; without types the steps are not known."""
         bound = super().bind(shapes, params, dtypes)
         if dtypes is None:
             return bound
-        facts = (bound.rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
-        return SteppedRule(*facts, self, tuple(params.items()), tuple(dtypes))
+        fields_of_rule = (bound.rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
+        return SteppedRule(*fields_of_rule, self, tuple(params.items()), tuple(dtypes))
 
     def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
-        """The steps on the way."""
+        """Return the steps of a call."""
         return bound.steps(strategy)
 
     def compute(
         self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: list[Any]
     ) -> list[list[Any]]:
-        """Take the local functions of all owned ranks through the steps, and return the results' arrays."""
+        """Run the local functions of all owned ranks from step to step; return the results' arrays."""
         if not world.has_data:
             for step, dtype in recipe.prepared:
                 _run_step(step, dtype, world, [None] * len(world.ranks))
             return [world.empties(meta) for meta in recipe.outputs]
-        begun = [
+        generators = [
             recipe.forward(*recipe.context_arguments(rank), *arrays, **params) if active else None
             for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
         ]
-        yielded = [None if way is None else _advance(way, None) for way in begun]
+        yielded = [None if generator is None else _advance(generator, None) for generator in generators]
         for step, dtype in recipe.prepared:
-            taken = _run_step(step, dtype, world, yielded)
-            yielded = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
+            received = _run_step(step, dtype, world, yielded)
+            yielded = [
+                None if generator is None else _advance(generator, value)
+                for generator, value in zip(generators, received)
+            ]
         results = [
             recipe.empty_results() if end is None else recipe.cast_results(end.value) for end in yielded
         ]
@@ -125,7 +129,14 @@ class SteppedOp(Op):
 
 
 def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded | None]) -> list[Any]:
-    """One step on what the functions gave: arrays, or, for parts of any length, lists of them (``step.ragged``)."""
+    """Run one step on the values that local functions yielded: arrays, or lists of parts if ragged.
+
+    Args:
+        step: the step; ``step.ragged`` is True for parts of any length.
+        dtype: the element type.
+        world: the world.
+        yielded: the value of each owned rank, or None for ranks outside of the mesh.
+    """
     if getattr(step, "ragged", False):
         parts: list[Any] = world.run_parts(step, dtype, [value and value.value for value in yielded])
         return parts
@@ -140,7 +151,7 @@ def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded
 
 
 class _Yielded:
-    """What a function gave to a step, or returned."""
+    """The value that a local function yielded or returned."""
 
     __slots__ = ("value",)
 
@@ -148,9 +159,10 @@ class _Yielded:
         self.value = value
 
 
-def _advance(way: Way, taken: Any) -> _Yielded:
+def _advance(generator: Way, received: Any) -> _Yielded:
+    """Resume a local function with the result of a step; return the value it yields or returns."""
     try:
-        return _Yielded(way.send(taken))
+        return _Yielded(generator.send(received))
     except StopIteration as end:
         return _Yielded(end.value)
 
@@ -160,10 +172,10 @@ def _advance(way: Way, taken: Any) -> _Yielded:
 
 @dataclass(frozen=True, repr=False)
 class OwnedRows(ShardedOp):
-    """A lookup that exchanges only the rows that others hold, straight into the layout that ``out_strategy`` is."""
+    """A lookup that sends each rank the rows it needs, directly in the layout ``out_strategy``."""
 
     def substitute_op(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
-        """The lookup; the operator itself where every rank has the whole table."""
+        """Return the operator that exchanges rows, or the plain operator if every rank has the whole table."""
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:
             return self.op
@@ -174,12 +186,12 @@ class OwnedRows(ShardedOp):
 
 
 class RowsNode(OpNode):
-    """Gradients of looked-up rows, which go back to the ranks that hold the rows."""
+    """The tape node of looked-up rows: gradients return to the owners of the rows."""
 
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """The table's gradient; the ordinary one where the lookup's result is whole."""
+        """Return the gradient of the table; the plain operator's gradient if every rank has the whole result."""
         recipe: Any = self.recipe
         step, dy = recipe.prepared.returning, dys[0]
         if step is None:
@@ -194,7 +206,7 @@ class RowsNode(OpNode):
 
 @dataclass(frozen=True, eq=False)
 class RowLookup(Op):
-    """The operator whose rows are looked up by a step that ids decide about."""
+    """An operator whose rows are looked up by a step that depends on ids."""
 
     step: RowStep | None = None
 
@@ -202,16 +214,16 @@ class RowLookup(Op):
     communicates: ClassVar[bool] = True
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
-        """That of the step."""
+        """Return the layout of the step's result."""
         return (self.prepared().dst,)
 
     def prepared(self, *facts: object) -> RowStep:
-        """The step."""
+        """Return the step."""
         assert self.step is not None
         return self.step
 
     def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
-        """Where the step back begins, or those of the ordinary gradient."""
+        """Return the layout in which the backward step starts, or that of the plain operator's gradient."""
         back = self.prepared().returning
         return (bound.output_layouts(strategy)[0].dual() if back is None else back.dst,)
 

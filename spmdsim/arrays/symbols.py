@@ -1,4 +1,4 @@
-"""A tensor's symbols: what ``+`` and its kin stand for, in one table, with their reflected and in-place forms."""
+"""Operators of tensors, such as ``+``, in plain, reflected and in-place forms, and NumPy's methods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias, TypeGuard,
 import numpy as np
 
 from spmdsim.arrays import views
-from spmdsim.arrays.in_place import become, before
+from spmdsim.arrays.in_place import become, detach_current
 from spmdsim.arrays.values import ReadableTensor
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import nearest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Operators:
-    """The room of operators, which is right of this one: loaded when the first of them is used."""
+    """The module of operators, which is loaded at its first use, because it imports this module."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(import_module("spmdsim.arrays.ops"), name)
@@ -64,27 +64,27 @@ def _unary(name: str) -> Callable[[Any], Tensor]:
 
 def _in_place(name: str) -> Binary:
     def symbol(self: Tensor, other: Operand) -> Tensor:
-        result: Tensor = become(self, getattr(ops, name)(before(self), other), name)
+        result: Tensor = become(self, getattr(ops, name)(detach_current(self), other), name)
         return result
 
     return symbol
 
 
-def _symbols(name: str) -> tuple[Binary, Binary, Binary]:
-    """A symbol, its reflected and its in-place form."""
+def _operator_methods(name: str) -> tuple[Binary, Binary, Binary]:
+    """Return the methods of an operator: plain, reflected and in place."""
     return _binary(name), _reflected(name), _in_place(name)
 
 
-def _comparable(other: object) -> TypeGuard[Operand]:
-    """Whether ``==`` compares elements with it; what is no operand is not equal."""
+def _is_operand(other: object) -> TypeGuard[Operand]:
+    """Return True if ``==`` compares elements with this operand; other objects are not equal."""
     types = (PlainTensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
     return isinstance(other, types) or hasattr(other, "as_operand")
 
 
 class _Method:
-    """An operator as a method, by the name and with the arguments that numpy's arrays have.
+    """An operator as a method, with name and arguments of NumPy's arrays.
 
-    Tensors of other systems' programs, whose words may mean something else, do without.
+    Tensor classes of imitated systems do not have these methods, because their names may mean something else.
     """
 
     def __init__(self, function: str) -> None:
@@ -103,28 +103,28 @@ class _Method:
 
 @cache
 def _numpy_function(name: str) -> Callable[..., Any]:
-    """Return a function of numpy's that refuses wrong arguments in words."""
+    """Return a NumPy function that explains wrong arguments."""
     function: Callable[..., Any] = explained(getattr(np, name))
     return function
 
 
 class _NumpyMethod(_Method):
-    """A function of numpy's as a method, with numpy's arguments; see :mod:`spmdsim.arrays.numpy_names`."""
+    """A NumPy function as a method, with NumPy's arguments; see :mod:`spmdsim.arrays.numpy_names`."""
 
     def _load(self) -> Callable[..., Any]:
         return _numpy_function(self.function)
 
 
 class _Reversed(_NumpyMethod):
-    """One that takes the array second as a function."""
+    """A NumPy function as a method of its second argument."""
 
     def _load(self) -> Callable[..., Any]:
         function = super()._load()
-        return lambda x, first, *rest, **options: function(first, x, *rest, **options)
+        return lambda x, first, *others, **options: function(first, x, *others, **options)
 
 
 class _Changing(_Method):
-    """A method of numpy's that gives an array other values: the tensor becomes them, no array is written into."""
+    """A method of NumPy's that changes an array in place: the tensor gets new values."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function.__name__)
@@ -138,21 +138,21 @@ class _Changing(_Method):
         return self.changed
 
     def _become(self, tensor: Any, *args: Any, **options: Any) -> None:
-        become(tensor, self.changed(before(tensor), *args, **options), f"{self.function}()")
+        become(tensor, self.changed(detach_current(tensor), *args, **options), f"{self.function}()")
 
 
 def sort(x: Tensor, axis: int = -1, kind: str | None = None, *, stable: bool | None = None) -> Tensor:
-    """Ascending along a dim; every kind of sort is stable here. ``ops.sort(x)`` gives another tensor."""
+    """Sort elements in ascending order along a dim, as a method in place; every ``kind`` is stable."""
     return ops.sort(x, axis)
 
 
 def partition(x: Tensor, kth: Any, axis: int = -1) -> Tensor:
-    """The elements smaller than the ``kth`` before it, the larger ones behind: sorted, which is one way to have it so."""
+    """Move smaller elements before the ``kth`` and larger ones after it: sort them all."""
     return ops.sort(x, axis)
 
 
 def fill(x: Tensor, value: Operand) -> Tensor:
-    """The same number everywhere."""
+    """Set all elements to a number."""
     return ops.setitem(x, ..., value)
 
 
@@ -164,8 +164,8 @@ class _Part(_Method):
         return function if tensor is None else views.component(tensor, function(tensor), self.function)
 
 
-def _instead(kind: type, name: str) -> str:
-    """Which words to use for an attribute that tensors do not have."""
+def _explain_missing(kind: type, name: str) -> str:
+    """Return the error message for a missing attribute, with the function or attribute to use instead."""
     missing = f"{kind.__name__!r} object has no attribute {name!r}"
     if name.startswith("__"):
         return missing
@@ -178,9 +178,10 @@ def _instead(kind: type, name: str) -> str:
 
 
 class SymbolicTensor(ReadableTensor):
-    """A tensor with the symbols of Python and the methods of numpy's arrays.
+    """A tensor with Python's operators and the methods of NumPy's arrays.
 
-    ``has_views``: whether results that NumPy calls views change what they are of.
+    Attributes:
+        has_views: True if changes of results that NumPy calls views change their operand, too.
     """
 
     __slots__ = ()
@@ -198,28 +199,28 @@ class SymbolicTensor(ReadableTensor):
     diagonal, put = map(_NumpyMethod, ("diagonal", "put"))
     dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
-    __add__, __radd__, __iadd__ = _symbols("add")
-    __sub__, __rsub__, __isub__ = _symbols("subtract")
-    __mul__, __rmul__, __imul__ = _symbols("multiply")
-    __truediv__, __rtruediv__, __itruediv__ = _symbols("divide")
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _symbols("floor_divide")
-    __mod__, __rmod__, __imod__ = _symbols("remainder")
-    __pow__, __rpow__, __ipow__ = _symbols("power")
-    __matmul__, __rmatmul__, __imatmul__ = _symbols("matmul")
-    __and__, __rand__, __iand__ = _symbols("bitwise_and")
-    __or__, __ror__, __ior__ = _symbols("bitwise_or")
-    __xor__, __rxor__, __ixor__ = _symbols("bitwise_xor")
-    __lshift__, __rlshift__, __ilshift__ = _symbols("left_shift")
-    __rshift__, __rrshift__, __irshift__ = _symbols("right_shift")
+    __add__, __radd__, __iadd__ = _operator_methods("add")
+    __sub__, __rsub__, __isub__ = _operator_methods("subtract")
+    __mul__, __rmul__, __imul__ = _operator_methods("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _operator_methods("divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _operator_methods("floor_divide")
+    __mod__, __rmod__, __imod__ = _operator_methods("remainder")
+    __pow__, __rpow__, __ipow__ = _operator_methods("power")
+    __matmul__, __rmatmul__, __imatmul__ = _operator_methods("matmul")
+    __and__, __rand__, __iand__ = _operator_methods("bitwise_and")
+    __or__, __ror__, __ior__ = _operator_methods("bitwise_or")
+    __xor__, __rxor__, __ixor__ = _operator_methods("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _operator_methods("left_shift")
+    __rshift__, __rrshift__, __irshift__ = _operator_methods("right_shift")
     __gt__, __ge__, __lt__, __le__ = map(_binary, ("greater", "greater_equal", "less", "less_equal"))
     __neg__, __pos__, __abs__ = map(_unary, ("negative", "positive", "absolute"))
     __invert__ = _unary("bitwise_invert")
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ops.equal(self, other) if _comparable(other) else NotImplemented  # type: ignore[arg-type]
+        return ops.equal(self, other) if _is_operand(other) else NotImplemented  # type: ignore[arg-type]
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ops.not_equal(self, other) if _comparable(other) else NotImplemented  # type: ignore[arg-type]
+        return ops.not_equal(self, other) if _is_operand(other) else NotImplemented  # type: ignore[arg-type]
 
     @property
     def T(self) -> Tensor:
@@ -233,7 +234,7 @@ class SymbolicTensor(ReadableTensor):
         return self.swapaxes(-1, -2) if self.ndim > 1 else ops.matrix_transpose(cast("Tensor", self))
 
     def __copy__(self) -> SymbolicTensor:
-        """Another tensor with the same attributes, which is a view of none."""
+        """Return a tensor with equal attributes that is no view."""
         reduced: Any = self.__reduce_ex__(4)
         function, arguments, (_, slots) = reduced[:3]
         copied: SymbolicTensor = function(*arguments)
@@ -247,8 +248,8 @@ class SymbolicTensor(ReadableTensor):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """What there is not, with what there is instead."""
-            raise AttributeError(_instead(type(self), name), name=name, obj=self)
+            """Raise AttributeError with the function or attribute to use instead."""
+            raise AttributeError(_explain_missing(type(self), name), name=name, obj=self)
 
     def __divmod__(self, other: Operand) -> tuple[Tensor, Tensor]:
         return ops.floor_divide(self, other), ops.remainder(self, other)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a process reads of a tensor: its gradient, its pieces, and numbers where they are few."""
+"""Access to a tensor's contents by a process: shards, all elements, and numbers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A view into which nobody writes: who wrote into a shard would change the tensor, on one rank of those that copy it."""
+    """Return a read-only view of an array.
+
+    Writing into a shard would change the tensor on one of several ranks that own replicas.
+    """
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 class ReadableTensor(PlainTensor):
-    """A tensor whose pieces and numbers can be looked at."""
+    """A tensor whose shards and elements can be read."""
 
     __slots__ = ()
 
@@ -50,23 +53,28 @@ class ReadableTensor(PlainTensor):
         return self.shape[0]
 
     def __str__(self) -> str:
-        """The number, where this process holds the only element; else what ``repr`` says."""
-        held = self.world.has_data and self.size == 1 and not self.layout.partial
-        if held and len(self.shards) and self.shards[0].size == 1:
+        """Return the number if this process owns the only element; otherwise the text of ``repr``."""
+        owns_element = self.world.has_data and self.size == 1 and not self.layout.partial
+        if owns_element and len(self.shards) and self.shards[0].size == 1:
             return str(self.shards[0].reshape(())[()])
         return repr(self)
 
     def __format__(self, spec: str) -> str:
-        """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
+        """Format the only element, ``f"{loss:.4f}"``, on all ranks; without a format like ``str``."""
         return format(self.item(), spec) if spec else str(self)
 
     def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
-        """The shard of ``rank`` (this process's first rank if left out), to be read: it is the tensor's own.
+        """Return a read-only view of a rank's shard; None: that of this process's first rank.
 
-        A part of a pending sum of 16-bit floats is rounded for this look at it only.
+        Addends of a pending sum of 16-bit floats are rounded for this view only.
+
+        Args:
+            rank: a rank that this process owns.
+            *more: refused.
+            **wrong: refused.
 
         Raises:
-            WorldError: another process owns that rank, or there is none.
+            WorldError: If another process owns the rank, or there is no such rank.
         """
         if more or wrong:
             refuse_arguments(ReadableTensor.local, (self, rank, *more), wrong)
@@ -80,15 +88,19 @@ class ReadableTensor(PlainTensor):
             raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
         return read_only(shards[ranks.index(rank)])
 
-    #: The words of torch, OneFlow and Paddle, and of MindSpore.
+    #: Names of torch, OneFlow and Paddle, and of MindSpore.
     numpy = asnumpy = PlainTensor.full
 
     @explained
     def item(self, *place: int | tuple[int, ...]) -> Any:
-        """An element as a Python number, on every process: the only one, or that of a place, counted as numpy's ``item``.
+        """Return an element as a Python number, on every process.
+
+        Args:
+            *place: none for a tensor of one element; otherwise an index per dim, a tuple of these, or a row-major
+                number, as in NumPy's ``item``.
 
         Raises:
-            InputError: no place, of several elements, or one outside of the tensor.
+            InputError: If the tensor has several elements and there is no place, or the place is out of range.
         """
         if self.size != 1 and not place:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
@@ -98,14 +110,18 @@ class ReadableTensor(PlainTensor):
             raise InputError(f"item{place} is no place of a tensor of shape {self.shape}") from None
         if not place or self.size == 1:
             return self.full().item()
-        at = place[0] if len(place) == 1 else place
-        index: Any = at if isinstance(at, tuple) else np.unravel_index(int(at) % self.size, self.shape)
-        whole: Any = self
-        return whole[tuple(int(k) for k in index)].full().item()
+        place_or_number = place[0] if len(place) == 1 else place
+        index: Any = (
+            place_or_number
+            if isinstance(place_or_number, tuple)
+            else np.unravel_index(int(place_or_number) % self.size, self.shape)
+        )
+        tensor: Any = self
+        return tensor[tuple(int(k) for k in index)].full().item()
 
     @explained
     def tolist(self) -> Any:
-        """All elements as Python numbers in nested lists, on every process."""
+        """Return all elements as Python numbers in nested lists, on every process."""
         return self.full().tolist()
 
     def __dlpack__(
@@ -116,7 +132,11 @@ class ReadableTensor(PlainTensor):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType:
-        """The array that this process has whole, for other libraries; UsageTypeError if the tensor lies in pieces."""
+        """Export the array to other libraries, if this process has all of it.
+
+        Raises:
+            UsageTypeError: If the tensor is split or partial.
+        """
         if self.layout.split_axes or self.layout.partial_axes:
             raise UsageTypeError(
                 f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
@@ -128,19 +148,19 @@ class ReadableTensor(PlainTensor):
             "copy": copy,
         }
         chosen = {key: value for key, value in options.items() if value is not None}
-        whole = self.local()
+        array = self.local()
         if self.world.provenance is not None:
-            self.world.provenance.note_read(self, whole)
+            self.world.provenance.note_read(self, array)
         try:
-            capsule: CapsuleType = whole.__dlpack__(**chosen)
+            capsule: CapsuleType = array.__dlpack__(**chosen)
         except BufferError:  # older versions of the protocol have no word for arrays that are only read
             if copy is False:
                 raise
-            capsule = whole.copy().__dlpack__(**chosen)
+            capsule = array.copy().__dlpack__(**chosen)
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Main memory, in DLPack's words."""
+        """Return DLPack's numbers for main memory."""
         return (1, 0)
 
     def __float__(self) -> float:
@@ -162,13 +182,13 @@ class ReadableTensor(PlainTensor):
             )
 
     def __index__(self) -> int:
-        """The only element, if it is an integer, where Python wants one: ``range(n)``."""
+        """Return the only element if it is an integer, for calls such as ``range(n)``."""
         if self.dtype.kind not in "iu":
             raise UsageTypeError(f"only a tensor of integers is an index, but this one holds {self.dtype}")
         return int(self.item())
 
     def __bool__(self) -> bool:
-        """Whether the only element is not zero; more have no truth of their own, as in numpy."""
+        """Return True if the only element is not zero; several elements have no truth value, as in NumPy."""
         if self.size != 1:
             raise InputError(
                 f"bool(x), as `if x > 3:` asks for it: x must have one element, got shape {self.shape}; take ops.any(x) or "

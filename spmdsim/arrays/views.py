@@ -1,10 +1,10 @@
-"""Views in NumPy's sense: results that show elements of their operand, the base.
+"""Views in NumPy's sense: results that share elements with their operand, the base.
 
-Arrays are values here, and no array is written into. A result such as ``y[0]``, ``y.T`` or ``y.reshape(-1)`` remembers its base
-weakly, and how to put values back (:class:`View`): so new values of the view become new values of the base, too
-(:mod:`spmdsim.arrays.in_place`). What is a view follows from the calls that made it, as in NumPy: a reshape is one unless NumPy
-would have to copy. Nothing else follows from whether a base is alive, because ranks may collect a cycle of references at
-different times.
+Arrays are values here, and no array is written into. A result such as ``y[0]``, ``y.T`` or ``y.reshape(-1)`` has a
+weak reference to its base and a rule to put values back (:class:`View`), so new values of the view become new values
+of the base, too (:mod:`spmdsim.arrays.in_place`). The calls alone determine what is a view, as in NumPy: a reshape is
+one unless NumPy would have to copy. Nothing else depends on whether a base is alive, because ranks may collect a
+cycle of references at different times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ops = cache(partial(import_module, "spmdsim.ops"))  # right of this file
 
 R = TypeVar("R", bound=Any)
 
-#: Views of views that are looked through where their bases are gone.
+#: Number of parents that a view remembers for the time when their tensors are gone.
 MOST_PARENTS = 100
 
 #: Types of the entries of an index whose result is a view in NumPy.
@@ -33,18 +33,19 @@ _BASIC = {int, slice, type(None), EllipsisType, *(np.dtype(code).type for code i
 
 
 class View:
-    """Link from a tensor that shows elements of another one, its base, to that base; puts new values back into it.
+    """Link from a view to its base, which puts new values of the view into the base.
 
     Attributes:
-        base: a weak reference to the tensor that it was taken of.
-        changes: the base's list of changes through views when it was taken; the base has another list after any other change.
-        seen: how many of these changes are older than the view's values.
+        base: a weak reference to the tensor from which the view was taken.
+        changes: the base's list of changes through views when the view was taken; any other change gives the base
+            another list.
+        seen: number of these changes that are older than the view's values.
         base_shape: the base's shape.
-        parent: how the base itself is a view, for the time when nothing refers to the base any more.
-        depth: the number of such parents; with more than :data:`MOST_PARENTS` of them the nearest are left out, and the view
-            takes no new values once its base is gone.
-        is_detached: whether all ranks have found that no base is alive that would show the view's new values.
-        facts: what distinguishes it from other views of its kind.
+        parent: the base's own link if it is a view, for the time when the base is gone; else None.
+        depth: the number of such parents. Beyond :data:`MOST_PARENTS` the nearest are dropped, and the view cannot be
+            changed once its base is gone.
+        is_detached: True if all ranks agreed that no base is alive.
+        facts: parameters of the kind of view, such as the index.
     """
 
     __slots__ = ("base", "base_shape", "changes", "depth", "facts", "is_detached", "parent", "seen")
@@ -62,19 +63,19 @@ class View:
 
     @property
     def index(self) -> Any:
-        """The index whose elements of the base the view has; None if these are all, or not known."""
+        """The index in the base; None if the view has all elements of the base, or unknown ones."""
         return None
 
     def taken(self, base: Any) -> Any:
-        """The view of a tensor with the base's shape."""
+        """Return this view of another tensor with the base's shape."""
         raise NotImplementedError
 
     def put(self, base: Any, value: Any) -> Any:
-        """The base's values, with those of the view in their places."""
+        """Return the base with the elements of the view replaced by ``value``."""
         raise NotImplementedError
 
     def model(self, base: np.ndarray) -> np.ndarray:
-        """Return this view of a NumPy array, which may have no memory behind its elements: only strides are used."""
+        """Return this view of a NumPy array, of which only shape and strides are used."""
         array: np.ndarray = self.taken(base)
         return array
 
@@ -86,7 +87,7 @@ class View:
             view = view.parent
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied or pickled, a view is a tensor of its own."""
+        """Copy and pickle as None: a copied view is an independent tensor."""
         return type(None), ()
 
 
@@ -115,7 +116,7 @@ class ItemView(View):
 
 
 class PermutedView(View):
-    """A base with its dims in another order, reversed for None."""
+    """View with the dims of the base in another order; reversed for None."""
 
     __slots__ = ()
 
@@ -134,7 +135,7 @@ class PermutedView(View):
 
 
 class ReshapedView(View):
-    """A base's elements in another shape, row by row ("C") or column by column ("F")."""
+    """View in another shape, in row-major ("C") or column-major ("F") order."""
 
     __slots__ = ()
 
@@ -172,7 +173,7 @@ class MovedView(View):
 
 
 class PartView(View):
-    """The real or the imaginary part of complex numbers, by its name."""
+    """View of the real or the imaginary part of complex numbers."""
 
     __slots__ = ()
 
@@ -193,7 +194,7 @@ class PartView(View):
 
 
 def item(base: Any, index: Any, result: R) -> R:
-    """Let ``result``, which is ``base[index]``, be a view if it is one in NumPy; return it."""
+    """Mark ``result``, which is ``base[index]``, as a view if NumPy would return one; return it."""
     kind = type(index)
     basic = _BASIC.issuperset(map(type, index)) if kind is tuple else kind in _BASIC
     if basic and result is not base and base.has_views:
@@ -202,20 +203,21 @@ def item(base: Any, index: Any, result: R) -> R:
 
 
 def permuted(base: Any, result: R, order: Sequence[int] | None = None) -> R:
-    """Let a tensor with its base's dims in another order, reversed for None, be a view; return it."""
+    """Mark a tensor with its base's dims in another order as a view; return it. None means reversed order."""
     if result is not base and base.has_views:
         result._view = PermutedView(base, order)
     return result
 
 
 def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -> R:
-    """Let a tensor with its base's elements in another shape be a view, if it is one in NumPy; return it.
+    """Mark a reshaped tensor as a view if NumPy would return one; return it.
 
     Args:
         base: the tensor that was reshaped.
-        result: what came out.
+        result: the reshaped tensor.
         order: as in ``np.reshape``; tensors have no order in memory, so "A" and "K" are "C".
-        contiguous: NumPy gives a view only of an array that is contiguous in that order, as ``np.ravel`` does.
+        contiguous: True if the NumPy function returns a view only of an array that is contiguous in this order, as
+            ``np.ravel``.
     """
     if result is base or not base.has_views:
         return result
@@ -234,26 +236,45 @@ def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -
 
 
 def turned(base: Any, result: R, forward: Callable[[Any], Any], back: Callable[[Any], Any]) -> R:
-    """Let a tensor that was turned round be a view; return it. ``back`` turns it again."""
+    """Mark a tensor whose elements were only moved as a view; return it.
+
+    Args:
+        base: the operand.
+        result: the moved tensor.
+        forward: computes the result from the base.
+        back: restores the order of the base.
+    """
     if result is not base and base.has_views:
         result._view = MovedView(base, forward, back)
     return result
 
 
 def component(base: Any, result: R, name: str) -> R:
-    """Let the real or imaginary part of a tensor be a view; return it. That of real numbers are read-only zeros."""
+    """Mark the real or imaginary part of a tensor as a view; return it.
+
+    The imaginary part of real numbers is read-only.
+    """
     if base.dtype.kind == "c":
         if base.has_views:
             result._view = PartView(base, name)
         return result
-    same = lambda x: x  # noqa: E731
+    unchanged = lambda x: x  # noqa: E731
     return (
-        turned(base, result, same, same) if name == "real" else read_only(base, result, "the imaginary part")
+        turned(base, result, unchanged, unchanged)
+        if name == "real"
+        else read_only(base, result, "the imaginary part")
     )
 
 
 def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
-    """Let a view refuse new values, for a reason; return it."""
+    """Mark a result as a view that refuses new values; return it.
+
+    Args:
+        base: the operand.
+        result: the view.
+        what: the result, for the error message.
+        reason: why it is read-only, for the error message.
+    """
 
     def refuse(_value: Any) -> Any:
         raise UsageTypeError(
@@ -264,22 +285,27 @@ def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R
 
 
 def _model(shape: tuple[int, ...], view: View | None) -> np.ndarray:
-    """An array of single bytes with the strides that NumPy's array would have; its elements must not be looked at."""
+    """Return an array of bytes with the strides of NumPy's array; its elements must not be read."""
     if view is None or view.depth > MOST_PARENTS:
         return np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, _packed(shape))
     return view.model(_model(view.base_shape, view.parent))
 
 
 def _packed(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous array of bytes, the last dim's being 1."""
+    """Return the strides of a contiguous array of bytes in this shape."""
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the strides of an array in another shape, both row by row; None if NumPy would have to copy it.
+    """Return the strides of an array after a row-major reshape, or None if NumPy would have to copy it.
 
-    Dims are matched from the front, as few of both shapes at a time as have equal products. Old dims of one such group must
-    follow one another in memory without a gap.
+    Dims are matched from the front, in the smallest groups of both shapes with equal products. The old dims of a
+    group must be contiguous in memory.
+
+    Args:
+        old: the shape.
+        strides: its strides in bytes.
+        new: the new shape; the result has one stride per dim.
 
     >>> merged_strides((4, 6), (6, 1), (2, 2, 6)), merged_strides((6, 4), (1, 6), (24,))
     ((12, 6, 1), None)
@@ -288,21 +314,21 @@ def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int
         return _packed(new)
     dims = [(n, s) for n, s in zip(old, strides) if n != 1]
     result: list[int] = []
-    at = 0
+    first = 0
     while len(result) < len(new):
         n = new[len(result)]
         if n == 1:
             result.append(1)
             continue
-        sizes, group, last = [n], dims[at][0], at
+        sizes, group, last = [n], dims[first][0], first
         while math.prod(sizes) != group:
             if math.prod(sizes) < group:
                 sizes.append(new[len(result) + len(sizes)])
             else:
                 last += 1
                 group *= dims[last][0]
-        if any(dims[k][1] != dims[k + 1][0] * dims[k + 1][1] for k in range(at, last)):
+        if any(dims[k][1] != dims[k + 1][0] * dims[k + 1][1] for k in range(first, last)):
             return None
         result += [dims[last][1] * stride for stride in _packed(sizes)]
-        at = last + 1
+        first = last + 1
     return tuple(result)

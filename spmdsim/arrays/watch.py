@@ -1,6 +1,7 @@
-"""Watching operator calls: who watches sees every call, and may say with which strategy it runs.
+"""Watchers of operator calls. A watcher sees every call and may change its strategy.
 
-The strategy search records programs this way, and runs them with what it found. Nothing is asked while nobody watches.
+The strategy search records programs with a watcher, and runs them with the strategies it selects. Without watchers no
+function is called.
 """
 
 from __future__ import annotations
@@ -16,17 +17,24 @@ if TYPE_CHECKING:
     from spmdsim.arrays.program_tensor import Tensor
 
 
-#: See operator calls, and may change with which strategy they run; the last one counts.
+#: The active watchers; only the last one is called.
 watchers: list[Any] = OBSERVERS.watchers
 
 
 class Watcher:
-    """Base of watchers; both methods may be overridden."""
+    """Base class of watchers; all methods do nothing and may be overridden."""
 
     def before(
         self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
-        """Called before an operator runs; gives the operator and strategy to run instead."""
+        """Return the operator and the strategy to run instead; called before an operator runs.
+
+        Args:
+            op: the operator of the call.
+            tensors: its operands.
+            params: its parameters.
+            sharding: the strategy of the call, or None for the cheapest one.
+        """
         return op, sharding
 
     def after(
@@ -37,15 +45,15 @@ class Watcher:
         sharding: ShardedOp | None,
         results: Sequence[Tensor],
     ) -> None:
-        """Called when its results are there; ``op`` and ``sharding`` are those of the call."""
+        """Handle the results of a call; ``op`` and ``sharding`` are the arguments of the call."""
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
-        """Called when a program's own ``to`` has given a tensor another layout."""
+        """Handle a redistribution that the program requested by ``to``; ``result`` has the new layout."""
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[Watcher]:
-    """Let ``watcher`` see all operator calls inside the ``with`` block; an inner watcher hides an outer one."""
+    """Let a watcher see all operator calls inside the ``with`` block; it hides outer watchers."""
     watchers.append(watcher)
     try:
         yield watcher

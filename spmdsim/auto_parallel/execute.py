@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.arrays import Op, ShardedOp, Tensor
 from spmdsim.arrays.check import check
-from spmdsim.arrays.rounding import Measured, operand, shared, unit_roundoff
+from spmdsim.arrays.rounding import Measured, operand, share_runs, unit_roundoff
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -390,7 +390,7 @@ def _run_references(
                 raise
             return None
 
-    truth, *runs = shared(world, attempt)
+    truth, *runs = share_runs(world, attempt)
     return [(truth and truth[k], [values[k] for values in runs]) for k in range(len(runs[0]))]  # type: ignore[index,arg-type]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.files import open_array
-from spmdsim.arrays.rounding import Measured, mine, operand, together, wider
+from spmdsim.arrays.rounding import Measured, gather_runs, operand, runs_of_process, to_wider_type
 from spmdsim.cases.inputs import Source, digit_records, digits
 from spmdsim.core import Layout, Mesh, bind
 from spmdsim.core.cuts import ShardedOp
@@ -273,8 +273,8 @@ class Beside:
 
     def __init__(self, world: World, weights: list[np.ndarray], rate: float) -> None:
         self.world, self.rate, self.dtype = world, rate, weights[0].dtype
-        self.first = [wider(weight) for weight in weights]
-        self.losses: dict[int, list[float]] = {number: [] for number in mine(world)}
+        self.first = [to_wider_type(weight) for weight in weights]
+        self.losses: dict[int, list[float]] = {number: [] for number in runs_of_process(world)}
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
@@ -292,7 +292,7 @@ class Beside:
     def measured(self) -> tuple[Measured, list[Measured]]:
         """Return all losses and the last weights, their true values, and the rounding allowed. All ranks call it."""
         parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
-        (losses, changes), *own = together(self.world, parts)
+        (losses, changes), *own = gather_runs(self.world, parts)
         weights = [
             Measured.of(first + change, [first + part[1][i] for part in own], first.dtype, self.dtype)
             for i, (first, change) in enumerate(zip(self.first, changes))

@@ -20,7 +20,7 @@ from spmdsim import nn
 from spmdsim.arrays import Tensor, linalg
 from spmdsim.arrays import ops as core
 from spmdsim.arrays.ops.declare import unary
-from spmdsim.arrays.ops.dim_reductions import as_type, normal_dims, wide, with_slope
+from spmdsim.arrays.ops.dim_reductions import normal_dims, to_sum_type, to_type, with_slope
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.table import Row, rows, same, with_parameters
 from spmdsim.errors import InputError
@@ -155,9 +155,9 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
         kinds = [x.dtype for x in (*args, *options.values()) if isinstance(x, Tensor)]
         if not any(has_gradient(kind) and kind.itemsize < 4 for kind in kinds):
             return function(*args, **options)
-        values = [wide(x) if isinstance(x, Tensor) else x for x in (*args, *options.values())]
+        values = [to_sum_type(x) if isinstance(x, Tensor) else x for x in (*args, *options.values())]
         result = function(*values[: len(args)], **dict(zip(options, values[len(args) :])))
-        return as_type(result, promote_types(*kinds))
+        return to_type(result, promote_types(*kinds))
 
     return call
 

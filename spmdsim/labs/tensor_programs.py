@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, ShardedOp, Tensor
-from spmdsim.arrays.sources import reshaped
+from spmdsim.arrays.sources import redistribute_reshaped
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout
 from spmdsim.errors import NoAnswer
@@ -142,7 +142,7 @@ def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]
         elif kind == "move":
             layout, shape = map(decode, facts[1:])
             tensor = tensors[facts[0]]
-            tensors.append(tensor.to(layout) if shape is None else reshaped(tensor, layout, shape))
+            tensors.append(tensor.to(layout) if shape is None else redistribute_reshaped(tensor, layout, shape))
         else:
             params, strategies = map(decode, facts[2:])
             op = list_operators()[facts[0]]

@@ -396,9 +396,9 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
 def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the sum of squares of each existing gradient, replicated on all ranks."""
     from spmdsim.arrays import ops
-    from spmdsim.arrays.ops.dim_reductions import wide
+    from spmdsim.arrays.ops.dim_reductions import to_sum_type
 
-    slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
+    slopes = [to_sum_type(tensor.grad) for tensor in tensors if tensor.grad is not None]
     squares = [ops.sum(squared_modulus(slope)) for slope in slopes]
     replicated = move_sharing_messages([(square, square.layout.reduced) for square in squares], "norm")
     return [replicated[k] for k in range(len(squares))]
@@ -426,7 +426,7 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     (10.0, [3.0, 4.0])
     """
     from spmdsim.arrays import ops
-    from spmdsim.arrays.ops.dim_reductions import as_type, wide
+    from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 
     trained = [parameter.value for parameter in parameters_of(parameters)]
     squares = _squares(trained)
@@ -437,6 +437,6 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     factor = ops.where(norm > largest, largest / (norm + 1e-6), 1.0)
     for tensor in trained:
         if tensor.grad is not None:
-            slope = wide(tensor.grad)
-            tensor.grad = as_type(ops.multiply(slope, ops.cast(factor, slope.dtype)), tensor.grad.dtype)
+            slope = to_sum_type(tensor.grad)
+            tensor.grad = to_type(ops.multiply(slope, ops.cast(factor, slope.dtype)), tensor.grad.dtype)
     return norm if programs else float(norm.item())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, check, matmul, ops
-from spmdsim.arrays.rounding import MOVES, RUNS, Measured, difference, measure, moved, wider
+from spmdsim.arrays.rounding import MOVES, RUNS, Measured, difference, measure, move_operand, to_wider_type
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 
@@ -65,7 +65,7 @@ def test_attention_of_mixed_types(world):
 
     verdict = check(y, attention, operands=(q, k, v))
     assert verdict.word == "ok" and "equal within float32 rounding" in str(verdict)
-    assert check(y, attention(*map(wider, (q, k, v))), depth=8).word != "WRONG"
+    assert check(y, attention(*map(to_wider_type, (q, k, v))), depth=8).word != "WRONG"
 
 
 def conjugate_gradients(a, b, product=np.matmul, dot=np.dot):
@@ -297,9 +297,9 @@ def test_nan_and_infinities_as_numpy_takes_them(dtype):
 def test_operands_are_moved_in_pairs_by_units_in_the_last_place(dtype):
     x = np.array([1.0, -1.5, 3.25, 0.0], dtype)
     step = float(ml_dtypes.finfo(x.real.dtype).eps) * np.abs(x.astype("c16"))
-    np.testing.assert_array_equal(moved(x, 0).astype(dtype), x)
+    np.testing.assert_array_equal(move_operand(x, 0).astype(dtype), x)
     for pair, far in enumerate(MOVES):
-        up, down = (moved(x, 1 + 2 * pair + k).astype("c16") - x.astype("c16") for k in (0, 1))
+        up, down = (move_operand(x, 1 + 2 * pair + k).astype("c16") - x.astype("c16") for k in (0, 1))
         np.testing.assert_allclose(up, -down, atol=float(step.max()) * 1.01)
         np.testing.assert_allclose(np.abs(up), far * step, atol=float(step.max()) * 1.01)
         assert up[3] == 0 and (up[:3] != 0).all()
@@ -307,9 +307,9 @@ def test_operands_are_moved_in_pairs_by_units_in_the_last_place(dtype):
 
 def test_integers_and_what_is_not_finite_stay():
     for run in range(RUNS):
-        np.testing.assert_array_equal(moved(np.arange(5), run), np.arange(5))
+        np.testing.assert_array_equal(move_operand(np.arange(5), run), np.arange(5))
         odd = np.array([np.inf, -np.inf, np.nan, np.finfo("f4").max], "f4")
-        np.testing.assert_array_equal(np.isfinite(moved(odd, run)), np.isfinite(odd))
+        np.testing.assert_array_equal(np.isfinite(move_operand(odd, run)), np.isfinite(odd))
 
 
 def test_one_of_a_pair_is_on_either_side_of_a_kink():
@@ -344,10 +344,10 @@ def test_mistakes_are_one_line_on_all_ranks(world):
 def test_the_truth_is_told_in_a_wider_type():
     """float64 for all that is shorter, extended numbers for float64, and the complex numbers of both."""
     types = {"f2": "f8", "f4": "f8", "f8": "g", "c8": "c16", "c16": "G", "i4": "i4", "?": "?"}
-    assert {name: wider(np.zeros(2, name)).dtype for name in types} == {
+    assert {name: to_wider_type(np.zeros(2, name)).dtype for name in types} == {
         k: np.dtype(v) for k, v in types.items()
     }
-    assert wider(np.zeros(2, ml_dtypes.bfloat16)).dtype == np.float64
+    assert to_wider_type(np.zeros(2, ml_dtypes.bfloat16)).dtype == np.float64
 
 
 def test_zeros_written_as_integers_are_no_larger():

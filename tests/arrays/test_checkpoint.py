@@ -289,7 +289,7 @@ def test_what_cannot_be_written_or_read_is_said(tmp_path, monkeypatch):
         monkeypatch.context() as patch,
         pytest.raises(InputError, match="ranks save to different folders: rank 0"),
     ):
-        patch.setattr(checkpoint, "sees", lambda folder: False)
+        patch.setattr(checkpoint, "wait_for_folder", lambda folder: False)
         checkpoint.save(tmp_path / "c", {"x": x})
     with (
         monkeypatch.context() as patch,
@@ -345,7 +345,7 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
             r"'x' is .*\[a, -\] .* on rank 0, .*\[-, a\]",
         ),
     }[case]
-    described = checkpoint._to_save(bad)[1]
+    described = checkpoint._describe_tensors(bad)[1]
     if case == "values":
         described = {"x": (described["x"][0], described["x"][1] + 1)}
     gather = world.gather_objects

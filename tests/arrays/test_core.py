@@ -11,10 +11,10 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.arrays import Op
 from spmdsim.arrays.check import tolerance
-from spmdsim.arrays.joined import joined
+from spmdsim.arrays.joined import join_rows
 from spmdsim.arrays.program_tensor import origin_of
 from spmdsim.arrays.random import uniform_block
-from spmdsim.arrays.rounding import moved
+from spmdsim.arrays.rounding import move_operand
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
@@ -175,9 +175,9 @@ def test_a_redistribution_that_was_done_before_is_recorded_and_follows_the_world
     y = Tensor.from_global(array, rows, world, requires_grad=True)
     for _ in range(2):
         assert np.array_equal(fortran.to(mesh(None, None)).local(), array)
-        moved = y.to(whole)
-        ops.sum(moved * 2.0).backward()
-        assert moved.requires_grad and y.grad.layout == rows
+        move_operand = y.to(whole)
+        ops.sum(move_operand * 2.0).backward()
+        assert move_operand.requires_grad and y.grad.layout == rows
     assert np.array_equal(y.grad.full(), np.full_like(array, 4.0))
 
 
@@ -425,7 +425,7 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
         back[len(back) - chosen[rank] :] = rows
         return back
 
-    result = joined("rows", [like], mesh("x", None), pieces, (2,), put)
+    result = join_rows("rows", [like], mesh("x", None), pieces, (2,), put)
     rows = [k for part, n in enumerate(lengths) for k in range(6 * part + 6 - n, 6 * part + 6)]
     assert result.shape == (len(rows), 2) and result.layout == mesh("x", None)
     np.testing.assert_array_equal(result.full(), source[rows])
@@ -439,7 +439,7 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
     wanted = np.zeros_like(source)
     wanted[rows] = factor
     np.testing.assert_array_equal(like.grad.full(), wanted)
-    assert not joined("rows", [like], mesh("x", None), pieces, (2,)).requires_grad
+    assert not join_rows("rows", [like], mesh("x", None), pieces, (2,)).requires_grad
 
 
 def test_methods_and_attributes_are_numpys():
@@ -558,7 +558,11 @@ def test_a_strategy_for_other_ranks_and_what_is_no_layout_are_refused():
 def test_numbers_without_a_seed_are_those_of_seed_0():
     index = (slice(1, 3), slice(0, 4))
     np.testing.assert_array_equal(uniform_block(index, (4, 4)), uniform_block(index, (4, 4), np.float32, 0))
-    assert moved(np.ones(3, np.float16), 0).dtype == moved(np.ones(3, np.float16), 1).dtype == np.float32
+    assert (
+        move_operand(np.ones(3, np.float16), 0).dtype
+        == move_operand(np.ones(3, np.float16), 1).dtype
+        == np.float32
+    )
 
 
 @pytest.mark.ranks(1, 2)

@@ -231,7 +231,7 @@ def test_what_cannot_be_counted_or_chosen(world):
     x, n = tensor_of(np.zeros((2, 3)), mesh("x", None), world), tensor_of(np.array([1, -2]), mesh("x"), world)
     with pytest.raises(RuleError, match="lie between 0 and 1"):
         ops.quantile(x, 1.5)
-    with pytest.raises(RuleError, match="no quantiles of nothing"):
+    with pytest.raises(RuleError, match="quantiles need at least one entry"):
         ops.quantile(tensor_of(np.zeros((0, 3)), mesh("x", None), world), 0.5, 0)
     with pytest.warns(RuntimeWarning, match="median of no entries is nan"):
         assert np.isnan(ops.median(tensor_of(np.zeros((0, 3)), mesh("x", None), world), 0).full()).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spmdsim import Mesh, Tensor, ops
-from spmdsim.arrays.ops.sorting import cuts, sampling
+from spmdsim.arrays.ops.sorting import choose_sampling, find_cuts
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.worlds import ShapeOnly
@@ -103,7 +103,7 @@ def test_cuts_are_exact_in_the_rounds_that_sizes_say(seed):
     for _ in range(rounds):
         within = min(within, 3 * -(-within // samples) + 3 * ranks)
     before = [total * k // ranks for k in range(ranks)]
-    running = [cuts(p, sizes, k, before[k], samples, rounds) for k, p in enumerate(pieces)]
+    running = [find_cuts(p, sizes, k, before[k], samples, rounds) for k, p in enumerate(pieces)]
     requests = [next(one) for one in running]
     for _ in range(2 * rounds):
         requests = [one.send(np.stack([g[k] for g in requests])) for k, one in enumerate(running)]
@@ -128,11 +128,11 @@ def test_cuts_are_exact_in_the_rounds_that_sizes_say(seed):
 
 def test_the_sampling_of_large_sorts():
     """Samples of all rounds are less than a hundredth of ten million numbers on 8 ranks; of 4,096 ranks as much as a few blocks."""
-    samples, rounds, within = sampling(10_000_000, 8, 8)
+    samples, rounds, within = choose_sampling(10_000_000, 8, 8)
     assert rounds * samples * 8 + within < 1_250_000 / 100
-    samples, rounds, within = sampling(1 << 30, 4096, 8)
+    samples, rounds, within = choose_sampling(1 << 30, 4096, 8)
     assert rounds * samples * 4096 + within < 3 * (1 << 18)
-    assert sampling(0, 4, 8).rounds == 0
+    assert choose_sampling(0, 4, 8).rounds == 0
 
 
 @pytest.mark.ranks(4, 8)
@@ -148,7 +148,7 @@ def test_what_a_sort_sends(world):
     with record() as apart:  # the rank that the world of shapes stands for has no part in it
         ops.sort(tensor_of(x, elsewhere("x"), ShapeOnly(size)))
     assert apart.counts() == trace.counts() and not apart.nbytes()
-    samples, rounds, within = sampling(n, size, 8)
+    samples, rounds, within = choose_sampling(n, size, 8)
     assert trace.counts() == {"all_to_all": 2 * rounds + 2, "exchange_parts": 2} == predicted.counts()
     *fixed, parts = trace.collectives
     left = fixed.pop(2 * rounds)

@@ -99,9 +99,9 @@ def test_a_variable_that_has_no_value_yet_is_left_out():
 
 
 def test_functions_of_the_package_stand_for_those_that_they_hold():
-    from spmdsim.arrays.local.overlap import _overlapping
+    from spmdsim.arrays.local.overlap import _make_operator
 
-    two, three = (_overlapping("f", function, None) for function in DIFFERENT["a constant"])
+    two, three = (_make_operator("f", function, None) for function in DIFFERENT["a constant"])
     facts_of_two, facts_of_three = (facts_of(*op.user_functions()) for op in (two, three))
     assert [facts.compared for facts in facts_of_two] != [facts.compared for facts in facts_of_three]
     assert "test_function_facts.py" in str(facts_of_two[0])

@@ -1,9 +1,10 @@
 """Linear algebra on global tensors, with the names and arguments of ``numpy.linalg`` and the array API standard.
 
-Products, norms and diagonals stay where their operands are. Tall matrices that are split by rows are factored without being
-gathered (:func:`qr`, :func:`svd`, :func:`svdvals`, :func:`pinv`, :func:`matrix_rank`), and so are positive definite ones
-(:func:`cholesky`) and systems of equations (:func:`solve`, :func:`inv`). Everything else works on whole matrices: batches of them, and right sides, may be split; a matrix that is
-split itself is brought together, which the plan says and a warning tells with its bytes.
+Products, norms and diagonals stay where their operands are. Tall matrices that are split by rows are factored without
+being gathered (:func:`qr`, :func:`svd`, :func:`svdvals`, :func:`pinv`, :func:`matrix_rank`), and so are positive
+definite ones (:func:`cholesky`) and systems of equations (:func:`solve`, :func:`inv`). Everything else works on whole
+matrices: batches of them, and right sides, may be split; a matrix that is split itself is brought together, which the
+plan says and a warning tells with its bytes.
 """
 
 from typing import TYPE_CHECKING

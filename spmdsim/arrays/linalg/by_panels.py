@@ -1,8 +1,8 @@
-"""Cholesky factors and systems of equations whose matrix is split by rows: panel by panel of columns.
+"""Cholesky factors and linear systems of matrices that are split by rows.
 
-A panel is on every rank at a time. For LU factors with partial pivoting rows stay where they are: which of them have been
-pivots is known to all, and those of a panel are added up from the rank that has them. No rank has more than its rows, a
-panel and the solution.
+The matrix is factored panel by panel; a panel is a block of columns. One panel at a time is on every rank. For LU
+factors with partial pivoting, rows stay on their ranks: all ranks know which rows have been pivots, and a panel's
+pivot rows are broadcast by sums. A rank stores only its rows, a panel and the solution.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor, ops
 from spmdsim.arrays.linalg.tall import adjoint
-from spmdsim.arrays.linalg.whole import hermitian, in_fractions, inv_op, solve_op, square
-from spmdsim.arrays.ops.declare import Array, alike
+from spmdsim.arrays.linalg.whole import hermitian, inv_op, require_square, solve_op, to_division_type
+from spmdsim.arrays.ops.declare import Array, to_one_type
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import split_axes
 from spmdsim.arrays.stepped import SteppedOp
@@ -29,7 +29,7 @@ __all__ = ["cholesky", "inv", "solve"]
 
 
 def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Return the axes that split the rows, and the row ranges of all ranks that own any, which are the panels."""
+    """Return the axes that split the rows, and the row range of each rank that owns rows: the panels."""
     axes = split_axes(strategy, "m")
     mesh = strategy.mesh
     members = mesh.group(mesh.rank_at(0), *axes)
@@ -38,6 +38,7 @@ def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tupl
 
 
 def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+    """Return one all-gather of columns per panel, or () if rows are not split."""
     size, mesh = bound.sizes["n"], strategy.mesh
     axes, panels = panels_of(strategy, size)
     if not axes:
@@ -49,6 +50,12 @@ def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any])
 
 
 def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Array]:
+    """Return this rank's rows of the Cholesky factor.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's rows.
+    """
     axes, panels = panels_of(context.strategy, context.size("n"))
     if not axes:
         return np.linalg.cholesky(x)
@@ -61,29 +68,32 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
         factor[start:stop] = corner
         if stop < len(panel):
             factor[stop:] = hermitian(np.linalg.solve(corner, hermitian(panel[stop:])))
-        mine = factor[first:last]
-        lower[:, start:stop] = mine
-        left[:, stop:last] -= mine @ hermitian(factor[stop:last]) if stop < last else 0
+        own_rows = factor[first:last]
+        lower[:, start:stop] = own_rows
+        left[:, stop:last] -= own_rows @ hermitian(factor[stop:last]) if stop < last else 0
     return lower
 
 
-def _gradient(factor: Array, dfactor: Array) -> Array:
+def _cholesky_gradient(factor: Array, dfactor: Array) -> Array:
+    """Return the gradient of a symmetric matrix from its Cholesky factor and the factor's gradient."""
     inner = np.tril(hermitian(factor) @ dfactor)
     inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2
-    turned = hermitian(factor)
-    slope = hermitian(np.linalg.solve(turned, hermitian(np.linalg.solve(turned, inner))))
+    adjoint_factor = hermitian(factor)
+    slope = hermitian(np.linalg.solve(adjoint_factor, hermitian(np.linalg.solve(adjoint_factor, inner))))
     return np.asarray((slope + hermitian(slope)) / 2, factor.dtype)
 
 
-_gradient_op = Op("cholesky_gradient", Rule.parse("... m n, ... m n -> ... m n", whole="m n"), _gradient)
+_gradient_op = Op(
+    "cholesky_gradient", Rule.parse("... m n, ... m n -> ... m n", whole="m n"), _cholesky_gradient
+)
 
 
 def _cholesky_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
     """Compute the gradient of the symmetric matrix from the factor, which every rank has completely."""
-    whole = results[0].layout.canonical
-    layout = Layout(whole.mesh, [*whole.dims[:-2], None, None])
+    layout_of_factor = results[0].layout.canonical
+    layout = Layout(layout_of_factor.mesh, [*layout_of_factor.dims[:-2], None, None])
     return (_gradient_op(results[0].to(layout), dys[0].to(layout)),)
 
 
@@ -102,25 +112,23 @@ cholesky_op = SteppedOp(
 def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     """Compute the lower triangle ``l`` with ``l l^H = x`` of positive definite matrices.
 
-    Only the lower triangle of ``x`` is read.
-
-    Where a matrix is split by rows, as many panels of columns as there are pieces are gathered and factored one after the
-    other; the factor lies as the matrix. The gradient needs the factor whole. With ``upper`` it is ``l^H``, and the upper
-    triangle is read.
+    Only the lower triangle of ``x`` is read. If a matrix is split by rows, there are as many panels of columns as row
+    blocks. They are gathered and factored in turn, and the factor has the layout of the matrix. The gradient needs
+    the whole factor.
 
     Args:
         x: matrices ``[..., n, n]``.
         upper: read the upper triangle and return ``l^H``.
 
     Raises:
-        RuleError: matrices that are not square.
+        RuleError: If matrices are not square.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.cholesky(s).full().round(4).tolist()
     [[2.0, 0.0], [1.0, 1.4142]]
     """
-    x = square("cholesky", x)
+    x = require_square("cholesky", x)
     if upper:
         return adjoint(cholesky(adjoint(x)))
     dims = x.layout.reduced.canonical.dims
@@ -130,6 +138,7 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 
 
 def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+    """Return the steps of a solution: per panel a gather and two sums, then the panels of the solution."""
     n, k, mesh = bound.sizes["n"], bound.sizes["k"], strategy.mesh
     axes, panels = panels_of(strategy, n)
     if not axes:
@@ -137,19 +146,23 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
     dtype = accumulator("sum", promote_types(*[meta.dtype for meta in inputs]))
     partial, columns = [(axis, "sum") for axis in axes], strategy.axes_of("k")
 
-    def added(height: int, width: int, split: tuple[str, ...]) -> Any:
+    def sum_of_rows(height: int, width: int, split: tuple[str, ...]) -> Any:
         src = Layout(mesh, [(), split], partial)
         return Step("all_reduce", axes, src, src.reduced, (height, width), "sum"), dtype
 
     steps = []
     for start, stop in panels:
         gathered = Step("all_gather", axes, mesh(axes, None), mesh(None, None), (n, stop - start))
-        steps += [(gathered, dtype), added(stop - start, n - stop, ()), added(stop - start, k, columns)]
-    return (*steps, *[added(stop - start, k, columns) for start, stop in panels[::-1]])
+        steps += [
+            (gathered, dtype),
+            sum_of_rows(stop - start, n - stop, ()),
+            sum_of_rows(stop - start, k, columns),
+        ]
+    return (*steps, *[sum_of_rows(stop - start, k, columns) for start, stop in panels[::-1]])
 
 
-def _factored(panel: Array, free: Array) -> tuple[Array, Array]:
-    """Factor a panel's free rows: multipliers and upper triangle in one array, and the pivots."""
+def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
+    """Factor a panel's free rows; return multipliers and upper triangle in one array, and the pivots."""
     work, free, pivots = np.array(panel), free.copy(), []
     for c in range(panel.shape[1]):
         pivot = int(np.argmax(np.where(free, np.abs(work[:, c]), -1)))
@@ -163,6 +176,13 @@ def _factored(panel: Array, free: Array) -> tuple[Array, Array]:
 
 
 def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Array, Array]:
+    """Return this rank's rows of the solution of ``a x = b``.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        a: this rank's rows of the matrix.
+        b: this rank's rows of the right sides.
+    """
     n = context.size("n")
     axes, panels = panels_of(context.strategy, n)
     if not axes:
@@ -170,46 +190,46 @@ def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Arr
     first, last = context.bounds("m")
     dtype = np.result_type(a, b)
     left, right, free = a.astype(dtype), b.astype(dtype), np.ones(n, bool)
-    mine: tuple[Array, ...] = ()
+    own_panel: tuple[Array, ...] = ()
     for start, stop in panels:
-        factors, pivots = _factored((yield left[:, start:stop]), free)
+        factors, pivots = _factor_panel((yield left[:, start:stop]), free)
         free[pivots] = False
-        here = (first <= pivots) & (pivots < last)
-        rows = pivots[here] - first
-        rest = yield _rows(here, left[rows, stop:])
-        side = yield _rows(here, right[rows])
+        is_owned = (first <= pivots) & (pivots < last)
+        rows = pivots[is_owned] - first
+        right_part = yield _rows(is_owned, left[rows, stop:])
+        right_sides = yield _rows(is_owned, right[rows])
         lower, upper = np.tril(factors[pivots], -1) + np.eye(stop - start), np.triu(factors[pivots])
-        rest, side = np.linalg.solve(lower, rest), np.linalg.solve(lower, side)
-        below = free[first:last]
-        multipliers = factors[first:last][below]
-        left[below, stop:] -= multipliers @ rest
-        right[below] -= multipliers @ side
+        right_part, right_sides = np.linalg.solve(lower, right_part), np.linalg.solve(lower, right_sides)
+        is_free = free[first:last]
+        multipliers = factors[first:last][is_free]
+        left[is_free, stop:] -= multipliers @ right_part
+        right[is_free] -= multipliers @ right_sides
         if (start, stop) == (first, last):
-            mine = upper, rest, side
+            own_panel = upper, right_part, right_sides
     solution = np.zeros((n, right.shape[1]), dtype)
     for start, stop in panels[::-1]:
-        part = np.zeros((stop - start, right.shape[1]), dtype)
+        block = np.zeros((stop - start, right.shape[1]), dtype)
         if (start, stop) == (first, last):
-            upper, rest, side = mine
-            part = np.linalg.solve(upper, side - rest @ solution[stop:])
-        solution[start:stop] = yield part
+            upper, right_part, right_sides = own_panel
+            block = np.linalg.solve(upper, right_sides - right_part @ solution[stop:])
+        solution[start:stop] = yield block
     return solution[first:last]
 
 
-def _rows(here: Array, rows: Array) -> Array:
+def _rows(is_owned: Array, rows: Array) -> Array:
     """Return some of a panel's pivot rows, and zeros for the others."""
-    pivots = np.zeros((len(here), rows.shape[1]), rows.dtype)
-    pivots[here] = rows
+    pivots = np.zeros((len(is_owned), rows.shape[1]), rows.dtype)
+    pivots[is_owned] = rows
     return pivots
 
 
 def _solve_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients: for the right sides by the adjoint matrix, for the matrix by their product with the solution."""
-    turned = adjoint(operands[0])
-    side = lu_solve(turned, dys[0])
-    return -1 * ops.matmul(side, adjoint(results[0])), side
+    """Return the gradients by matrix and right sides, which take a solution with the adjoint matrix."""
+    adjoint_matrix = adjoint(operands[0])
+    b_gradient = lu_solve(adjoint_matrix, dys[0])
+    return -1 * ops.matmul(b_gradient, adjoint(results[0])), b_gradient
 
 
 _solve_op = SteppedOp(
@@ -223,12 +243,18 @@ _solve_op = SteppedOp(
 )
 
 
-def _split(a: Tensor) -> bool:
+def _is_split_matrix(a: Tensor) -> bool:
+    """Return True if a tensor is a single matrix with split dims."""
     return a.ndim == 2 and bool(a.layout.reduced.canonical.split_axes)
 
 
 def lu_solve(a: Tensor, b: Tensor) -> Tensor:
-    """Solve ``a x = b`` for a split matrix, redistributed by rows, and right sides ``[n, k]``, split like the rows."""
+    """Solve ``a x = b`` for a single split matrix.
+
+    Args:
+        a: ``[n, n]``; it is redistributed so that only rows are split.
+        b: right sides ``[n, k]``; they are split like the rows of ``a``.
+    """
     mesh, rows = a.layout.mesh, a.layout.reduced.canonical.split_axes
     columns = b.layout.dims[1] if b.layout.mesh == mesh else ()
     return _solve_op(a.to(mesh(rows, None)), b.to(mesh(rows, [axis for axis in columns if axis not in rows])))
@@ -238,27 +264,27 @@ def lu_solve(a: Tensor, b: Tensor) -> Tensor:
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """Solve ``a x = b`` for ``a`` of shape ``[..., n, n]`` and ``b`` of ``[n]`` or ``[..., n, k]``.
 
-    Where a single matrix is split, its rows are, and as many panels of columns as there are pieces are gathered and
-    factored one after the other, with partial pivoting; ``x`` is split like the rows. Else each rank solves for the
-    matrices, and the columns of ``b``, that it has.
+    If a single matrix is split, it is redistributed by rows. As many panels of columns as row blocks are gathered and
+    factored in turn, with partial pivoting; ``x`` is split like the rows. Otherwise each rank solves for its own
+    matrices and columns of ``b``.
 
     Args:
         a: square matrices.
         b: right-hand sides.
 
     Raises:
-        RuleError: matrices that are not square, or shapes that do not fit.
+        RuleError: If matrices are not square, or shapes do not fit.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.solve(s, [2.0, 4.0]).full().round(4).tolist()
     [-0.25, 1.5]
     """
-    a, b = alike("solve", square("solve", a), in_fractions(as_operand(b, a)))
+    a, b = to_one_type("solve", require_square("solve", a), to_division_type(as_operand(b, a)))
     if b.ndim == 1:
         solution = solve(a, ops.reshape(b, (b.shape[0], 1)))
         return ops.reshape(solution, solution.shape[:-1])
-    if b.ndim == 2 and _split(a):
+    if b.ndim == 2 and _is_split_matrix(a):
         if a.shape[0] != b.shape[0]:
             raise RuleError(f"solve: right sides of shape {b.shape} do not fit a matrix of shape {a.shape}")
         return lu_solve(a, b)
@@ -276,8 +302,8 @@ def inv(x: Tensor) -> Tensor:
     >>> linalg.inv(s).full().round(4).tolist()
     [[0.375, -0.25], [-0.25, 0.5]]
     """
-    x = square("inv", x)
-    if not _split(x):
+    x = require_square("inv", x)
+    if not _is_split_matrix(x):
         return inv_op(x)
     layout = x.layout.mesh(x.layout.reduced.canonical.split_axes, None)
     return lu_solve(x, Tensor.eye(len(x), dtype=x.dtype, layout=layout, world=x.world))

@@ -1,4 +1,4 @@
-"""Norms, ranks and what follows from singular values."""
+"""Norms, ranks and other functions of singular values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.linalg.by_panels import inv
 from spmdsim.arrays.linalg.tall import adjoint, reduced_svd, svdvals
-from spmdsim.arrays.linalg.whole import in_fractions
+from spmdsim.arrays.linalg.whole import to_division_type
 from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, binary, unary
 from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import of_tensors
@@ -28,17 +28,23 @@ Bound = float | Tensor | None
 
 
 def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]:
+    """Return a function that computes the gradient of ``base ** exponent`` by the base, and None.
+
+    The exponent has no gradient. The gradient is 0 where the base is 0, or where it is infinite with a negative
+    exponent, unless the exponent is 1.
+    """
     base, exponent = operands
 
-    def of_base() -> Array:
+    def compute_base_gradient() -> Array:
         flat = (base == 0) | np.isinf(base) & (exponent < 0)
         slope = exponent * np.power(np.where(flat, np.ones((), base.dtype), base), exponent - 1)
         return dy * np.where(flat & (exponent != 1), np.zeros((), base.dtype), slope)
 
-    return of_base, None
+    return compute_base_gradient, None
 
 
 def _quiet_power(base: Array, exponent: Array) -> Array:
+    """Return ``base ** exponent`` without warnings for negative powers of 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.power(base, exponent))
 
@@ -52,25 +58,24 @@ _power = binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
 def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Order = 2) -> Tensor:
     """Compute norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``.
 
-    For ``inf`` and ``-inf`` they are the largest and the smallest absolute value.
-
-    The gradient of a vector of zeros is 0.
+    For ``inf`` and ``-inf`` they are the largest and the smallest absolute value. The gradient of a vector of zeros
+    is 0.
 
     Args:
         x: the tensor.
-        axis: along which dims, all for None.
+        axis: one dimension or several of each vector; None: all.
         keepdims: keep reduced dimensions in the result, with size 1.
-        ord: the order; 0 counts what is not 0.
+        ord: the order; 0 counts the elements that are not 0.
 
     Raises:
-        RuleError: an order that is no number.
+        RuleError: If the order is no number.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.vector_norm(s, axis=1).full().round(4).tolist()
     [4.4721, 3.6056]
     """
-    x = in_fractions(x)
+    x = to_division_type(x)
     if ord == 0:
         return ops.sum(ops.cast(ops.not_equal(x, as_operand(0, x)), ops.absolute(x).dtype), axis, keepdims)
     size = ops.absolute(x)
@@ -92,11 +97,12 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     Args:
         x: the tensor.
         keepdims: keep reduced dimensions in the result, with size 1.
-        ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the smallest), 1 and -1 (of
-            the sums of columns), ``inf`` and ``-inf`` (of those of rows).
+        ord: ``"fro"``: root of the sum of squares; ``"nuc"``: sum of singular values; 2 and -2: largest and smallest
+            singular value; 1 and -1: largest and smallest sum of a column's absolute values; ``inf`` and ``-inf``: of
+            a row's.
 
     Raises:
-        RuleError: another order, or fewer than two dims.
+        RuleError: If the order is unknown, or ``x`` has fewer than two dims.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -107,7 +113,7 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
         raise RuleError(f"matrix_norm takes matrices [..., m, n], but the shape is {x.shape}")
     if ord == "fro":
         return vector_norm(x, axis=(x.ndim - 2, x.ndim - 1), keepdims=keepdims)
-    x = in_fractions(x)
+    x = to_division_type(x)
     if ord in ("nuc", 2, -2):
         values = svdvals(x)
         norms = (
@@ -127,17 +133,15 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
 def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False) -> Tensor:
     """Compute norms of vectors or matrices, as ``numpy.linalg.norm``.
 
-    Vectors lie along one dimension, matrices along two. Without ``axis`` the norm covers all elements.
-
     Args:
         x: the tensor.
-        ord: the order, of vectors as :func:`vector_norm`'s, of matrices as :func:`matrix_norm`'s; None for the root of
+        ord: the order, of vectors as in :func:`vector_norm`, of matrices as in :func:`matrix_norm`; None: the root of
             the sum of squares, along any dims.
-        axis: the dim of vectors, or the two of matrices; all for None.
+        axis: one dimension for vectors, two for matrices; None: all.
         keepdims: keep reduced dimensions in the result, with size 1.
 
     Raises:
-        RuleError: an order along more than two dims, or that the norm does not have; a dim out of range.
+        RuleError: If an order is combined with more than two dims, the order is unknown, or a dim is out of range.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -158,22 +162,28 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
 
 
 def _cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
-    """Return the value below which singular values count as 0."""
+    """Return the value up to which singular values count as 0.
+
+    Args:
+        values: singular values, descending.
+        shape: the shape of the matrices.
+        rtol: the value as a part of the largest singular value; None: machine epsilon times the larger size.
+    """
     epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
-    return ops.multiply(ops.max(values, -1, True), _each(epsilon, values))
+    return ops.multiply(ops.max(values, -1, True), _as_column_of_bounds(epsilon, values))
 
 
-def _each(bound: float | Tensor, values: Tensor) -> Tensor:
+def _as_column_of_bounds(bound: float | Tensor, values: Tensor) -> Tensor:
     """Return one number, or one per matrix, shaped to broadcast with the values of all matrices."""
     bounds = as_operand(bound, values)
     return ops.reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
 
 
-def _inverted(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
-    """Return which singular values count, and their inverses; 0 for the others."""
-    kept = ops.greater(s, _cutoff(s, shape, rtol).detach())
-    one, none = as_operand(1, s), as_operand(0, s)
-    return kept, ops.where(kept, ops.divide(one, ops.where(kept, s, one)), none)
+def _invert_values(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
+    """Return a mask of the singular values that count, and their inverses, 0 for the others."""
+    counts = ops.greater(s, _cutoff(s, shape, rtol).detach())
+    ones, zeros = as_operand(1, s), as_operand(0, s)
+    return counts, ops.where(counts, ops.divide(ones, ops.where(counts, s, ones)), zeros)
 
 
 @of_tensors
@@ -182,8 +192,9 @@ def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
 
     Args:
         x: the tensor.
-        tol: those that are larger than this, one number or one per matrix.
-        rtol: without ``tol``, those that are larger than this part of the largest one.
+        tol: the tolerance, one number or one per matrix.
+        rtol: without ``tol``, the tolerance as a part of the largest singular value; None: machine epsilon times the
+            larger size.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -191,7 +202,7 @@ def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
     2
     """
     values = svdvals(x.detach())
-    least = _cutoff(values, x.shape, rtol) if tol is None else _each(tol, values)
+    least = _cutoff(values, x.shape, rtol) if tol is None else _as_column_of_bounds(tol, values)
     return ops.sum(ops.cast(ops.greater(values, least), np.int64), -1)
 
 
@@ -201,8 +212,9 @@ def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
 
     Args:
         x: the tensor.
-        rcond: the same as ``rtol``.
-        rtol: singular values below this part of the largest one count as 0; one number or one per matrix.
+        rcond: another name of ``rtol``.
+        rtol: singular values up to this part of the largest one count as 0; one number or one per matrix. None:
+            machine epsilon times the larger size.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -210,13 +222,13 @@ def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
     [[0.375, -0.25], [-0.25, 0.5]]
     """
     u, s, vh = reduced_svd(x)
-    inverse = _inverted(s, x.shape, rtol if rcond is None else rcond)[1]
+    inverse = _invert_values(s, x.shape, rtol if rcond is None else rcond)[1]
     scaled = ops.multiply(adjoint(vh), ops.reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
     return ops.matmul(scaled, adjoint(u))
 
 
 class LeastSquares(NamedTuple):
-    """The result of :func:`lstsq`."""
+    """The result of :func:`lstsq`: solution, squared distances, rank and singular values."""
 
     x: Tensor
     residuals: Tensor
@@ -226,20 +238,20 @@ class LeastSquares(NamedTuple):
 
 @of_tensors
 def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
-    """Compute the smallest ``x`` that minimises ``|a x - b|``, by singular values.
-
-    Tall matrices stay split by rows.
-
-    Beside it the squared distances ``[k]`` (none where the rank is less than ``n`` or ``m`` is not more), the rank, which all
-    ranks look up, and the singular values.
+    """Compute the smallest ``x`` that minimises ``|a x - b|``; tall matrices stay split by rows.
 
     Args:
         a: ``[m, n]``.
         b: ``[m]`` or ``[m, k]``.
-        rcond: singular values below this part of the largest one count as 0; as ``numpy.linalg.lstsq`` if left out.
+        rcond: singular values up to this part of the largest one count as 0; None: machine epsilon times the larger
+            size.
+
+    Returns:
+        The solution, the squared distances ``[k]`` (empty if the rank is less than ``n`` or ``m <= n``), the rank as
+            an int, which all ranks must read, and the singular values.
 
     Raises:
-        RuleError: shapes that do not fit.
+        RuleError: If shapes do not fit.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -252,11 +264,11 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
         raise RuleError(f"lstsq takes [m, n] and [m] or [m, k], but the shapes are {a.shape} and {b.shape}")
     (m, n), sides = a.shape, ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
     u, s, vh = reduced_svd(a)
-    kept, inverse = _inverted(s, a.shape, rcond)
-    turned = ops.multiply(ops.reshape(inverse, (-1, 1)), ops.matmul(adjoint(u), sides))
-    x, rank = ops.matmul(adjoint(vh), turned), int(ops.sum(ops.cast(kept, np.int64)).full())
-    far = ops.absolute(ops.subtract(ops.matmul(a, x), sides))
-    residuals = ops.sum(ops.multiply(far, far), 0)
+    counts, inverse = _invert_values(s, a.shape, rcond)
+    scaled = ops.multiply(ops.reshape(inverse, (-1, 1)), ops.matmul(adjoint(u), sides))
+    x, rank = ops.matmul(adjoint(vh), scaled), int(ops.sum(ops.cast(counts, np.int64)).full())
+    distances = ops.absolute(ops.subtract(ops.matmul(a, x), sides))
+    residuals = ops.sum(ops.multiply(distances, distances), 0)
     if rank < n or m <= n:
         residuals = Tensor.zeros((0,), dtype=residuals.dtype, layout=residuals.layout.reduced, world=a.world)
     return LeastSquares(ops.reshape(x, x.shape[: b.ndim]) if b.ndim == 1 else x, residuals, rank, s)
@@ -278,7 +290,7 @@ def cond(x: Tensor, p: Order = None) -> Tensor:
     3.8664
     """
     if p not in (None, 2, -2):
-        return ops.multiply(*[matrix_norm(one, ord=p) for one in (x, inv(x))])
+        return ops.multiply(*[matrix_norm(matrix, ord=p) for matrix in (x, inv(x))])
     values = svdvals(x)
-    ends = ops.max(values, -1), ops.min(values, -1)
-    return ops.divide(*(ends[::-1] if p == -2 else ends))
+    extremes = ops.max(values, -1), ops.min(values, -1)
+    return ops.divide(*(extremes[::-1] if p == -2 else extremes))

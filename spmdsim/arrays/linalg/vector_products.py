@@ -1,4 +1,4 @@
-"""Products of vectors and matrices, and what stands on a diagonal: made of products and look-ups that are there."""
+"""Products of vectors and matrices, and diagonals, from products and lookups."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.linalg.by_panels import inv
-from spmdsim.arrays.linalg.whole import square
+from spmdsim.arrays.linalg.whole import require_square
 from spmdsim.arrays.operands import operands
-from spmdsim.arrays.ops.declare import alike
+from spmdsim.arrays.ops.declare import to_one_type
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import along_dim
 from spmdsim.arrays.ops.slicing import part_along
@@ -37,14 +37,14 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.ndim != 1 or b.ndim != 1:
         raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
-    return ops.einsum("i,j->ij", *alike("outer", a, b))
+    return ops.einsum("i,j->ij", *to_one_type("outer", a, b))
 
 
 @of_tensors
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """Compute powers of square matrices by repeated squaring.
 
-    A negative ``n`` is a power of the inverse.
+    A negative power is a power of the inverse.
 
     Args:
         x: square matrices.
@@ -56,12 +56,12 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
     [[20.0, 14.0], [14.0, 13.0]]
     """
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        square("matrix_power", x)
+        require_square("matrix_power", x)
     if n == 0:
-        one = Tensor.from_global(
+        identity = Tensor.from_global(
             np.eye(x.shape[-1], dtype=x.dtype), Layout.replicated(x.layout.mesh, 2), x.world
         )
-        return ops.broadcast_to(one, x.shape)
+        return ops.broadcast_to(identity, x.shape)
     if n < 0:
         return matrix_power(inv(x), -n)
     power: Tensor | None = None
@@ -77,16 +77,14 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
 @of_tensors
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
-    """Return diagonals of matrices ``[..., m, n]``.
-
-    Each rank looks up the entries of the rows or columns that it owns.
+    """Return diagonals of matrices ``[..., m, n]``; each rank looks up the entries of its own rows.
 
     Args:
         x: the tensor.
-        offset: how many columns to the right of the main diagonal.
+        offset: the number of columns to the right of the main diagonal; negative: to the left.
 
     Raises:
-        RuleError: fewer than two dims.
+        RuleError: If ``x`` has fewer than two dims.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -104,8 +102,8 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
         )
     ids = np.clip(np.arange(rows) + offset, 0, columns - 1).reshape(*[1] * (x.ndim - 2), rows, 1)
     dims = [*[None] * (x.ndim - 2), x.layout.dims[-2], None]
-    places = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)
-    diagonals = ops.take_along_axis(x, places, -1)
+    positions = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)
+    diagonals = ops.take_along_axis(x, positions, -1)
     diagonals = ops.reshape(diagonals, diagonals.shape[:-1])
     if count == rows:
         return diagonals
@@ -118,8 +116,8 @@ def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tens
 
     Args:
         x: matrices ``[..., m, n]``.
-        offset: how many columns to the right of the main diagonal; negative to the left.
-        dtype: element type of the sums; as :func:`spmdsim.ops.sum` has it if left out.
+        offset: the number of columns to the right of the main diagonal; negative: to the left.
+        dtype: element type of the sums; None: as in :func:`spmdsim.ops.sum`.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -136,10 +134,10 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     Args:
         a: the left vectors.
         b: the right vectors; the other dims broadcast.
-        axis: the dim of the three entries, of both.
+        axis: the dimension of the three entries, in both operands.
 
     Raises:
-        RuleError: the dim has another size, or is out of range.
+        RuleError: If the dimension is out of range or has another size.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x, y = (Tensor.from_global(v, Mesh((2,), ("dp",))(None)) for v in ([1, 0, 0], [0, 1, 0]))
@@ -150,11 +148,12 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     at = along_dim("cross", a, axis)
     if a.shape[at] != 3 or b.shape[along_dim("cross", b, axis)] != 3:
         raise RuleError(f"cross takes dims of size 3, but dim {axis} of {a.shape} and {b.shape} is not")
-    a, b = alike("cross", a, b)
+    a, b = to_one_type("cross", a, b)
 
-    def turned(x: Tensor, by: int) -> Tensor:
+    def rotate(x: Tensor, by: int) -> Tensor:
+        """Move the three entries ``by`` positions to the front, cyclically."""
         return ops.concat(
             [part_along(x, axis, (k + by) % 3, (k + by) % 3 + 1) for k in range(3)], axis % x.ndim
         )
 
-    return ops.subtract(ops.multiply(turned(a, 1), turned(b, 2)), ops.multiply(turned(a, 2), turned(b, 1)))
+    return ops.subtract(ops.multiply(rotate(a, 1), rotate(b, 2)), ops.multiply(rotate(a, 2), rotate(b, 1)))

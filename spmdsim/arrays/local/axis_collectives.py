@@ -1,7 +1,7 @@
-"""Collectives by axis, for functions that :func:`local_map` runs: names, arguments and results are those of ``jax.lax``.
+"""Collectives by axis for functions that :func:`local_map` runs.
 
-They take tuples, lists and dicts of arrays, too. Each is a step of the world that the tensors live in, so it is traced,
-compared among ranks and run by whichever algorithm the world uses, like those that layouts cause.
+Their names, arguments and results are those of ``jax.lax``. They also take tuples, lists and dicts of arrays. Each is
+a step of the tensors' world, so it is traced, compared among ranks and run by the algorithm that the world uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spmdsim.arrays.local.axis_ranks import Axes, Groups, axis_names, axis_rank, axis_size, place_on
-from spmdsim.arrays.local.trees import of_trees
+from spmdsim.arrays.local.trees import accept_trees
 from spmdsim.arrays.local.turns import TurnCall, TurnPlace
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.notation.layouts import short_dtype
@@ -31,23 +31,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _collective(function: F) -> F:
     """Make a collective accept a tuple, list or dict of arrays, too, and explain wrong calls."""
-    return explained(of_trees(explained(function)))
+    return explained(accept_trees(explained(function)))
 
 
 @_collective
 def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """Sum arrays over the ranks along an axis (all_reduce).
-
-    Every rank receives the sum.
+    """Sum arrays over the ranks along an axis; every rank receives the sum (all_reduce).
 
     Args:
-        x: this rank's array; all ranks have the same shape.
+        x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
+            itself. None: one group.
 
     Raises:
-        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -57,9 +56,9 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: a / psum(a.sum(), "x"))(x).full()
     array([0.1, 0.2, 0.3, 0.4])
     """
-    array = _numbers("psum", x)
+    array = _check_numbers("psum", x)
     array = array.astype(np.int64) if array.dtype.kind == "b" else array
-    return _reduced("psum", "sum", array, axis_name, axis_index_groups)
+    return _all_reduce("psum", "sum", array, axis_name, axis_index_groups)
 
 
 @_collective
@@ -95,7 +94,7 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: pmax(a, "x"))(x).full()
     array([3, 4, 3, 4])
     """
-    return _reduced("pmax", "max", _numbers("pmax", x), axis_name, axis_index_groups)
+    return _all_reduce("pmax", "max", _check_numbers("pmax", x), axis_name, axis_index_groups)
 
 
 @_collective
@@ -112,7 +111,7 @@ def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: pmin(a, "x"))(x).full()
     array([1, 2, 1, 2])
     """
-    return _reduced("pmin", "min", _numbers("pmin", x), axis_name, axis_index_groups)
+    return _all_reduce("pmin", "min", _check_numbers("pmin", x), axis_name, axis_index_groups)
 
 
 @_collective
@@ -124,16 +123,17 @@ def all_gather(
     They are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along an existing one.
 
     Args:
-        x: this rank's array; all ranks have the same shape.
+        x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
-        axis: the new dim, counted in the result; tiled, the dim along which they are put together.
-        tiled: put them together along a dim that is there already.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
+            itself. None: one group.
+        axis: position of the new dimension in the result; with ``tiled`` the dimension along which arrays are joined.
+        tiled: join along an existing dimension.
 
     Raises:
-        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis, no such
-            dim.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: If no local function runs, the mesh has no such axis, the array has no such dim, or the groups do
+            not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -143,7 +143,7 @@ def all_gather(
     >>> run(lambda a: all_gather(a, "x", tiled=True)[::2])(x).full()
     array([1, 3, 1, 3])
     """
-    array = _numbers("all_gather", x)
+    array = _check_numbers("all_gather", x)
     place, axes = place_on("all_gather", axis_name, axis_index_groups)
     dim = _dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
@@ -164,19 +164,21 @@ def psum_scatter(
 ) -> np.ndarray:
     """Sum arrays over the ranks along an axis; each rank receives its block (reduce_scatter).
 
-    Not tiled, the dim is as long as there are ranks, and vanishes. Tiled, it is cut in balanced blocks.
+    Without ``tiled`` the size of the dimension is the number of ranks, and the dimension is removed. With ``tiled``
+    it is cut into balanced blocks.
 
     Args:
-        x: this rank's array; all ranks have the same shape.
+        x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        scatter_dimension: the dim that is cut.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
-        tiled: keep the dim, shorter.
+        scatter_dimension: the dimension that is cut.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
+            itself. None: one group.
+        tiled: keep the dimension.
 
     Raises:
-        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis, no such
-            dim; a dim of another length than there are ranks.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one of another
+            size, or the groups do not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -186,16 +188,16 @@ def psum_scatter(
     >>> run(lambda a: psum_scatter(a, "x", tiled=True))(x).full()
     array([4, 6])
     """
-    array = _numbers("psum_scatter", x)
+    array = _check_numbers("psum_scatter", x)
     place, axes = place_on("psum_scatter", axis_name, axis_index_groups)
     dim = _dim("psum_scatter", scatter_dimension, array.ndim)
     if not tiled:
-        _as_long("psum_scatter", array, dim, place.mesh.axis_size(*axes), axes)
+        _require_size("psum_scatter", array, dim, place.mesh.axis_size(*axes), axes)
     build = partial(_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
-    part = _run(
+    block = _run(
         place, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
     )
-    return part if tiled else part.reshape(_without(part.shape, dim))
+    return block if tiled else block.reshape(_remove_dim(block.shape, dim))
 
 
 @_collective
@@ -208,26 +210,25 @@ def all_to_all(
     axis_index_groups: Groups = None,
     tiled: bool = False,
 ) -> np.ndarray:
-    """Send block ``j`` of dimension ``split_axis`` to rank ``j`` along an axis.
+    """Send block ``j`` of dimension ``split_axis`` to rank ``j``, and join the received blocks.
 
-    Received blocks are joined along ``concat_axis``.
-
-    Not tiled, ``split_axis`` is as long as there are ranks and vanishes, and ``concat_axis`` is a new dim. Tiled, both
-    remain, one shorter and the other longer by a factor of the number of ranks.
+    Without ``tiled`` the size of ``split_axis`` is the number of ranks; it is removed, and ``concat_axis`` is a new
+    dimension. With ``tiled`` both remain: one is divided by the number of ranks, the other multiplied.
 
     Args:
-        x: this rank's array; all ranks have the same shape.
+        x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        split_axis: the dim that is cut in a part per rank.
-        concat_axis: the dim along which the parts are put together, in the order of the ranks that they come from; if
-            it is new, counted in the result.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by itself.
-        tiled: keep both dims.
+        split_axis: the dimension that is cut into one block per rank.
+        concat_axis: the dimension along which blocks are joined, in the order of their source ranks; a new one is
+            counted in the result.
+        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
+            itself. None: one group.
+        tiled: keep both dimensions.
 
     Raises:
-        RuleError: groups that are not all ranks, each once, no local function runs; the mesh has no such axis, no such
-            dim; a length that does not divide.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one that does
+            not divide, or the groups do not contain each rank once.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -237,44 +238,52 @@ def all_to_all(
     >>> run(lambda a: all_to_all(a, "x", 0, 0, tiled=True))(x).full()
     array([1, 3, 2, 4])
     """
-    array = _numbers("all_to_all", x)
+    array = _check_numbers("all_to_all", x)
     place, axes = place_on("all_to_all", axis_name, axis_index_groups)
     size = place.mesh.axis_size(*axes)
-    split, join = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
+    split_dim, concat_dim = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
     if not tiled:
-        _as_long("all_to_all", array, split, size, axes)
-    elif array.shape[split] % size:
+        _require_size("all_to_all", array, split_dim, size, axes)
+    elif array.shape[split_dim] % size:
         raise RuleError(
-            f"all_to_all cuts dim {split} of size {array.shape[split]} into {many(size, 'part')}, which does not divide"
+            f"all_to_all cuts dim {split_dim} of size {array.shape[split_dim]} into {many(size, 'part')}, which does "
+            "not divide"
         )
-    each = array.shape[split] // size
-    rows = np.moveaxis(array.reshape(*array.shape[:split], size, each, *array.shape[split + 1 :]), split, 0)
+    block_size = array.shape[split_dim] // size
+    rows = np.moveaxis(
+        array.reshape(*array.shape[:split_dim], size, block_size, *array.shape[split_dim + 1 :]), split_dim, 0
+    )
     shape = (size, *rows.shape)
     build = partial(_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
     words = f"all_to_all(split_axis={split_axis}, concat_axis={concat_axis}, tiled={tiled})"
-    parts = _run(place, build, axes, rows[:, None], words)[0]
+    blocks = _run(place, build, axes, rows[:, None], words)[0]
     if not tiled:
-        return np.ascontiguousarray(np.moveaxis(parts.reshape(size, *_without(array.shape, split)), 0, join))
-    parts = np.moveaxis(parts, 0, join)
-    joined = (*parts.shape[:join], size * parts.shape[join + 1], *parts.shape[join + 2 :])
-    return np.ascontiguousarray(parts.reshape(joined))
+        return np.ascontiguousarray(
+            np.moveaxis(blocks.reshape(size, *_remove_dim(array.shape, split_dim)), 0, concat_dim)
+        )
+    blocks = np.moveaxis(blocks, 0, concat_dim)
+    shape_of_result = (
+        *blocks.shape[:concat_dim],
+        size * blocks.shape[concat_dim + 1],
+        *blocks.shape[concat_dim + 2 :],
+    )
+    return np.ascontiguousarray(blocks.reshape(shape_of_result))
 
 
 @_collective
 def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Send arrays between pairs of ranks along an axis; return the received one.
-
-    A rank that nobody sends to has zeros.
+    """Send arrays between pairs of ranks along an axis; return the received array or zeros.
 
     Args:
-        x: this rank's array; all ranks have the same shape.
+        x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        perm: pairs of numbers of ranks along the axis; each number at most once as source and once as destination.
+        perm: pairs (source, destination) of ranks' numbers along the axis; each number at most once as source and
+            once as destination.
 
     Raises:
-        RuleError: no local function runs; the mesh has no such axis, a rank that is not there, or that sends or
+        RuleError: If no local function runs, the mesh has no such axis, or a rank does not exist, sends twice or
             receives twice.
-        DisagreementError: ranks call something else, or with another shape or type.
+        DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
@@ -284,7 +293,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     >>> run(lambda a: ppermute(a, "x", [(0, 1), (1, 0)]))(x).full()
     array([3, 4, 1, 2])
     """
-    array = _numbers("ppermute", x)
+    array = _check_numbers("ppermute", x)
     place, axes = place_on("ppermute", axis_name)
     pairs = tuple((int(source), int(target)) for source, target in perm)
     size = place.mesh.axis_size(*axes)
@@ -305,13 +314,14 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
 
 
-def _numbers(what: str, x: ArrayLike) -> np.ndarray:
-    """Return an array as ranks exchange it: numbers in this machine's byte order. Raise an error for others."""
+def _check_numbers(what: str, x: ArrayLike) -> np.ndarray:
+    """Return an array of numbers in this machine's byte order; raise an error for other elements."""
     array = np.asarray(x)
     return array.astype(number_type(array.dtype, f"{what} is for numbers, but got"), copy=False)
 
 
-def _reduced(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
+def _all_reduce(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
+    """Run an all-reduce over the axes; ``what`` is the called function, ``op`` the reduction."""
     place, axes = place_on(what, name, groups)
     build = partial(_step, "all_reduce", axes=axes, shape=array.shape, op=op)
     return _run(place, build, axes, array, what)
@@ -320,6 +330,15 @@ def _reduced(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) 
 def _run(
     place: TurnPlace, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
 ) -> np.ndarray:
+    """Run a collective and return this rank's result; without data, zeros of its shape and type.
+
+    Args:
+        place: the rank and the world.
+        build: returns the step for a mesh.
+        axes: axes of the mesh.
+        array: this rank's operand.
+        what: the call as text, equal on ranks that make the same call.
+    """
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
     if place.world.has_data:
@@ -346,7 +365,7 @@ def _step(
     after: int | None = None,
     op: str = "sum",
 ) -> Step:
-    """Return the step of a collective on a tensor whose dim ``before``, and then ``after``, ``axes`` split.
+    """Return the step of a collective, whose operand ``axes`` split by dim ``before``.
 
     None as dim: the axes split nothing; the sum over them is pending before a reduction.
     """
@@ -375,12 +394,14 @@ def _permutation(
 
 
 def _dim(what: str, dim: int, ndim: int) -> int:
+    """Return a dim as a non-negative number; raise RuleError if it is out of range."""
     if not -ndim <= dim < ndim:
         raise RuleError(f"{what}: dim {dim} is out of range for an array of {many(ndim, 'dim')}")
     return dim % ndim
 
 
-def _as_long(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str, ...]) -> None:
+def _require_size(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str, ...]) -> None:
+    """Raise RuleError unless the size of a dim is the number of ranks."""
     if array.shape[dim] != size:
         raise RuleError(
             f"{what}: dim {dim} has size {array.shape[dim]}, but {many(size, 'rank is', 'ranks are')} along "
@@ -389,5 +410,5 @@ def _as_long(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str,
         )
 
 
-def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+def _remove_dim(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from spmdsim.arrays.local.turns import TurnPlace, current, in_groups
+from spmdsim.arrays.local.turns import TurnPlace, current, mesh_in_groups
 from spmdsim.errors import RuleError
 from spmdsim.wrong_calls import explained
 
@@ -14,7 +14,7 @@ __all__ = ["axis_index", "axis_rank", "axis_size"]
 
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
-#: Numbers of ranks along the axes, in groups of one size that keep to themselves; None: all together.
+#: Numbers of ranks along the axes, in groups of equal size that communicate separately; None: one group.
 Groups = Sequence[Sequence[int]] | None
 
 
@@ -71,10 +71,17 @@ def axis_size(name: Axes) -> int:
 
 
 def place_on(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
-    """Return the running function's place, and the named axes; with groups, the axis along a group.
+    """Return the rank and world of the running function, and the axes.
+
+    With groups, a single axis along a group replaces the axes.
+
+    Args:
+        what: the called function, for error messages.
+        name: an axis or several.
+        groups: numbers of ranks along the axes, in groups of equal size, or None.
 
     Raises:
-        RuleError: no local function runs; the mesh has no such axis; groups that are not all ranks, each once.
+        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
     """
     place = current(what)
     axes = (name,) if isinstance(name, str) else tuple(name)
@@ -93,7 +100,7 @@ def place_on(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, t
             f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {axis_names(axes)}, once, in groups of "
             f"one size, but got {[list(group) for group in numbers]}"
         )
-    mesh = in_groups(place.mesh, axes, numbers)
+    mesh = mesh_in_groups(place.mesh, axes, numbers)
     return replace(place, mesh=mesh), mesh.axes[1:]
 
 

@@ -1,6 +1,7 @@
 """``local_map``: any function of a rank's own arrays as an operator on global tensors.
 
-The first call with operands of a kind runs the function; all ranks derive the results' global shapes from their shards.
+The first call with operands of a kind runs the function; all ranks derive the results' global shapes from their
+shards.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from spmdsim.arrays.local.trees import (
     Layouts,
     Structure,
     flat_layouts,
-    joined,
+    flatten_values,
     leaves_like,
-    outcome_of,
-    rebuilt,
-    spread,
+    rebuild,
+    spread_layouts,
+    structure_of_layouts,
 )
-from spmdsim.arrays.local.turns import LocalOp, failures_of, together
+from spmdsim.arrays.local.turns import LocalOp, explain_failures, run_ranks
 from spmdsim.arrays.operands import operands
 from spmdsim.arrays.values import read_only
 from spmdsim.core import Layout, Rule
@@ -42,9 +43,9 @@ __all__ = ["LocalFunction", "local_map"]
 #: Global shape and element type of a result.
 Result = tuple[Shape, np.dtype]
 Flops = float | Callable[..., float]
-#: Of one result, of several, or a function of the operands'.
+#: Global shape of one result, of several, or a function of the operands' global shapes.
 GlobalShapes = Shape | Sequence[Shape] | Callable[..., Shape | Sequence[Shape]]
-#: What results wait for.
+#: Pending reductions of the results.
 Partials = str | Iterable[str] | Mapping[str, str]
 
 
@@ -75,9 +76,11 @@ class LocalFunction(Pictured):
         self._out: Layouts = settings["out_layouts"]
         self._partial, self._shape = settings["partial"], settings["shape"]
         self._dtype, self._vjp = settings["dtype"], settings["vjp"]
-        parts = [self._out] if self._out is None or isinstance(self._out, Layout) else self._out
-        flat = not isinstance(parts, dict) and all(one is None or isinstance(one, Layout) for one in parts)
-        self._outcome = None if flat else outcome_of(self._out)
+        results = [self._out] if self._out is None or isinstance(self._out, Layout) else self._out
+        is_flat = not isinstance(results, dict) and all(
+            layout is None or isinstance(layout, Layout) for layout in results
+        )
+        self._outcome = None if is_flat else structure_of_layouts(self._out)
         self._first: dict[int, Any] | None = None
         self._op = LocalOp(
             name,
@@ -95,7 +98,7 @@ class LocalFunction(Pictured):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run the function on every rank's shards of the operands."""
-        (tensors_given, arguments), (more, named) = joined(args), joined(options)
+        (tensors_given, arguments), (more, named) = flatten_values(args), flatten_values(options)
         structure = (tuple, 2, (arguments, named))
         tensors = operands(self.name, [*tensors_given, *more])
         world: Any = tensors[0].world
@@ -113,7 +116,7 @@ class LocalFunction(Pictured):
             outputs = self._op(*moved, places=places, leaves=leaves, results=results, structure=structure)
         finally:
             self._first = None
-        return rebuilt(self._outcome, iter(outputs)) if self._outcome is not None else outputs
+        return rebuild(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
     def _places(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """Return the layout of every operand: the given one, or its own without pending reductions."""
@@ -122,25 +125,26 @@ class LocalFunction(Pictured):
             raise RuleError(
                 f"{self.name} has in_layouts for {many(len(self._in_layouts), 'operand')}, but was called with {positional[1]}"
             )
-        what = f"the in_layouts of {self.name}"
-        wanted = [*spread(what, self._in_layouts, positional), *spread(what, None, options)]
-        places = tuple(x.layout.reduced if one is None else one for one, x in zip(wanted, tensors))
-        for i, (one, tensor) in enumerate(zip(places, tensors)):
-            if one.ndim != tensor.ndim:
+        words = f"the in_layouts of {self.name}"
+        wanted = [*spread_layouts(words, self._in_layouts, positional), *spread_layouts(words, None, options)]
+        places = tuple(x.layout.reduced if layout is None else layout for layout, x in zip(wanted, tensors))
+        for i, (layout, tensor) in enumerate(zip(places, tensors)):
+            if layout.ndim != tensor.ndim:
                 raise LayoutError(
-                    f"operand {i} of {self.name} has shape {tensor.shape}, but its layout {one} is for {many(one.ndim, 'dim')}"
+                    f"operand {i} of {self.name} has shape {tensor.shape}, but its layout {layout} is for "
+                    f"{many(layout.ndim, 'dim')}"
                 )
-            if one.partial:
-                hint = f"say {one.reduced} for the sum, or give contributions as a dim of their own"
-                raise LayoutError(f"operand {i} of {self.name} cannot be pending as in {one}: {hint}")
+            if layout.partial:
+                hint = f"say {layout.reduced} for the sum, or give contributions as a dim of their own"
+                raise LayoutError(f"operand {i} of {self.name} cannot be pending as in {layout}: {hint}")
         common_mesh(places)
         return places
 
     def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
         """Return the layouts of the results; that of the first operand if none are given."""
-        leaves = tuple(places[0] if one is None else one for one in flat_layouts(self._out))
+        leaves = tuple(places[0] if layout is None else layout for layout in flat_layouts(self._out))
         if self._partial:
-            leaves = tuple(one.with_partial(self._partial) for one in leaves)
+            leaves = tuple(layout.with_partial(self._partial) for layout in leaves)
         common_mesh([places[0], *leaves])
         return leaves
 
@@ -148,16 +152,16 @@ class LocalFunction(Pictured):
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
     ) -> tuple[np.ndarray, ...]:
         """Return the function's results, flat, for a rank's arrays, which the function may only read."""
-        with failures_of(self.name, rank, arrays):
-            args, options = rebuilt(structure, map(read_only, arrays))
+        with explain_failures(self.name, rank, arrays):
+            args, options = rebuild(structure, map(read_only, arrays))
             returned = self._function(*args, **options)
-        parts = leaves_like(returned, self._out)
-        if parts is None:
-            several = isinstance(returned, (tuple, list))
-            said = many(len(returned), "result") if several else f"a {type(returned).__name__}"
+        results = leaves_like(returned, self._out)
+        if results is None:
+            is_sequence = isinstance(returned, (tuple, list))
+            words = many(len(returned), "result") if is_sequence else f"a {type(returned).__name__}"
             wanted = count if self._outcome is None else f"{self._out!r}"
-            raise RuleError(f"{self.name} gave {said} on rank {rank}, but out_layouts has {wanted}")
-        return tuple(_own(part) for part in parts)
+            raise RuleError(f"{self.name} gave {words} on rank {rank}, but out_layouts has {wanted}")
+        return tuple(_own_array(result) for result in results)
 
     def _forward(
         self,
@@ -168,16 +172,22 @@ class LocalFunction(Pictured):
         results: Any,
         structure: Structure,
     ) -> Any:
+        """Return the shards of the results: those of the first run if it was this call, else run the function."""
         if self._first is not None:
-            parts = self._first[context.rank]
+            shards = self._first[context.rank]
         else:
-            parts = self._pieces(context.rank, len(leaves), *arrays, structure=structure)
-            self._check(leaves, [shape for shape, _ in results], {context.rank: [p.shape for p in parts]})
-        return parts[0] if len(parts) == 1 else parts
+            shards = self._pieces(context.rank, len(leaves), *arrays, structure=structure)
+            self._check(leaves, [shape for shape, _ in results], {context.rank: [p.shape for p in shards]})
+        return shards[0] if len(shards) == 1 else shards
 
     def _gradients(
         self, context: Context, dy: Any, operands: Sequence[np.ndarray], result: Any, **params: Any
     ) -> list[Any]:
+        """Return one gradient per operand from the user's vjp; a missing gradient of a result counts as zeros.
+
+        Raises:
+            RuleError: If there is no vjp, or it returns another number of gradients or other shapes.
+        """
         if self._vjp is None:
             raise RuleError(
                 f"{self.name} has no gradient: what a function of local arrays and its collectives do is not followed; "
@@ -185,7 +195,7 @@ class LocalFunction(Pictured):
             )
         if isinstance(dy, list):
             dy = [np.zeros_like(y) if d is None else d for d, y in zip(dy, result)]
-        with failures_of(f"the vjp of {self.name}", context.rank, operands):
+        with explain_failures(f"the vjp of {self.name}", context.rank, operands):
             slopes = self._vjp(_to_read(dy), [*map(read_only, operands)], _to_read(result))
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
@@ -204,44 +214,47 @@ class LocalFunction(Pictured):
     def _learn(
         self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...], structure: Structure
     ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
-        """Run the function; return shapes and types of the results, which all ranks compare, and the results.
+        """Run the function for the first time; return shapes and types of results, and results by rank.
 
-        The results are by rank; None in a world without data. With ``shape`` the function does not run there.
+        Ranks compare shapes and types. The results are None in a world without data. If ``shape`` was passed, the
+        function does not run in such a world.
         """
-        wanted = self._wanted(moved, leaves)
+        wanted = self._shapes_of_user(moved, leaves)
         if world.has_data:
-            held = [x.held for x in moved]
+            arrays_of_ranks = [x.held for x in moved]
         elif wanted is None:
-            held = [[abstract(shard.shape, shard.dtype) for shard in x.held] for x in moved]
+            arrays_of_ranks = [[abstract(shard.shape, shard.dtype) for shard in x.held] for x in moved]
         else:
             dtype = np.dtype(self._dtype or promote_types(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
         run = compute_in_float32(self._pieces, tuple(x.meta.held for x in moved))
         jobs: dict[int, Callable[[], Any]] = {
-            rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held], structure=structure)
+            rank: bound(
+                run, rank, len(leaves), *[arrays[k] for arrays in arrays_of_ranks], structure=structure
+            )
             for k, rank in enumerate(world.ranks)
             if rank in leaves[0].mesh
         }
-        first = together(world, leaves[0].mesh, self._op.name, jobs)
-        said = [
+        first = run_ranks(world, leaves[0].mesh, self._op.name, jobs)
+        own_facts = [
             None
             if r not in first
-            else [(p.shape, p.dtype, *_sums(p, one)) for p, one in zip(first[r], leaves)]
+            else [(p.shape, p.dtype, *_checksum_block(p, fact)) for p, fact in zip(first[r], leaves)]
             for r in world.ranks
         ]
-        everybody = {r: one for r, one in enumerate(world.gather_objects(said, self.name)) if one}
-        pieces = {rank: [shape for shape, *_ in one] for rank, one in everybody.items()}
+        facts = {r: fact for r, fact in enumerate(world.gather_objects(own_facts, self.name)) if fact}
+        pieces = {rank: [shape for shape, *_ in fact] for rank, fact in facts.items()}
         if world.has_data:
-            shapes = wanted or [self._whole(k, leaf, pieces) for k, leaf in enumerate(leaves)]
+            shapes = wanted or [self._compute_shape(k, leaf, pieces) for k, leaf in enumerate(leaves)]
             self._check(leaves, shapes, pieces)
             for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
-                self._check_copies(k, leaf, shape, {rank: one[k][2:] for rank, one in everybody.items()})
+                self._check_copies(k, leaf, shape, {rank: fact[k][2:] for rank, fact in facts.items()})
         else:
-            shapes = [_guessed(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
-        types = [self._type(k, moved, everybody) for k in range(len(leaves))]
+            shapes = [_guess_shape(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
+        types = [self._type(k, moved, facts) for k in range(len(leaves))]
         return tuple(zip(map(tuple, shapes), types)), first if world.has_data else None
 
-    def _wanted(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
+    def _shapes_of_user(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
         """Return the global shapes that the caller gave, or None."""
         wanted = self._shape(*[x.shape for x in moved]) if callable(self._shape) else self._shape
         if wanted is None:
@@ -261,7 +274,7 @@ class LocalFunction(Pictured):
             leaf.check_shape(shape)
         return [tuple(int(n) for n in shape) for shape in shapes]
 
-    def _whole(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
+    def _compute_shape(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
         """Compute the global shape of a result from the shard shapes of the ranks along each dim."""
         mesh, first = leaf.mesh, leaf.mesh.rank_at(0)
         for rank, shapes in pieces.items():
@@ -278,7 +291,7 @@ class LocalFunction(Pictured):
     def _check(
         self, leaves: Sequence[Layout], shapes: Sequence[Shape], pieces: Mapping[int, Sequence[Shape]]
     ) -> None:
-        """Raise an error if shards do not fit a tensor of a shape."""
+        """Raise RuleError if a shard does not have the shape that its layout requires."""
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
             for rank, shapes_of in pieces.items():
                 wanted = leaf.local_shape(shape, rank)
@@ -291,61 +304,65 @@ class LocalFunction(Pictured):
     def _check_copies(
         self, k: int, leaf: Layout, shape: Shape, sums: Mapping[int, tuple[complex, float]]
     ) -> None:
-        """Raise an error if replicas differ by more than rounding."""
+        """Raise RuleError if checksums of replicas differ by more than 1e-3 of the sums of their magnitudes."""
         mesh = leaf.mesh
         first: dict[Any, tuple[int, complex, float]] = {}
         for rank, (total, size) in sums.items():
             coords = mesh.coords(rank)
             partial = tuple(coords[mesh.axis_index(axis)] for axis in leaf.partial_axes)
-            other = first.setdefault((leaf.bounds(shape, rank), partial), (rank, total, size))
-            if abs(total - other[1]) > 1e-3 * (size + other[2]):
+            first_copy = first.setdefault((leaf.bounds(shape, rank), partial), (rank, total, size))
+            if abs(total - first_copy[1]) > 1e-3 * (size + first_copy[2]):
                 raise RuleError(
-                    f"{self.name} gave different copies of result {k} on ranks {other[0]} and {rank}, which are equal by "
-                    f"its layout {leaf}: split it along an axis, say partial=, or add it up by psum"
+                    f"{self.name} gave different copies of result {k} on ranks {first_copy[0]} and {rank}, which are "
+                    f"equal by its layout {leaf}: split it along an axis, say partial=, or add it up by psum"
                 )
 
     def _type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
         """Return the element type of a result, which must be equal on all ranks."""
         if self._dtype is not None:
-            asked: np.dtype = np.dtype(self._dtype)
-            return asked
-        said = sides((rank, np.dtype(one[k][1])) for rank, one in everybody.items())
-        if len(said) > 1:
+            dtype_of_user: np.dtype = np.dtype(self._dtype)
+            return dtype_of_user
+        types = sides((rank, np.dtype(fact[k][1])) for rank, fact in everybody.items())
+        if len(types) > 1:
             raise RuleError(
-                f"result {k} of {self.name} has one element type, but {in_words(said, 'give', moved[0].world.job)}: say dtype="
+                f"result {k} of {self.name} has one element type, but "
+                f"{in_words(types, 'give', moved[0].world.job)}: say dtype="
             )
-        dtype, operand = said[0][1], np.dtype(promote_types(*[x.dtype for x in moved]))
-        # Functions are given float32 in the place of 16-bit floats, and what comes out is rounded once.
+        dtype, operand = types[0][1], np.dtype(promote_types(*[x.dtype for x in moved]))
+        # 16-bit floats arrive in the function as float32, and its results are rounded once.
         return operand if is_half(operand) and dtype == np.float32 else dtype
 
 
-def _own(part: Any) -> np.ndarray:
+def _own_array(result: Any) -> np.ndarray:
     """Return a result as a C-ordered array; copy a read-only one, which may be a view of an operand."""
-    array = np.asarray(part)
+    array = np.asarray(result)
     if not array.flags.writeable and array.size and 0 not in array.strides:
         array = array.copy()
     return np.asarray(array, order="C")
 
 
-def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
-    """Return a checksum of a piece and the sum of its magnitudes; zeros if no other rank has a copy."""
+def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
+    """Return a weighted sum of a block and the sum of its magnitudes; zeros if no other rank has a copy."""
     if all(
         leaf.mesh.axis_size(axis) == 1
         for axis in leaf.mesh.axes
         if axis not in {*leaf.split_axes, *leaf.partial_axes}
     ):
         return 0.0, 0.0
-    values = np.nan_to_num(np.asarray(part, np.complex128).ravel(), nan=1.5, posinf=2.5, neginf=-2.5)
+    values = np.nan_to_num(np.asarray(block, np.complex128).ravel(), nan=1.5, posinf=2.5, neginf=-2.5)
     weighed = values * (1 + np.arange(values.size) % 7)
     return complex(weighed.sum()), float(abs(weighed).sum())
 
 
-def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
-    """Guess a global shape from rank 0's piece: the dim of an operand with equal axes and length, else even pieces."""
+def _guess_shape(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
+    """Guess a global shape from rank 0's shard in a world without data.
+
+    A dim with the axes and the local size of an operand's dim has its global size; other dims count as even.
+    """
     sizes = {
-        (entry, own): size
+        (entry, shard_size): size
         for x in moved
-        for entry, own, size in zip(x.layout.dims, x.layout.local_shape(x.shape, 0), x.shape)
+        for entry, shard_size, size in zip(x.layout.dims, x.layout.local_shape(x.shape, 0), x.shape)
     }
     leaf.check_shape(piece)
     return tuple(
@@ -398,37 +415,43 @@ def local_map(
 ) -> LocalFunction | Callable[[Callable[..., object]], LocalFunction]:
     """Make an operator on global tensors from a function of a rank's own arrays; also a decorator.
 
-    The function runs on each rank's pieces of the operands, which it may not change, and gives its pieces of the
-    results, arrays that it does not write into later. They are traced and priced as an operator's, and the same in all
-    worlds. Inside of it, ranks have coordinates and collectives by axis: :func:`~spmdsim.local.axis_rank`,
-    :func:`~spmdsim.local.psum` and others.
+    The function runs on each rank's shards of the operands, which it must not change. It returns its shards of the
+    results, arrays that it must not change later. Calls are traced and priced like those of operators, and have equal
+    results in all worlds. The function may ask for coordinates and call collectives by axis:
+    :func:`~spmdsim.local.axis_rank`, :func:`~spmdsim.local.psum` and others.
 
     Args:
-        function: numpy arrays in, an array out, or a tuple of several. Of 16-bit floats it is given float32. Where it is
-            called with lists, tuples or dicts of tensors it is given such of arrays; text, functions and None as they are.
-            Ranks compare its code, the numbers and text bound to it as arguments (defaults, ``functools.partial``) and the
-            floating numbers that it closes over. A number of a rank's own comes from :func:`~spmdsim.local.axis_rank`.
-        in_layouts: per operand the layout in which the function wants it, to which it is brought; None (or one None):
-            as it lies, pending sums added up. One layout holds for all operands, or for all in a list or dict.
-        out_layouts: per result the layout whose pieces the function gives; that of the first operand if left out. Results
-            in dicts and in lists in lists have layouts that stand alike. Copies of a piece are compared in the first call.
-        partial: what is pending in all results, such as ``"tp"`` or ``{"tp": "sum"}``; layouts may say it, too.
-        vjp: ``vjp(dy, operands, result)`` gives one gradient per operand, of the shape of its piece, or None; all that are
-            in lists and dicts count, in order. It sees this rank's pieces and may call collectives. Gradients are added up
-            over the axes that split anything but do not split the operand. Without it, a backward pass is refused.
-        flops: floating-point operations of one rank, or a function of the shapes of its pieces that gives them; one
-            for each element of operands and results if left out.
-        shape: global shape of the result, several of several; or a function of the operands' global shapes. Left out,
-            it is put together from the pieces of the first call, which all ranks compare. In a world of shapes only,
-            the function then runs on zeros of rank 0's pieces, with its collectives, and a dim that is split like an
-            operand's and as long there is as long as that; any other is even. With ``shape`` it does not run there.
-        dtype: element type of the results; what the function gives if left out.
-        name: in traces and errors; the function's own if left out.
+        function: takes NumPy arrays and returns an array, or a tuple of several. 16-bit floats arrive as float32.
+            Lists, tuples and dicts of tensors arrive as containers of arrays; text, functions and None arrive
+            unchanged. Ranks compare its code, the numbers and text bound to it as arguments (defaults,
+            ``functools.partial``) and the floats in its closure. A number that differs between ranks must come from
+            :func:`~spmdsim.local.axis_rank`.
+        in_layouts: the layout of each operand for the function, to which it is redistributed; None (or None for one
+            operand): its own layout without pending reductions. One layout holds for all operands, or for all in a
+            list or dict.
+        out_layouts: the layout of each result whose shards the function returns; None: that of the first operand.
+            Layouts of results in dicts or nested lists have the same nesting. Replicas are compared in the first
+            call.
+        partial: pending reductions of all results, such as ``"tp"`` or ``{"tp": "sum"}``; layouts may contain them,
+            too.
+        vjp: ``vjp(dy, operands, result)`` returns one gradient per operand in the shape of its shard, or None;
+            operands in lists and dicts count in order. It receives this rank's shards and may call collectives.
+            Gradients are summed over the axes that split any operand or result but not this operand. Without ``vjp``
+            a backward pass is refused.
+        flops: floating-point operations of one rank, or a function of its shards' shapes that returns them; None: one
+            per element of operands and results.
+        shape: global shape of the result, or one per result; or a function of the operands' global shapes. None:
+            computed from the shards of the first call, which all ranks compare. In a world of shapes only, the
+            function then runs on zeros in the shapes of rank 0's shards, with its collectives. There, a dim with axes
+            and local size of an operand's dim has its global size; other dims count as even. With ``shape`` the
+            function does not run there.
+        dtype: element type of the results; None: that of the function's results.
+        name: the name in traces and errors; None: that of the function.
 
     Raises:
-        RuleError: pieces that are not those of one tensor in ``out_layouts``, with rank and shapes, or copies of one
-            that differ; a function that fails, with the rank and the shapes that it was given.
-        LayoutError: a layout for another number of dims.
+        RuleError: If shards do not fit one tensor in ``out_layouts``, replicas differ, or the function fails; the
+            message names rank and shapes.
+        LayoutError: If a layout has another number of dims.
 
     >>> from spmdsim import Mesh, Tensor, local_map
     >>> mesh = Mesh((2,), ("x",))
@@ -441,9 +464,9 @@ def local_map(
     if function is not None and not callable(function):
         raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")
     for what, tree in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
-        for one in flat_layouts(tree) if isinstance(tree, (tuple, list, dict)) else (tree,):
-            if one is not None and not isinstance(one, Layout):
-                raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {one!r}")
+        for layout in flat_layouts(tree) if isinstance(tree, (tuple, list, dict)) else (tree,):
+            if layout is not None and not isinstance(layout, Layout):
+                raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {layout!r}")
     layouts = dict(in_layouts=in_layouts, out_layouts=out_layouts)
     settings = dict(**layouts, partial=partial, vjp=vjp, flops=flops, shape=shape, dtype=dtype)
 

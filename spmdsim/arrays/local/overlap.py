@@ -1,4 +1,4 @@
-"""``map_overlap``: a function of blocks and of what borders on them, as dask has it."""
+"""``map_overlap``: a function of blocks with neighbouring elements, as in dask."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Context, Tensor
-from spmdsim.arrays.local.turns import failures_of
+from spmdsim.arrays.local.turns import explain_failures
 from spmdsim.arrays.operands import Operand, operands
 from spmdsim.arrays.ops.shape import same_dims
-from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows, margins, surrounded
+from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows, margins, pad_block
 from spmdsim.arrays.values import read_only
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError, many
@@ -26,10 +26,10 @@ __all__ = ["map_overlap"]
 
 Shape = tuple[int, ...]
 Sides = tuple[tuple[int, int], ...]
-#: Per dim how numpy.pad calls what stands beyond the ends, and a number.
+#: Per dim the mode of numpy.pad for elements beyond the ends, or None, and the fill value.
 Modes = tuple[tuple[str | None, float], ...]
 
-#: What stands beyond the ends, and how numpy.pad calls it; None: nothing does.
+#: The mode of numpy.pad by the name of a boundary; None: no elements beyond the ends.
 MODES = {
     "none": None,
     "zero": "constant",
@@ -60,25 +60,27 @@ def map_overlap(
 ) -> Tensor:
     """Apply a function to each rank's block, enlarged by ``depth`` elements of its neighbours.
 
-    Neighbours' elements are exchanged and nothing else, dim by dim, so that corners come along; pieces may be thinner
-    than the depth, and uneven. The result has the operands' shape and layout.
+    Only neighbours' elements are exchanged, dim by dim, so that corners are included. Blocks may be thinner than the
+    depth, and uneven. The result has shape and layout of the operands.
 
     Args:
-        function: one array per operand in, all of one shape; out comes an array of that shape, of which the added
-            elements are cut off, or of the block's. It may not change what it is given.
-        *tensors: tensors of one shape, which are split alike.
-        depth: elements on each side; per dim, or by dim, where they differ; a pair where the sides do.
-        boundary: what stands beyond the ends of the tensor, for all dims, per dim, or by dim: ``"none"`` nothing, the
-            blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``, the one that ``constant`` says;
-            ``"periodic"`` the other end; ``"reflect"`` as numpy.pad has it, without the last element, and ``"symmetric"``
-            with it (dask's ``reflect``); ``"nearest"`` the last element. numpy's ``"wrap"`` and ``"edge"`` are those, too.
-        vjp: ``vjp(dy, blocks, result)`` gives the gradient of each block, what was added included; ``dy`` and
-            ``result`` are of the block's own shape. Those of added elements go back to the ranks that they came from.
-        constant: what ``"constant"`` adds.
-        dtype: element type of the result; the one in which the operands meet if left out.
+        function: takes one array per operand, all of equal shape, which it must not change. It returns an array in
+            this shape, whose added elements are cut off, or in the shape of the block.
+        depth: number of added elements per side; a sequence has one entry per dim, a mapping the entries of some dims
+            (others: 0). A pair has different numbers before and after.
+        boundary: the elements beyond the ends of the tensor, for all dims, per dim, or by dim. ``"none"``: none,
+            blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``: the number ``constant``;
+            ``"periodic"`` or ``"wrap"``: elements of the opposite end; ``"reflect"``: mirrored without the last
+            element, as in numpy.pad; ``"symmetric"``: mirrored with it (dask's ``reflect``); ``"nearest"`` or
+            ``"edge"``: the last element.
+        vjp: ``vjp(dy, blocks, result)`` returns the gradient of each enlarged block; ``dy`` and ``result`` have the
+            shape of the block. Gradients of added elements go to the ranks that own these elements.
+        constant: the number for ``"constant"``.
+        dtype: element type of the result; None: the promoted type of the operands.
+        *tensors: tensors of equal shape; they are redistributed to a common layout.
 
     Raises:
-        RuleError: operands of several shapes, a depth or a boundary that is not there, a result of another shape.
+        RuleError: If operands differ in shape, a depth or a boundary is unknown, or the result has another shape.
 
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import map_overlap
@@ -89,26 +91,26 @@ def map_overlap(
     if not callable(function):
         raise UsageTypeError(f"map_overlap takes a function of arrays, but got {function!r}")
     name = str(getattr(function, "__name__", "map_overlap"))
-    placed = operands(name, tensors)
-    shape = placed[0].shape
-    for tensor in placed:
+    operand_tensors = operands(name, tensors)
+    shape = operand_tensors[0].shape
+    for tensor in operand_tensors:
         if tensor.shape != shape:
             raise RuleError(
-                f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in placed)}"
+                f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in operand_tensors)}"
             )
-    plain = {type(depth), type(boundary), type(constant)} <= {int, float, str}
-    sides, modes = (_settings if plain else _settings.__wrapped__)(shape, depth, boundary, constant)
-    op = _overlapping(name, function, vjp)
+    are_hashable = {type(depth), type(boundary), type(constant)} <= {int, float, str}
+    sides, modes = (_settings if are_hashable else _settings.__wrapped__)(shape, depth, boundary, constant)
+    op = _make_operator(name, function, vjp)
     kind = None if dtype is None else np.dtype(dtype)
-    result: Tensor = op(*placed, sides=sides, modes=modes, kind=kind)
+    result: Tensor = op(*operand_tensors, sides=sides, modes=modes, kind=kind)
     return result
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
     """Return per dim the added elements before and after, and the mode; cached for single values."""
-    sides = tuple(_sides(one) for one in _per_dim("depth", depth, len(shape), 0))
-    modes = tuple(_mode(one, constant) for one in _per_dim("boundary", boundary, len(shape), "none"))
+    sides = tuple(_sides(entry) for entry in _per_dim("depth", depth, len(shape), 0))
+    modes = tuple(_mode(entry, constant) for entry in _per_dim("boundary", boundary, len(shape), "none"))
     for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
         if mode in MIRRORS and n and max(a, b) > n - (mode == "reflect"):
             raise RuleError(f"dim {d} of size {n} cannot be continued by {mode} for a depth of {max(a, b)}")
@@ -116,14 +118,24 @@ def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple
 
 
 def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
-    """Return one value per dim; ``otherwise`` for dims that a mapping does not name."""
+    """Return one value per dim from a setting for all dims, per dim, or by dim.
+
+    Args:
+        what: the parameter, for error messages.
+        setting: the value, a sequence, or a mapping.
+        ndim: the number of dims.
+        otherwise: the value of dims that a mapping does not name.
+
+    Raises:
+        RuleError: If a mapping names another dim, or a sequence has another length.
+    """
     if isinstance(setting, Mapping):
         for d in setting:
             if not isinstance(d, (int, np.integer)) or not -ndim <= d < ndim:
                 raise RuleError(
                     f"{what} names dim {d!r}, which a tensor of {many(ndim, 'dim')} does not have"
                 )
-        by_dim = {int(d) % ndim: one for d, one in setting.items()}
+        by_dim = {int(d) % ndim: entry for d, entry in setting.items()}
         return [by_dim.get(d, otherwise) for d in range(ndim)]
     if isinstance(setting, (tuple, list)):
         if len(setting) != ndim:
@@ -135,6 +147,7 @@ def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
 
 
 def _sides(depth: Any) -> tuple[int, int]:
+    """Return the depths before and after a dim; raise RuleError unless they are integers >= 0."""
     pair = tuple(depth) if isinstance(depth, (tuple, list)) else (depth, depth)
     if len(pair) != 2 or any(
         isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0 for n in pair
@@ -155,35 +168,37 @@ def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
 
 
 def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
+    """Return the window of each dim, equal for all operands: the block and the added elements."""
     numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
-    each = [
+    windows = [
         Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers, mirror=mode if mode in MIRRORS else "")
         if a or b
         else None
         for n, (a, b), (mode, _) in zip(shapes[0], sides, modes)
     ]
-    return dict.fromkeys(range(len(shapes)), each)
+    return dict.fromkeys(range(len(shapes)), windows)
 
 
 def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
+    """Return the result type: ``kind``, or the promoted type of the operands for None."""
     dtype: np.dtype = promote_types(*dtypes) if kind is None else kind
     return dtype
 
 
 @lru_cache(maxsize=256)
-def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
+def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
     """Return the operator of a function; cached, so that equal calls find their recipes again."""
 
     def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
         frame = _frame(context, sides, modes)
         if 0 in frame.own:
             return np.zeros(frame.own, _dtype(*[block.dtype for block in blocks], kind=kind))
-        extended = [_extended(block, frame, modes) for block in blocks]
-        with failures_of(name, context.rank, extended):
+        extended = [_extend_block(block, frame, modes) for block in blocks]
+        with explain_failures(name, context.rank, extended):
             result = np.asarray(function(*map(read_only, extended)))
         if result.shape == frame.own:
             return result
-        return _trimmed(name, context, result, extended[0].shape, frame)
+        return _trim_result(name, context, result, extended[0].shape, frame)
 
     def gradients(
         context: Context,
@@ -202,8 +217,8 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
         if not dy.size:
             return [np.zeros_like(block) for block in blocks]
         frame = _frame(context, sides, modes)
-        extended = [_extended(block, frame, modes) for block in blocks]
-        with failures_of(f"the vjp of {name}", context.rank, extended):
+        extended = [_extend_block(block, frame, modes) for block in blocks]
+        with explain_failures(f"the vjp of {name}", context.rank, extended):
             slopes = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
         parts = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
@@ -211,7 +226,7 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
                 f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
                 f"{len(blocks)} blocks of shape {extended[0].shape}"
             )
-        return [_folded(np.asarray(p), frame, margins(context), modes) for p in parts]
+        return [_fold_gradient(np.asarray(p), frame, margins(context), modes) for p in parts]
 
     return WindowOp(
         name,
@@ -226,11 +241,15 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
 
 
 class Frame(NamedTuple):
-    """The surroundings of a rank's block, whose shape is ``own``.
+    """The surroundings of a rank's block.
 
-    Per dim: how many elements are ``added`` before and after, how many of them are ``beyond`` the tensor and get a value,
-    and that value, if it is a number in all dims. ``mirrored`` elements before and after were read only because elements
-    beyond the tensor mirror them; the function does not see them.
+    Attributes:
+        own: the shape of the block.
+        added: elements before and after the block that the function sees, per dim.
+        beyond: how many of them are outside of the tensor and filled with values.
+        mirrored: elements before and after that were read only because elements outside of the tensor mirror them;
+            the function does not see them.
+        values: the fill value per dim, or None if not all dims are filled with numbers.
     """
 
     own: Shape
@@ -252,15 +271,17 @@ def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
         for (a, b), (mode, _), (before, after) in zip(sides, modes, reach)
     )
     own, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
-    mirrored = _mirrored(context, bounds, sides, reach)
+    mirrored = _count_mirrored(context, bounds, sides, reach)
     return Frame(own, added, tuple(filled), mirrored, values if numbers else None)
 
 
-def _mirrored(context: Context, bounds: Sequence[tuple[int, int]], sides: Sides, reach: Margins) -> Margins:
+def _count_mirrored(
+    context: Context, bounds: Sequence[tuple[int, int]], sides: Sides, reach: Margins
+) -> Margins:
     """Return per dim how many elements a rank reads before and after its extended block.
 
-    Only dims that are continued by mirrored elements have them: those lie further in than the depth reaches if the depths
-    of the two sides differ.
+    Only dims that are continued by mirrored elements have them: those lie further in than the depth reaches if the
+    depths of the two sides differ.
     """
     bound = cast(WindowBound, context.bound)
     windows = dict(bound.windows).get(0) or (None,) * len(sides)
@@ -276,10 +297,10 @@ def _mirrored(context: Context, bounds: Sequence[tuple[int, int]], sides: Sides,
     return tuple(counts)
 
 
-def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
-    """Return a block with the elements beyond the ends of the tensor added, dim by dim as numpy.pad does it."""
+def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
+    """Return a block with the elements beyond the ends of the tensor added, as numpy.pad does."""
     if frame.values is not None:
-        return surrounded(block, frame.beyond, frame.values)
+        return pad_block(block, frame.beyond, frame.values)
     for d, (pair, (mode, value)) in enumerate(zip(frame.beyond, modes)):
         if any(pair):
             width = [pair if k == d else (0, 0) for k in range(block.ndim)]
@@ -290,8 +311,8 @@ def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
     return block
 
 
-def _folded(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
-    """Add the gradients of elements beyond the ends to those of the elements that they copy; return the sums."""
+def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
+    """Add the gradients of elements beyond the ends to those of the elements they copy."""
     if any(map(any, frame.mirrored)):
         gradient = np.pad(gradient, frame.mirrored)
     for d, (pair, (mode, _)) in reversed(list(enumerate(zip(beyond, modes)))):
@@ -301,16 +322,19 @@ def _folded(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -
         if mode == "constant":
             gradient = gradient.take(range(pair[0], pair[0] + n), d)
             continue
-        place = np.pad(np.arange(n), pair, cast(Any, mode))
-        rest = list(gradient.shape)
-        rest[d] = n
-        total = np.zeros(rest, gradient.dtype)
-        np.add.at(np.moveaxis(total, d, 0), place, np.moveaxis(gradient, d, 0))
+        sources = np.pad(np.arange(n), pair, cast(Any, mode))
+        shape = list(gradient.shape)
+        shape[d] = n
+        total = np.zeros(shape, gradient.dtype)
+        np.add.at(np.moveaxis(total, d, 0), sources, np.moveaxis(gradient, d, 0))
         gradient = total
     return gradient
 
 
-def _trimmed(name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame) -> np.ndarray:
+def _trim_result(
+    name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame
+) -> np.ndarray:
+    """Cut the added elements off; raise RuleError if the result is not as large as the enlarged block."""
     if result.shape != extended:
         raise RuleError(
             f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.own} and "

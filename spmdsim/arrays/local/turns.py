@@ -4,7 +4,8 @@ The first rank runs in the caller's thread. Only when it has to wait is the next
 and so on; who comes last runs the collective for all. Functions without collectives thus need no thread at all, and
 the order of what happens is always the same.
 
-Local functions are operators of one strategy, given by its layouts, and of costs as they were said.
+Operators of local functions have a single strategy, which their layouts determine, and the costs that the user
+stated.
 """
 
 from __future__ import annotations
@@ -40,9 +41,15 @@ Body = Callable[[], Any]
 
 @dataclass(frozen=True)
 class TurnCall:
-    """A collective call at which a rank's function waits; its step is built on a mesh with the axes that it names.
+    """A collective call at which a rank's function waits.
 
-    The words are the same on ranks that call the same.
+    Attributes:
+        build: returns the step for a mesh with the named axes.
+        mesh: the mesh.
+        axes: the axes of the collective.
+        array: this rank's operand.
+        words: the call as text, equal on ranks that make the same call.
+        frame: the caller's frame, for error messages, or None.
     """
 
     build: Callable[[Mesh], Step]
@@ -68,8 +75,8 @@ class TurnPlace:
         if self.turns is not None:
             return self.turns.meet(self.rank, call)
         # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
-        step = call.build(among(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),)))
-        array = call.array if self.rank in step.src.mesh else nothing(call.array)
+        step = call.build(mesh_of_groups(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),)))
+        array = call.array if self.rank in step.src.mesh else make_empty_like(call.array)
         result = self.world.run(step, [array])[0]
         return result.copy() if self.world.has_data and np.shares_memory(result, array) else result
 
@@ -79,7 +86,7 @@ here: ContextVar[TurnPlace | None] = ContextVar("here", default=None)
 
 
 @lru_cache(maxsize=1024)
-def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+def mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
     """Return the mesh of some groups along axes, major first."""
     sizes = [mesh.size_of[axis] for axis in axes]
     if len(groups) == 1:
@@ -88,7 +95,7 @@ def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=1024)
-def in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+def mesh_in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
     """Return a mesh of all ranks whose second axis is along the members of a group; its name lists the groups."""
     ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
     size = len(groups[0])
@@ -96,7 +103,7 @@ def in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], 
     return Mesh((len(ranks) // size, size), ("groups", name), ranks)
 
 
-def nothing(like: Any) -> Any:
+def make_empty_like(like: Any) -> Any:
     """Return an empty array, which stands for a rank that has no part in a step."""
     return np.zeros((0,) * like.ndim, like.dtype)
 
@@ -136,7 +143,7 @@ class Turns:
     def meet(self, rank: int, call: TurnCall) -> Any:
         """Wait until the ranks of the group have called, then return this rank's shard of the result."""
         self._calls[rank] = call
-        self._pass_on(rank)
+        self._start_next(rank)
         self._gates[rank].acquire()
         if self._stopped:
             raise Stopped
@@ -149,13 +156,13 @@ class Turns:
             while self._unstarted:
                 rank = self._unstarted.popleft()
                 self._results[rank] = self._bodies[rank]()
-            self._pass_on(rank)
+            self._start_next(rank)
         except Stopped:
             pass
         except BaseException as error:
             self._fail(error)
 
-    def _pass_on(self, rank: int) -> None:
+    def _start_next(self, rank: int) -> None:
         """Let the next rank run; if all ranks wait, run the collective for which they wait."""
         if self._unstarted:
             thread = threading.Thread(target=copy_context().run, args=(self._work,), daemon=True)
@@ -163,13 +170,13 @@ class Turns:
             thread.start()
             return
         if not self._ready and self._calls:
-            self._perform()
+            self._run_collectives()
         if self._ready:
             self._gates[self._ready.popleft()].release()
         else:
             self._done.release()
 
-    def _perform(self) -> None:
+    def _run_collectives(self) -> None:
         """Run the complete collectives group by group; ranks of incomplete groups keep waiting."""
         batches: dict[str, list[int]] = {}
         for rank, call in sorted(self._calls.items()):
@@ -177,20 +184,21 @@ class Turns:
             if all(m in self._calls and self._calls[m].words == call.words for m in members):
                 batches.setdefault(call.words, []).append(rank)
         if not batches:
-            raise DisagreementError(f"ranks disagree inside of {self._name}: {self._said()}")
-        with _as_one():
+            raise DisagreementError(f"ranks disagree inside of {self._name}: {self._describe_calls()}")
+        with _merge_events():
             for ranks in batches.values():
                 self._collective(ranks)
         self._ready.extend(sorted(rank for ranks in batches.values() for rank in ranks))
 
     def _collective(self, ranks: Sequence[int]) -> None:
+        """Run one collective for the ranks that called it; store each rank's result as an array of its own."""
         calls = {rank: self._calls.pop(rank) for rank in ranks}
         first = calls[ranks[0]]
         mesh = first.mesh
         if len(calls) < mesh.size:  # groups along other axes may have other shapes, where pieces are uneven
             groups = dict.fromkeys(mesh.group(rank, *first.axes) for rank in ranks)
-            mesh = among(mesh, first.axes, tuple(groups))
-        step, empty = first.build(mesh), nothing(first.array)
+            mesh = mesh_of_groups(mesh, first.axes, tuple(groups))
+        step, empty = first.build(mesh), make_empty_like(first.array)
         shards = [calls[r].array if r in calls and r in step.src.mesh else empty for r in self._world.ranks]
         results = self._world.run(step, shards)
         shared = {id(call.array) for call in calls.values()}
@@ -201,17 +209,19 @@ class Turns:
             shared.add(id(result))
             self._answers[rank] = result
 
-    def _said(self) -> str:
+    def _describe_calls(self) -> str:
         """Describe the call of every rank, for an error message."""
-        called = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
-        parts = [
+        calls = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
+        sentences = [
             f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {words} ({source_line(self._calls[ranks[0]].frame)})"
-            for ranks, words in called
+            for ranks, words in calls
         ]
-        ended = sorted(self._results)
-        if ended:
-            parts.append(f"{name_ranks(ended)} {'has' if len(ended) == 1 else 'have'} returned")
-        return ", ".join(parts)
+        returned_ranks = sorted(self._results)
+        if returned_ranks:
+            sentences.append(
+                f"{name_ranks(returned_ranks)} {'has' if len(returned_ranks) == 1 else 'have'} returned"
+            )
+        return ", ".join(sentences)
 
     def _fail(self, error: BaseException) -> None:
         """Record the first failure and end the functions that wait."""
@@ -225,7 +235,7 @@ class Turns:
 
 
 @contextmanager
-def _as_one() -> Iterator[None]:
+def _merge_events() -> Iterator[None]:
     """Record the steps that run inside as one collective per kind and axes, as each rank has called one."""
     outside, inside = list(recorder.open_traces), recorder.Trace()
     recorder.open_traces[:] = [inside] if outside else []
@@ -233,21 +243,21 @@ def _as_one() -> Iterator[None]:
         yield
     finally:
         recorder.open_traces[:] = outside
-    alike: dict[Any, list[CollectiveEvent]] = {}
+    events_by_kind: dict[Any, list[CollectiveEvent]] = {}
     for event in inside.collectives:
-        alike.setdefault((event.collective, event.axes), []).append(event)
-    for events in alike.values():
-        one, *others = events
-        for other in others:
+        events_by_kind.setdefault((event.collective, event.axes), []).append(event)
+    for events in events_by_kind.values():
+        merged, *further_events = events
+        for event in further_events:
             sums: Any = {
-                key: tuple(map(sum, zip(getattr(one, key), getattr(other, key))))
+                key: tuple(map(sum, zip(getattr(merged, key), getattr(event, key))))
                 for key in ("nbytes", "sent", "planned")
             }
-            one = replace(one, seconds=one.seconds + other.seconds, **sums)
-        recorder.emit(one)
+            merged = replace(merged, seconds=merged.seconds + event.seconds, **sums)
+        recorder.emit(merged)
 
 
-def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
+def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
     """Run functions of the ranks that this process owns; they may call collectives of each other's ranks."""
     turns = Turns(world, name) if len(world.ranks) > 1 else None
 
@@ -276,8 +286,8 @@ def current(what: str) -> TurnPlace:
 
 
 @contextmanager
-def failures_of(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
-    """Convert an error of the user's function to a RuleError with the rank and the shapes of its pieces.
+def explain_failures(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
+    """Convert an error of the user's function to a RuleError with the rank and the shards' shapes.
 
     The library's own errors are raised again with the function's name.
     """
@@ -321,9 +331,15 @@ class LocalBound(BoundRule):
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """Return the layout of an operand's gradient: sums pending along used axes that do not split the operand."""
-        own = self.places[operand]
-        used = {a for one in (*self.places, *self.leaves) for a in (*one.split_axes, *one.partial_axes)}
-        return own.with_partial([(axis, "sum") for axis in own.mesh.axes if axis in used - {*own.split_axes}])
+        layout = self.places[operand]
+        used = {
+            a
+            for used_layout in (*self.places, *self.leaves)
+            for a in (*used_layout.split_axes, *used_layout.partial_axes)
+        }
+        return layout.with_partial(
+            [(axis, "sum") for axis in layout.mesh.axes if axis in used - {*layout.split_axes}]
+        )
 
     def flops_of(self, sizes: Mapping[str, int]) -> int:
         """Return the operations as given, a number or a function of the operands' shapes; else one per element."""
@@ -347,7 +363,7 @@ class LocalOp(Op):
     users: tuple[Any, ...] = ()
 
     shows_parameters: ClassVar[bool] = False
-    run_together: ClassVar = together  # the functions may call collectives: those of all ranks take turns
+    run_together: ClassVar = run_ranks  # the functions may call collectives: those of all ranks take turns
 
     def user_functions(self) -> tuple[object, ...]:
         """Return the functions that ranks compare."""

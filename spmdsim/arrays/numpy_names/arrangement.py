@@ -1,4 +1,4 @@
-"""NumPy's functions that take tensors apart, put them together and turn them round."""
+"""NumPy's functions that split, join and rearrange tensors."""
 
 from __future__ import annotations
 
@@ -19,27 +19,31 @@ Cuts = int | Sequence[int]
 
 
 def ravel(a: Tensor, order: str = "C") -> Tensor:
-    """All elements in one dim, row by row, or column by column for the order F."""
+    """Return all elements in one dim, in row-major order, or column-major for the order "F"."""
     return ops.flatten(a, order=order)
 
 
 def atleast_1d(*arys: Tensor) -> Any:
-    """Tensors with one dim at least."""
-    return _each(arys, lambda x: x if x.ndim else ops.reshape(x, (1,)))
+    """Return tensors with at least one dim; one tensor for one argument, else a tuple."""
+    return _map_each(arys, lambda x: x if x.ndim else ops.reshape(x, (1,)))
 
 
 def atleast_2d(*arys: Tensor) -> Any:
-    """Tensors with two dims at least; a vector is a row."""
-    return _each(arys, lambda x: x if x.ndim > 1 else ops.reshape(x, (1, -1)))
+    """Return tensors with at least two dims; a vector becomes a row."""
+    return _map_each(arys, lambda x: x if x.ndim > 1 else ops.reshape(x, (1, -1)))
 
 
 def atleast_3d(*arys: Tensor) -> Any:
-    """Tensors with three dims at least; a vector lies in the middle one, a matrix in the first two."""
+    """Return tensors with at least three dims.
+
+    A vector is put in the second one, a matrix in the first two.
+    """
     shapes = {0: (1, 1, 1), 1: (1, -1, 1)}
-    return _each(arys, lambda x: x if x.ndim > 2 else ops.reshape(x, shapes.get(x.ndim, (*x.shape, 1))))
+    return _map_each(arys, lambda x: x if x.ndim > 2 else ops.reshape(x, shapes.get(x.ndim, (*x.shape, 1))))
 
 
-def _each(tensors: Sequence[Tensor], function: Any) -> Any:
+def _map_each(tensors: Sequence[Tensor], function: Any) -> Any:
+    """Apply a function to each tensor; return one result, or a tuple of several."""
     results = tuple(map(function, tensors))
     return results[0] if len(results) == 1 else results
 
@@ -56,7 +60,7 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
 
 
 def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """Turned by quarters, from the first of two dims towards the second."""
+    """Rotate a tensor by ``k`` quarter turns, from the first of two dims towards the second."""
     first, second = _two_dims("rot90", m, axes)
     for d in {0: (), 1: (second,), 2: (first, second), 3: (first,)}[k % 4]:
         m = ops.flip(m, d)
@@ -64,6 +68,7 @@ def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
+    """Return two different dims as non-negative numbers; raise RuleError for others."""
     dims = tuple(along_dim(name, x, d) for d in axes)
     if len(set(dims)) != 2 or len(dims) != 2:
         raise RuleError(f"np.{name} takes two different dims, but got {tuple(axes)}")
@@ -71,47 +76,60 @@ def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
 
 
 def hstack(tup: Sequence[Tensor]) -> Tensor:
-    """Side by side: along the second dim, vectors along the only one."""
-    parts = array_operands("np.hstack", tup)
-    return ops.concat(parts, int(parts[0].ndim > 1))
+    """Join tensors along the second dim, vectors along their only one."""
+    tensors = array_operands("np.hstack", tup)
+    return ops.concat(tensors, int(tensors[0].ndim > 1))
 
 
 def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
-    """Values behind a tensor, along a dim; all in one dim for None."""
-    parts = array_operands("np.append", (arr, values))
-    return ops.concat([ravel(x) for x in parts], 0) if axis is None else ops.concat(parts, axis)
+    """Add values after the last entry along a dim; None: flatten both first."""
+    tensors = array_operands("np.append", (arr, values))
+    return ops.concat([ravel(x) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
 
 
 def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> Tensor:
-    """Values between a tensor's, before places along a dim that all ranks get to know; of all elements in one dim for None."""
+    """Insert values before positions along a dim; None: flatten the tensor first.
+
+    Args:
+        arr: the tensor.
+        obj: an integer, a slice, or integers that all ranks have; a tensor is gathered.
+        values: broadcasts to the shape of the inserted entries.
+        axis: the dim.
+    """
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
-    at = along_dim("np.insert", x, axis)
-    n = x.shape[at]
-    count = len(_numbers("insert", n, obj, -1)) - n
-    new = as_operand(values, x)
-    new = ops.reshape(new, (*[1] * (x.ndim - new.ndim), *new.shape))
+    dim = along_dim("np.insert", x, axis)
+    n = x.shape[dim]
+    count = len(_numbers_from_numpy("insert", n, obj, -1)) - n
+    inserted = as_operand(values, x)
+    inserted = ops.reshape(inserted, (*[1] * (x.ndim - inserted.ndim), *inserted.shape))
     if isinstance(obj, (int, np.integer)):
-        new = ops.moveaxis(new, 0, at)
-        count = new.shape[at]
-    new = ops.cast(ops.broadcast_to(new, (*x.shape[:at], count, *x.shape[at + 1 :])), x.dtype)
-    order = _numbers("insert", n, obj, np.arange(n, n + count))
+        inserted = ops.moveaxis(inserted, 0, dim)
+        count = inserted.shape[dim]
+    inserted = ops.cast(ops.broadcast_to(inserted, (*x.shape[:dim], count, *x.shape[dim + 1 :])), x.dtype)
+    order = _numbers_from_numpy("insert", n, obj, np.arange(n, n + count))
     runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == n)) + 1)
-    pieces = [(new, run - n) if run[0] >= n else (x, run) for run in runs if run.size]
-    slices = [(part, slice(int(run[0]), int(run[-1]) + 1)) for part, run in pieces]
-    return ops.concat([ops.getitem(part, (*[slice(None)] * at, one)) for part, one in slices] or [x], at)
+    pieces = [(inserted, run - n) if run[0] >= n else (x, run) for run in runs if run.size]
+    slices = [(source, slice(int(run[0]), int(run[-1]) + 1)) for source, run in pieces]
+    return ops.concat(
+        [ops.getitem(source, (*[slice(None)] * dim, entries)) for source, entries in slices] or [x], dim
+    )
 
 
 def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
     """Return the tensor without some entries of a dimension; None: of all elements in one dimension."""
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
-    at = along_dim("np.delete", x, axis)
-    kept = np.isin(np.arange(x.shape[at]), _numbers("delete", x.shape[at], obj))
-    index: list[Any] = [slice(None)] * at
-    return ops.getitem(x, (*index, as_operand(kept, x)))
+    dim = along_dim("np.delete", x, axis)
+    is_kept = np.isin(np.arange(x.shape[dim]), _numbers_from_numpy("delete", x.shape[dim], obj))
+    index: list[Any] = [slice(None)] * dim
+    return ops.getitem(x, (*index, as_operand(is_kept, x)))
 
 
-def _numbers(name: str, size: int, *args: Any) -> np.ndarray:
-    """What numpy's function of this name makes of the numbers of places."""
+def _numbers_from_numpy(name: str, size: int, *args: Any) -> np.ndarray:
+    """Return the entries' numbers that NumPy's function ``name`` returns for a dim of a given size.
+
+    Raises:
+        OutOfRange: If NumPy refuses the arguments.
+    """
     places = args[0].full() if isinstance(args[0], Tensor) else args[0]
     try:
         numbers: np.ndarray = getattr(np, name)(np.arange(size), places, *args[1:])
@@ -121,7 +139,7 @@ def _numbers(name: str, size: int, *args: Any) -> np.ndarray:
 
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
-    """Kronecker's product: each entry of ``a`` times the whole of ``b``."""
+    """Compute the Kronecker product: each entry of ``a`` times the whole tensor ``b``."""
     a, b = array_operands("np.kron", (a, b))
     ndim = max(a.ndim, b.ndim)
     sizes = [(*[1] * (ndim - x.ndim), *x.shape) for x in (a, b)]
@@ -131,14 +149,14 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 
 
 def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
-    """Parts along a dim, so many of nearly equal size, or cut at given places."""
+    """Split a dim into a number of nearly equal parts, or at given positions."""
     at = along_dim("array_split", ary, axis)
     n = ary.shape[at]
     if isinstance(indices_or_sections, (int, np.integer)):
-        parts = int(indices_or_sections)
-        if parts < 1:
-            raise RuleError(f"there is one part at least, but got {parts}")
-        cuts = [k * (n // parts) + min(k, n % parts) for k in range(parts + 1)]
+        count = int(indices_or_sections)
+        if count < 1:
+            raise RuleError(f"there is one part at least, but got {count}")
+        cuts = [k * (n // count) + min(k, n % count) for k in range(count + 1)]
     else:
         cuts = [0, *[slice(int(k)).indices(n)[1] for k in indices_or_sections], n]
     pieces = [slice(start, max(start, stop)) for start, stop in pairwise(cuts)]
@@ -154,7 +172,11 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
-    """Equal parts along a dim, or parts cut at given places."""
+    """Split a dim into equal parts, or at given positions.
+
+    Raises:
+        RuleError: If a number of parts does not divide the dim.
+    """
     n, parts = ary.shape[along_dim("split", ary, axis)], indices_or_sections
     if isinstance(parts, (int, np.integer)) and (parts < 1 or n % parts):
         raise RuleError(
@@ -164,23 +186,24 @@ def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]
 
 
 def vsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
-    """:func:`split` along the first dim of two at least."""
+    """Split the first dim, as :func:`split`; there must be at least two dims."""
     return split(_with_dims("vsplit", ary, 2), indices_or_sections, 0)
 
 
 def dsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
-    """:func:`split` along the third dim."""
+    """Split the third dim, as :func:`split`."""
     return split(_with_dims("dsplit", ary, 3), indices_or_sections, 2)
 
 
 def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
+    """Return the tensor; raise RuleError if it has fewer dims."""
     if x.ndim < least:
         raise RuleError(f"np.{name} takes {many(least, 'dim')} at least, but the shape is {x.shape}")
     return x
 
 
 def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Diagonals of the matrices that two dims make, the first two unless others are named; they are the last dim."""
+    """Return diagonals of the matrices that two dims form (by default the first two), as last dim."""
     first, second = _two_dims("diagonal", a, (axis1, axis2))
     return linalg.diagonal(ops.moveaxis(a, (first, second), (-2, -1)), offset=offset)
 
@@ -191,7 +214,7 @@ def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any
 
 
 def diag(v: Tensor, k: int = 0) -> Tensor:
-    """Return the diagonal of a matrix, or the matrix with a vector as its diagonal, split as the vector."""
+    """Return the diagonal of a matrix, or a matrix with a vector as its diagonal, split as the vector."""
     if v.ndim == 2:
         return linalg.diagonal(v, offset=k)
     if v.ndim != 1:
@@ -199,46 +222,53 @@ def diag(v: Tensor, k: int = 0) -> Tensor:
     n = v.shape[0] + abs(k)
     rows = ops.pad(v, (max(0, -k),), (max(0, k),))
     layout = Layout(rows.layout.mesh, [rows.layout.reduced.dims[0], None])
-    there = Tensor.eye(n, k=k, dtype=np.bool_, layout=layout, world=v.world)
-    return ops.where(there, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), np.zeros((), v.dtype))
+    is_diagonal = Tensor.eye(n, k=k, dtype=np.bool_, layout=layout, world=v.world)
+    return ops.where(is_diagonal, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), np.zeros((), v.dtype))
 
 
 def fill_diagonal(a: Tensor, val: Operand) -> None:
-    """Let a matrix have other values on its diagonal."""
+    """Replace the diagonal of a matrix in place."""
     if a.ndim != 2:
         raise RuleError(f"np.fill_diagonal takes a matrix, but the shape is {a.shape}")
     a[Tensor.eye(*a.shape, dtype=np.bool_, layout=a.layout.reduced, world=a.world)] = val
 
 
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Convert numbers of elements, counted row by row, to one index per dimension."""
-    places, rest = [], indices
+    """Convert row-major numbers of elements to one index per dimension."""
+    coordinates, number = [], indices
     for n in ((shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))[::-1]:
-        places.append(ops.remainder(rest, n))
-        rest = ops.floor_divide(rest, n)
-    return tuple(places[::-1])
+        coordinates.append(ops.remainder(number, n))
+        number = ops.floor_divide(number, n)
+    return tuple(coordinates[::-1])
 
 
 def block(arrays: Any) -> Tensor:
-    """Nested lists of blocks put together: the innermost lists along the last dim, those around them along the one before it."""
+    """Join nested lists of blocks: the innermost lists along the last dim, outer ones along earlier dims."""
     leaves: list[Any] = []
-    depth = _collected("np.block", arrays, leaves)
+    depth = _collect_leaves("np.block", arrays, leaves)
     blocks = array_operands("np.block", leaves)
     ndim = max(depth, *(x.ndim for x in blocks))
-    rest = iter([ops.reshape(x, (*(1,) * (ndim - x.ndim), *x.shape)) if x.ndim < ndim else x for x in blocks])
+    expanded = iter(
+        [ops.reshape(x, (*(1,) * (ndim - x.ndim), *x.shape)) if x.ndim < ndim else x for x in blocks]
+    )
 
-    def joined(part: Any, level: int) -> Tensor:
-        return ops.concat([joined(one, level - 1) for one in part], -level) if level else next(rest)
+    def join(nested: Any, level: int) -> Tensor:
+        """Join the lists of a level and of those inside."""
+        return ops.concat([join(item, level - 1) for item in nested], -level) if level else next(expanded)
 
-    return joined(arrays, depth) if depth else ops.identity(next(rest))
+    return join(arrays, depth) if depth else ops.identity(next(expanded))
 
 
-def _collected(name: str, part: Any, leaves: list[Any]) -> int:
-    """How deep lists are nested; what they hold is added to ``leaves``."""
-    if not isinstance(part, list):
-        leaves.append(part)
+def _collect_leaves(name: str, nested: Any, leaves: list[Any]) -> int:
+    """Append the items of nested lists to ``leaves``; return the depth of the nesting.
+
+    Raises:
+        RuleError: If lists are empty or have different depths.
+    """
+    if not isinstance(nested, list):
+        leaves.append(nested)
         return 0
-    depths = {_collected(name, one, leaves) for one in part}
+    depths = {_collect_leaves(name, item, leaves) for item in nested}
     if len(depths) != 1:
-        raise RuleError(f"{name} takes lists that are nested alike and not empty, but got {part!r}")
+        raise RuleError(f"{name} takes lists that are nested alike and not empty, but got {nested!r}")
     return 1 + depths.pop()

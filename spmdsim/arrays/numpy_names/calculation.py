@@ -1,4 +1,4 @@
-"""NumPy's functions that calculate: sums with a start and a mask, products, differences, statistics."""
+"""NumPy's functions that calculate: reductions with start and mask, products, differences, statistics."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from spmdsim.arrays import Tensor, linalg, ops
 from spmdsim.arrays.creation import zeros_like
 from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, operands
-from spmdsim.arrays.ops.dim_reductions import as_type, normal_dims
-from spmdsim.arrays.ops.scans import along_dim, conjugated
-from spmdsim.arrays.ops.statistics import PICKING, in_type_of_quantiles
+from spmdsim.arrays.ops.dim_reductions import normal_dims, to_type
+from spmdsim.arrays.ops.scans import along_dim, conjugate_if_complex
+from spmdsim.arrays.ops.statistics import PICKING, to_type_of_quantiles
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
 
 Axis = int | Sequence[int] | None
 
 
-def _reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
-    """A reduction with NumPy's ``where``, which leaves elements out, and ``initial``, which joins the result."""
+def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
+    """Return a reduction with NumPy's ``where`` (excludes elements) and ``initial`` (joins the result).
+
+    Args:
+        name: the operator.
+        neutral: the value of excluded elements; None: ``initial``.
+        joined: the operator that combines the result with ``initial``.
+    """
 
     def reduction(
         a: Tensor, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = True
@@ -46,12 +52,12 @@ def _reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
 
 
 REDUCTIONS = {
-    "sum": _reduction("sum", 0, "add"),
-    "prod": _reduction("prod", 1, "multiply"),
-    "any": _reduction("any", False, "logical_or"),
-    "all": _reduction("all", True, "logical_and"),
-    "max": _reduction("max", None, "maximum"),
-    "min": _reduction("min", None, "minimum"),
+    "sum": _make_reduction("sum", 0, "add"),
+    "prod": _make_reduction("prod", 1, "multiply"),
+    "any": _make_reduction("any", False, "logical_or"),
+    "all": _make_reduction("all", True, "logical_and"),
+    "max": _make_reduction("max", None, "maximum"),
+    "min": _make_reduction("min", None, "minimum"),
 }
 
 
@@ -61,15 +67,15 @@ def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 class NoWeights(SpmdError, ZeroDivisionError):
-    """Weights of no elements, which add up to 0."""
+    """Weights of no elements, whose sum is 0."""
 
 
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """Compute the mean, weighted by one number per element or per entry of the dimension."""
-    x, *heavy = operands("np.average", (a,) if weights is None else (a, weights))
-    if not heavy:
+    x, *weight_tensors = operands("np.average", (a,) if weights is None else (a, weights))
+    if not weight_tensors:
         return ops.mean(x, axis=axis, keepdims=keepdims)
-    weight, dims = heavy[0], normal_dims(axis, x.ndim)
+    weight, dims = weight_tensors[0], normal_dims(axis, x.ndim)
     if axis is not None and weight.shape == tuple(x.shape[d] for d in dims):
         weight = ops.reshape(weight, [n if d in dims else 1 for d, n in enumerate(x.shape)])
     elif weight.shape != x.shape:
@@ -90,17 +96,23 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
 def cov(
     m: Operand, y: Operand | None = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
 ) -> Tensor:
-    """Covariances of the rows of a matrix (of its columns without ``rowvar``), and of ``y``; a vector is one row."""
-    parts = [_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))]
-    rows = parts[0] if len(parts) == 1 else ops.concat(parts)
-    far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
+    """Compute covariances of the rows of a matrix, and of ``y``; a vector is one row.
+
+    Without ``rowvar`` columns are variables. The divisor is the number of observations minus ``ddof``, by default 1,
+    or 0 with ``bias``.
+    """
+    matrices = [
+        _variables_as_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))
+    ]
+    rows = matrices[0] if len(matrices) == 1 else ops.concat(matrices)
+    deviations = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
     count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
-    products = ops.divide(ops.matmul(far, ops.conjugate(ops.transpose(far))), max(count, 0))
+    products = ops.divide(ops.matmul(deviations, ops.conjugate(ops.transpose(deviations))), max(count, 0))
     return ops.reshape(products, ()) if rows.shape[0] == 1 else products
 
 
-def _rows(m: Tensor, rowvar: bool) -> Tensor:
-    """What varies, one below the other."""
+def _variables_as_rows(m: Tensor, rowvar: bool) -> Tensor:
+    """Return variables as rows of a float64 or complex128 matrix; raise RuleError for more than two dims."""
     if m.ndim > 2:
         raise RuleError(f"np.cov takes vectors and matrices, but the shape is {m.shape}")
     m = ops.cast(m, np.complex128 if m.dtype.kind == "c" else np.float64)
@@ -108,7 +120,7 @@ def _rows(m: Tensor, rowvar: bool) -> Tensor:
 
 
 def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tensor:
-    """Covariances, each divided by the standard deviations of its two."""
+    """Compute correlation coefficients: covariances divided by both standard deviations."""
     products = cov(x, y, rowvar)
     if not products.ndim:
         return ops.divide(products, products)
@@ -118,39 +130,38 @@ def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tenso
 
 def dot(a: Operand, b: Operand) -> Tensor:
     """Compute the matrix product, or the product over the last and the last but one dimension."""
-    one, other = array_operands("np.dot", (a, b))
-    if not one.ndim or not other.ndim:
-        return ops.multiply(one, other)
-    return ops.matmul(one, other) if other.ndim <= 2 else ops.tensordot(one, other, ((-1,), (-2,)))
+    left, right = array_operands("np.dot", (a, b))
+    if not left.ndim or not right.ndim:
+        return ops.multiply(left, right)
+    return ops.matmul(left, right) if right.ndim <= 2 else ops.tensordot(left, right, ((-1,), (-2,)))
 
 
 def inner(a: Operand, b: Operand) -> Tensor:
-    """Products over the last dims of both."""
-    one, other = array_operands("np.inner", (a, b))
+    """Compute sums of products over the last dims of both operands."""
+    left, right = array_operands("np.inner", (a, b))
     return (
-        ops.tensordot(one, other, ((-1,), (-1,))) if min(one.ndim, other.ndim) else ops.multiply(one, other)
+        ops.tensordot(left, right, ((-1,), (-1,)))
+        if min(left.ndim, right.ndim)
+        else ops.multiply(left, right)
     )
 
 
 def outer(a: Operand, b: Operand) -> Tensor:
     """Multiply each element of one tensor with each element of the other."""
-    one, other = array_operands("np.outer", (a, b))
-    return linalg.outer(ravel(one), ravel(other))
+    left, right = array_operands("np.outer", (a, b))
+    return linalg.outer(ravel(left), ravel(right))
 
 
 def vdot(a: Operand, b: Operand) -> Tensor:
     """Compute the sum of products of all elements, the first ones conjugated."""
-    one, other = array_operands("np.vdot", (a, b))
-    if one.shape == other.shape:
-        return ops.vdot(one, other)
-    return ops.vdot(ravel(one), ravel(other))
+    left, right = array_operands("np.vdot", (a, b))
+    if left.shape == right.shape:
+        return ops.vdot(left, right)
+    return ops.vdot(ravel(left), ravel(right))
 
 
 def einsum(*operands: Any, optimize: Any = False) -> Tensor:
-    """Sums of products by NumPy's rules, which are those of :func:`spmdsim.ops.einsum`.
-
-    ``optimize`` changes nothing: every rank takes the best order for its pieces.
-    """
+    """Compute sums of products, as :func:`spmdsim.ops.einsum`; ``optimize`` has no effect."""
     return ops.einsum(*operands)
 
 
@@ -158,26 +169,28 @@ def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
     """Compute the cross-correlation of two vectors: the convolution with the second one reversed."""
     signal, kernel = array_operands("np.correlate", (a, v))
     if kernel.size > signal.size:
-        return conjugated(ops.flip(correlate(kernel, signal, mode), 0))
-    return convolve(signal, conjugated(ops.flip(kernel, 0)), mode)
+        return conjugate_if_complex(ops.flip(correlate(kernel, signal, mode), 0))
+    return convolve(signal, conjugate_if_complex(ops.flip(kernel, 0)), mode)
 
 
 def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
-    """Sums of products of a vector and another one that is reversed and shifted; the longer one is that which stands."""
+    """Compute the convolution of two vectors; the longer one may stay split."""
     signal, kernel = (x if x.ndim else ravel(x) for x in array_operands("np.convolve", (a, v)))
     return ops.convolve(signal, kernel, mode)
 
 
 def polyval(p: Operand, x: Operand) -> Tensor:
     """Evaluate a polynomial; the coefficient of the highest power comes first."""
-    powers, at = array_operands("np.polyval", (p, x))
-    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, at), c), list(powers), zeros_like(at))
+    powers, points = array_operands("np.polyval", (p, x))
+    return functools.reduce(
+        lambda y, c: ops.add(ops.multiply(y, points), c), list(powers), zeros_like(points)
+    )
 
 
 def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
     """Fit a polynomial by least squares; the coefficient of the highest power comes first."""
-    at, values = map(_fractions, array_operands("np.polyfit", (x, y)))
-    columns = vander(at, int(deg) + 1)
+    points, values = map(_to_floats, array_operands("np.polyfit", (x, y)))
+    columns = vander(points, int(deg) + 1)
     scale = linalg.norm(columns, axis=0)
     weights = linalg.lstsq(ops.divide(columns, scale), values)[0]
     return ops.divide(weights, scale if values.ndim == 1 else ops.expand_dims(scale, 1))
@@ -190,7 +203,10 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
-    """Differences over two steps inside and one step at both ends, along each dim: halos of one element move."""
+    """Compute differences over two steps inside and one step at both ends, along each dim.
+
+    Split dims exchange one element with their neighbours. The result is a tensor for one dim, else a tuple.
+    """
     dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     dims = [along_dim("gradient", f, d) for d in dims]
     steps = varargs * len(dims) if len(varargs) == 1 else varargs or (1.0,) * len(dims)
@@ -198,32 +214,34 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
         raise UsageTypeError(
             "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
         )
-    f = _fractions(f)
+    f = _to_floats(f)
     slopes = tuple(_slope(f, d, step) for d, step in zip(dims, steps))
     return slopes[0] if len(slopes) == 1 else slopes
 
 
-def _fractions(x: Tensor) -> Tensor:
-    """Differences and sums of neighbours leave small types of whole numbers."""
+def _to_floats(x: Tensor) -> Tensor:
+    """Convert integers to float64, because differences and sums of neighbours may overflow small types."""
     return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
 
 
 def _slope(f: Tensor, d: int, step: float) -> Tensor:
+    """Return the gradient along a dim; raise RuleError for fewer than two elements."""
     if f.shape[d] < 2:
         raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
-    inside = ops.divide(ops.subtract(_part(f, d, 2, None), _part(f, d, 0, -2)), 2 * step)
-    ends = ops.divide(ops.subtract(_part(f, d, 1, None), _part(f, d, 0, -1)), step)
-    return ops.concat([_part(ends, d, 0, 1), inside, _part(ends, d, -1, None)], d)
+    inside = ops.divide(ops.subtract(_slice_along(f, d, 2, None), _slice_along(f, d, 0, -2)), 2 * step)
+    ends = ops.divide(ops.subtract(_slice_along(f, d, 1, None), _slice_along(f, d, 0, -1)), step)
+    return ops.concat([_slice_along(ends, d, 0, 1), inside, _slice_along(ends, d, -1, None)], d)
 
 
-def _part(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
+def _slice_along(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
+    """Return the entries ``start`` to ``stop - 1`` along a dim; None: to the end."""
     return ops.getitem(x, (*[slice(None)] * d, slice(start, stop)))
 
 
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
     """Compute the area below straight lines between neighbours."""
-    y, d = _fractions(y), along_dim("trapezoid", y, axis)
-    sums = ops.add(_part(y, d, 1, None), _part(y, d, 0, -1))
+    y, d = _to_floats(y), along_dim("trapezoid", y, axis)
+    sums = ops.add(_slice_along(y, d, 1, None), _slice_along(y, d, 0, -1))
     if x is None:
         return ops.multiply(ops.sum(sums, axis=d), dx / 2)
     steps = ops.diff(operands("np.trapezoid", (y, x))[1], dim=-1)
@@ -234,38 +252,53 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
 def interp(
     x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
 ) -> Tensor:
-    """Values on straight lines between points; the first and the last one's beyond them."""
+    """Interpolate linearly between points; the first and last value continue beyond them.
+
+    Args:
+        x: the positions at which to interpolate.
+        xp: the positions of the points, ascending.
+        fp: their values.
+        left: the value before the first point; None: its value.
+        right: the value after the last point; None: its value.
+
+    Raises:
+        RuleError: If there are no points, or the numbers of positions and values differ.
+    """
     if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1 or not np.size(xp):  # type: ignore[arg-type]
         raise RuleError(
             f"np.interp takes places and as many values, but got {np.shape(xp)} and {np.shape(fp)}"  # type: ignore[arg-type]
         )
     if not isinstance(xp, Tensor) and (np.diff(xp) <= 0).any():  # type: ignore[arg-type]
         raise RuleError(f"np.interp takes ascending places, but got {np.asarray(xp).tolist()}")
-    at, places, values = array_operands("np.interp", (x, xp, fp))
-    at, places = (ops.cast(one, np.float64) for one in (at, places))
+    points, positions, values = array_operands("np.interp", (x, xp, fp))
+    points, positions = (ops.cast(tensor, np.float64) for tensor in (points, positions))
     values = ops.cast(values, np.complex128 if values.dtype.kind == "c" else np.float64)
-    slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(places)), (0,), (1,))
-    numbers = ops.clip(ops.subtract(ops.searchsorted(places, at, side="right"), 1), 0, None)
-    start, value, slope = (ops.take(one, numbers, 0) for one in (places, values, slopes))
-    y = ops.add(value, ops.multiply(slope, ops.subtract(at, start)))
-    y = ops.where(ops.less(at, places[0]), values[0] if left is None else left, y)
-    return ops.where(ops.greater(at, places[-1]), values[-1] if right is None else right, y)
+    slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(positions)), (0,), (1,))
+    numbers = ops.clip(ops.subtract(ops.searchsorted(positions, points, side="right"), 1), 0, None)
+    start, value, slope = (ops.take(tensor, numbers, 0) for tensor in (positions, values, slopes))
+    y = ops.add(value, ops.multiply(slope, ops.subtract(points, start)))
+    y = ops.where(ops.less(points, positions[0]), values[0] if left is None else left, y)
+    return ops.where(ops.greater(points, positions[-1]), values[-1] if right is None else right, y)
 
 
 def _order_statistic(name: str) -> Callable[..., Tensor]:
-    """An operator whose result has the type that numpy's has: parts of the way in an array have one, numbers have none."""
+    """Return ``np.quantile`` or ``np.percentile`` for tensors.
 
-    def called(
+    An array of fractions takes part in the type promotion; Python numbers do not.
+    """
+
+    def order_statistic(
         a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
     ) -> Tensor:
         if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
-            return as_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
-        x = a if method in PICKING else in_type_of_quantiles(a, q)
+            return to_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
+        x = a if method in PICKING else to_type_of_quantiles(a, q)
         statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)
         return statistic
 
-    called.__name__, called.__doc__ = name, f"Compute ``numpy.{name}``; see :func:`spmdsim.ops.{name}`."
-    return called
+    order_statistic.__name__ = name
+    order_statistic.__doc__ = f"Compute ``numpy.{name}``; see :func:`spmdsim.ops.{name}`."
+    return order_statistic
 
 
 percentile, quantile = map(_order_statistic, ("percentile", "quantile"))

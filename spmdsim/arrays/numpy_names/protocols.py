@@ -1,7 +1,8 @@
-"""numpy's functions on tensors: ``np.exp(t)``, ``np.sum(t, axis=0)``, ``np.concatenate([t, u])``.
+"""NumPy's functions on tensors: ``np.exp(t)``, ``np.sum(t, axis=0)``, ``np.concatenate([t, u])``.
 
-numpy asks a tensor's ``__array_ufunc__`` and ``__array_function__``. What has a name here is computed here; of all else one
-line says which name to use. Nothing is gathered behind the user's back: ``np.asarray(t)`` and ``out=array`` are refused.
+NumPy calls a tensor's ``__array_ufunc__`` and ``__array_function__``. Functions with a name here are computed here;
+for others an error names a replacement. Nothing is gathered implicitly: ``np.asarray(t)`` and ``out=array`` are
+refused.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.conversion import asarray
 from spmdsim.arrays.creation import empty_like, full_like, ones_like, zeros_like
-from spmdsim.arrays.in_place import become, before
+from spmdsim.arrays.in_place import become, detach_current
 from spmdsim.arrays.numpy_names import arrangement, calculation, element_functions, selection, without_nan
 from spmdsim.arrays.numpy_names.view_functions import as_view
-from spmdsim.arrays.operands import array_operands, counted_dim
-from spmdsim.arrays.ops.assign import FUNCTIONS, changed_at
+from spmdsim.arrays.operands import array_operands, normalise_dim
+from spmdsim.arrays.ops.assign import FUNCTIONS, change_at
 from spmdsim.arrays.ops.declare import COMPARISONS
 from spmdsim.arrays.ops.scans import running_extreme
-from spmdsim.arrays.ops.selecting import flattened
+from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.element_type import number_type
 
@@ -43,7 +44,7 @@ SPELLED = {
     "invert": "bitwise_invert",
     "radians": "deg2rad",
 }
-#: What to write instead of functions that there is no operator for.
+#: Replacements for functions without an operator.
 INSTEAD = {
     "apply_along_axis": "use a function with axis=, or spmdsim.local_map with np.apply_along_axis inside",
     "apply_over_axes": "use the function with axis= and keepdims=True",
@@ -53,7 +54,7 @@ INSTEAD = {
     "resize": "use np.tile, or np.reshape",
     "vecmat": "use x.conj() @ A",
 }
-#: What a reduction by a function of two elements is.
+#: The reduction by a function of two elements.
 REDUCED = {
     "add": "sum",
     "multiply": "prod",
@@ -65,13 +66,15 @@ REDUCED = {
 
 
 def _along(function: Callable[..., Any], x: Tensor, axis: int | None) -> Any:
-    """A function along a dim; of all elements, row by row, for None."""
+    """Apply a function along a dim; None: to the flattened tensor."""
     return function(ops.flatten(x), 0) if axis is None else function(x, axis)
 
 
-def _joined(said: str, parts: Sequence[Any], prepared: Callable[[Tensor], Tensor], dim: int) -> Tensor:
-    """Tensors with more dims, one after the other along one of them."""
-    return ops.concat([prepared(x) for x in array_operands(said, parts)], dim)
+def _join_prepared(
+    call: str, tensors: Sequence[Any], prepared: Callable[[Tensor], Tensor], dim: int
+) -> Tensor:
+    """Join tensors along a dim after preparing each."""
+    return ops.concat([prepared(x) for x in array_operands(call, tensors)], dim)
 
 
 def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -83,7 +86,7 @@ def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
     }
 
 
-#: What takes other arguments here, or is made of several functions; the rest asks what a tensor is.
+#: Functions with other arguments than the operators, combinations of operators, and properties of tensors.
 _OWN: dict[str, Callable[..., Any]] = {
     **{
         name: called
@@ -94,7 +97,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "argpartition": lambda a, kth, axis=-1: _along(ops.argsort, a, axis),
     "argsort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.argsort, a, axis),
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
-    "column_stack": lambda tup: _joined(
+    "column_stack": lambda tup: _join_prepared(
         "np.column_stack", tup, lambda x: x if x.ndim != 1 else x[:, None], 1
     ),
     "copy": lambda a: asarray(a, copy=True),
@@ -102,8 +105,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "cumsum": lambda a, axis=None: _along(ops.cumulative_sum, a, axis),
     "deg2rad": lambda x: ops.multiply(element_functions.fraction_of(x), math.pi / 180),
     "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
-    "diagflat": lambda v, k=0: arrangement.diag(flattened(v), k),
-    "dstack": lambda tup: _joined("np.dstack", tup, arrangement.atleast_3d, 2),
+    "diagflat": lambda v, k=0: arrangement.diag(flatten_in_blocks(v), k),
+    "dstack": lambda tup: _join_prepared("np.dstack", tup, arrangement.atleast_3d, 2),
     "ediff1d": lambda ary: ops.diff(ops.flatten(ary), dim=0),
     "empty_like": empty_like,
     "exp2": lambda x: ops.power(2.0, element_functions.fraction_of(x)),
@@ -121,20 +124,19 @@ _OWN: dict[str, Callable[..., Any]] = {
     "lcm": element_functions.lcm,
     "ndim": lambda a: a.ndim,
     "ones_like": ones_like,
-    "partition": lambda a, kth, axis=-1: _along(
-        ops.sort, a, axis
-    ),  # one way to have the kth between the others
+    # A sorted tensor is partitioned, too.
+    "partition": lambda a, kth, axis=-1: _along(ops.sort, a, axis),
     "rad2deg": lambda x: ops.multiply(element_functions.fraction_of(x), 180 / math.pi),
     "result_type": lambda *types: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in types]),
     "shape": lambda a: a.shape,
-    "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],
+    "size": lambda a, axis=None: a.size if axis is None else a.shape[normalise_dim(axis, a.ndim)],
     "sort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.sort, a, axis),
     "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
     "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
-    "vstack": lambda tup: _joined("np.vstack", tup, arrangement.atleast_2d, 0),
+    "vstack": lambda tup: _join_prepared("np.vstack", tup, arrangement.atleast_2d, 0),
     "zeros_like": zeros_like,
 }
-#: Values of numpy's parameters that ask for nothing.
+#: Values of NumPy's parameters that have no effect.
 _NOTHING: dict[str, Any] = {
     "casting": "same_kind",
     "dtype": None,
@@ -145,9 +147,9 @@ _NOTHING: dict[str, Any] = {
     "subok": True,
     "where": True,
 }
-#: Where functions of numpy's modules are looked for.
-_ROOMS = {"numpy.linalg": "spmdsim.linalg", "numpy.fft": "spmdsim.fft"}
-#: numpy's names of the first parameters, which ours go without.
+#: The module of this package for a module of NumPy.
+_MODULES = {"numpy.linalg": "spmdsim.linalg", "numpy.fft": "spmdsim.fft"}
+#: NumPy's names of first parameters; the functions here take the first argument by position.
 _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 
 
@@ -157,14 +159,14 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
     if method == "__call__":
         if function in COMPARISONS:  # NumPy makes an array of a number of its own types before it compares
             inputs = tuple(x[()] if type(x) is np.ndarray and not x.ndim else x for x in inputs)
-        result = _called(name, f"np.{name}", inputs, options)
+        result = _run_ours(name, f"np.{name}", inputs, options)
         _check_type(f"np.{name}", inputs, result, options.get("dtype"))
     elif method == "reduce" and name in REDUCED:
         options.setdefault("axis", 0)
-        result = _called(REDUCED[name], f"np.{name}.reduce", inputs, options)
+        result = _run_ours(REDUCED[name], f"np.{name}.reduce", inputs, options)
     elif method == "accumulate" and name in ("add", "multiply"):
         places = options or {"axis": 0}
-        result = _called("cumsum" if name == "add" else "cumprod", f"np.{name}.accumulate", inputs, places)
+        result = _run_ours("cumsum" if name == "add" else "cumprod", f"np.{name}.accumulate", inputs, places)
     elif method == "accumulate" and name in ("maximum", "minimum"):
         result = running_extreme(REDUCED[name], *inputs, **options)
     elif method == "at" and name in FUNCTIONS and not options:
@@ -173,51 +175,60 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
             raise UsageTypeError(
                 f"np.{name}.at of an array takes no tensors; make a tensor of it, or use .full()"
             )
-        become(x, changed_at(before(x), index, value, name, f"np.{name}.at"), f"np.{name}.at")
+        become(x, change_at(detach_current(x), index, value, name, f"np.{name}.at"), f"np.{name}.at")
         return None
     elif method == "outer" and not options:
         a, b = inputs
-        result = _called(name, f"np.{name}.outer", (ops.expand_dims(a, range(-np.ndim(b), 0)), b), {})
+        result = _run_ours(name, f"np.{name}.outer", (ops.expand_dims(a, range(-np.ndim(b), 0)), b), {})
     else:
         raise UsageTypeError(
             f"np.{name}.{method} takes no tensors; np.{name} does, and so do reductions such as ops.sum"
         )
-    return result if out is None else _into(out, result, f"np.{name}")
+    return result if out is None else _assign_to_out(out, result, f"np.{name}")
 
 
-def _check_type(said: str, inputs: Sequence[Any], result: Any, dtype: Any) -> None:
-    """Whether a function of elements computes in the type that was asked for."""
+def _check_type(call: str, inputs: Sequence[Any], result: Any, dtype: Any) -> None:
+    """Raise UsageTypeError if a ufunc cannot compute in the requested type."""
     if dtype is None:
         return
-    wanted = number_type(dtype, f"{said} cannot give")
-    far = [x.dtype for x in inputs if isinstance(x, Tensor) and not np.can_cast(x.dtype, wanted, "same_kind")]
-    if far:
-        raise UsageTypeError(f"{said} of {far[0].name} does not compute in {wanted.name}; use .astype first")
-    _check_given(said, result, wanted)
+    wanted = number_type(dtype, f"{call} cannot give")
+    unsafe_types = [
+        x.dtype for x in inputs if isinstance(x, Tensor) and not np.can_cast(x.dtype, wanted, "same_kind")
+    ]
+    if unsafe_types:
+        raise UsageTypeError(
+            f"{call} of {unsafe_types[0].name} does not compute in {wanted.name}; use .astype first"
+        )
+    _check_result_type(call, result, wanted)
 
 
-def _check_given(said: str, result: Any, wanted: np.dtype) -> None:
-    """Whether a function gives the type that was asked for."""
+def _check_result_type(call: str, result: Any, wanted: np.dtype) -> None:
+    """Raise UsageTypeError if a result does not have the requested type."""
     if isinstance(result, Tensor) and result.dtype != wanted:
         raise UsageTypeError(
-            f"{said} gives {result.dtype.name}, not {wanted.name}; use .astype on what it gives"
+            f"{call} gives {result.dtype.name}, not {wanted.name}; use .astype on what it gives"
         )
 
 
 def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Apply a function of arrays, as ``__array_function__`` requires."""
     module = getattr(called, "__module__", "numpy") or "numpy"
-    said = f"np{module.removeprefix('numpy')}.{called.__name__}"
-    args, named = _by_name(called, args, options)
+    call = f"np{module.removeprefix('numpy')}.{called.__name__}"
+    args, named = _sort_arguments(called, args, options)
     out = named.pop("out", None)
-    room = import_module(_ROOMS[module]) if module in _ROOMS else ops
-    result = _called(called.__name__, said, args, named, room)
-    return as_view(called, args, named, result) if out is None else _into(out, result, said)
+    module_of_ours = import_module(_MODULES[module]) if module in _MODULES else ops
+    result = _run_ours(called.__name__, call, args, named, module_of_ours)
+    return as_view(called, args, named, result) if out is None else _assign_to_out(out, result, call)
 
 
-def _by_name(called: Callable[..., Any], args: Any, options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What has to be given in its order, and the rest by numpy's names: the places of parameters differ here."""
-    places = _places(called, len(args), tuple(options))
+def _sort_arguments(
+    called: Callable[..., Any], args: Any, options: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional arguments, and other arguments by NumPy's names.
+
+    Positions of optional parameters differ between NumPy and this package; arguments with default values are dropped.
+    """
+    places = _argument_positions(called, len(args), tuple(options))
     if places is None:
         return args, dict(options)
     values = (*args, *options.values())
@@ -228,10 +239,19 @@ def _by_name(called: Callable[..., Any], args: Any, options: Any) -> tuple[tuple
 
 
 @lru_cache(maxsize=2048)
-def _places(
+def _argument_positions(
     called: Callable[..., Any], count: int, names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
-    """Of so many arguments, and more under these names, those that have to be given, and the others' names and defaults."""
+    """Return how to pass the arguments of a call, or None if the signature is unknown.
+
+    Args:
+        called: the NumPy function.
+        count: the number of positional arguments.
+        names: the names of the keyword arguments.
+
+    Returns:
+        The numbers of the arguments that are passed by position, and name, number and default of the others.
+    """
     try:
         signature = inspect.signature(called)
     except ValueError:  # some that are written in C say nothing
@@ -239,73 +259,85 @@ def _places(
     needed: list[int] = []
     named: list[tuple[str, int, Any]] = []
     bound = signature.bind(*range(count), **{name: count + k for k, name in enumerate(names)})
-    for name, place in bound.arguments.items():
+    for name, number in bound.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
-            needed.extend(place)
+            needed.extend(number)
         elif parameter.kind is parameter.VAR_KEYWORD:
-            named.extend((more, k, parameter.empty) for more, k in place.items())
+            named.extend((more, k, parameter.empty) for more, k in number.items())
         elif parameter.default is parameter.empty:
-            needed.append(place)
+            needed.append(number)
         else:
-            named.append((name, place, parameter.default))
+            named.append((name, number, parameter.default))
     return tuple(needed), tuple(named)
 
 
-def _into(out: Any, result: Any, said: str) -> Any:
-    """The result as what a tensor is from now on."""
+def _assign_to_out(out: Any, result: Any, call: str) -> Any:
+    """Give the result to the tensor that ``out=`` names; raise UsageTypeError if it is no tensor."""
     target = out[0] if isinstance(out, tuple) and len(out) == 1 else out
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
         kind = type(target).__name__
         raise UsageTypeError(
-            f"{said} of tensors puts its result into tensors, but out= is {kind}; "
+            f"{call} of tensors puts its result into tensors, but out= is {kind}; "
             "make that a tensor, assign anew (a = a + b), or use .full()"
         )
-    return become(target, result, said)
+    return become(target, result, call)
 
 
-def _called(name: str, said: str, args: Any, options: dict[str, Any], room: ModuleType = ops) -> Any:
-    ours = _ours(name, room)
+def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: ModuleType = ops) -> Any:
+    """Run the function of this package for a NumPy function.
+
+    Args:
+        name: NumPy's name.
+        call: the call as text, for error messages.
+        args: positional arguments.
+        options: keyword arguments; those with NumPy's defaults are dropped.
+        module: the module that is searched.
+
+    Raises:
+        UsageTypeError: If there is no such function, or it does not take an argument.
+    """
+    ours = _find_ours(name, module)
     if ours is None:
         other = INSTEAD.get(name, "of an array that every rank has, use x.full()")
-        raise UsageTypeError(f"{said} takes no tensors{_nearest(name, room)}; {other}")
-    wanted = {key: value for key, value in options.items() if not _nothing(key, value)}
+        raise UsageTypeError(f"{call} takes no tensors{_suggest_name(name, module)}; {other}")
+    wanted = {key: value for key, value in options.items() if not _has_no_effect(key, value)}
     args = tuple(args)
     for first in _FIRST:
         if not args and first in wanted:
             args = (wanted.pop(first),)
     dtype = None
     if "dtype" in wanted and "dtype" not in _parameters(ours):
-        dtype = number_type(wanted.pop("dtype"), f"{said} cannot give")
-        args = _in_type(said, args, dtype)
+        dtype = number_type(wanted.pop("dtype"), f"{call} cannot give")
+        args = _convert_arguments(call, args, dtype)
     unknown = [key for key in wanted if key not in _parameters(ours)]
     if unknown:
         names = ", ".join(f"{key}=" for key in unknown)
         others = ", ".join(
             key for key in inspect.signature(ours).parameters if key not in ("args", "options")
         )
-        raise UsageTypeError(f"{said} of tensors takes no {names}; it takes {others}")
+        raise UsageTypeError(f"{call} of tensors takes no {names}; it takes {others}")
     result = ours(*args, **wanted)
     if dtype is not None:
-        _check_given(said, result, dtype)
+        _check_result_type(call, result, dtype)
     return result
 
 
-def _in_type(said: str, operand: Any, dtype: np.dtype) -> Any:
-    """Tensors and arrays in the type that is to be computed in, which may not lose the imaginary part."""
+def _convert_arguments(call: str, operand: Any, dtype: np.dtype) -> Any:
+    """Convert tensors and arrays to a type; raise UsageTypeError if they would lose an imaginary part."""
     if isinstance(operand, Tensor):
         if operand.dtype.kind == "c" != dtype.kind:
             raise UsageTypeError(
-                f"{said} of {operand.dtype.name} does not compute in {dtype.name}; use .astype first"
+                f"{call} of {operand.dtype.name} does not compute in {dtype.name}; use .astype first"
             )
         return ops.cast(operand, dtype)
     if isinstance(operand, (list, tuple)):
-        return type(operand)(_in_type(said, one, dtype) for one in operand)
+        return type(operand)(_convert_arguments(call, item, dtype) for item in operand)
     return operand.astype(dtype) if isinstance(operand, np.ndarray) else operand
 
 
-def _nothing(key: str, value: Any) -> bool:
-    """Whether an argument is numpy's default, or asks for what is there anyway."""
+def _has_no_effect(key: str, value: Any) -> bool:
+    """Return True if an argument is NumPy's default, or has no effect here."""
     if key not in _NOTHING:
         return type(value).__name__ == "_NoValueType"
     default = _NOTHING[key]
@@ -313,24 +345,29 @@ def _nothing(key: str, value: Any) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _ours(name: str, room: ModuleType) -> Callable[..., Any] | None:
-    """What computes a function of numpy's; that it has some of linear algebra in both rooms does not matter."""
-    if room is ops:
+def _find_ours(name: str, module: ModuleType) -> Callable[..., Any] | None:
+    """Return the function of this package for a NumPy name, or None.
+
+    Functions of linear algebra are found from NumPy's main module, too.
+    """
+    if module is ops:
         name = SPELLED.get(name, name)
         if name in _OWN:
             return _OWN[name]
-    ours = getattr(room, name, None) if name in room.__all__ else None
-    if ours is None and room is ops:
-        return _ours(name, import_module("spmdsim.arrays.linalg"))
+    ours = getattr(module, name, None) if name in module.__all__ else None
+    if ours is None and module is ops:
+        return _find_ours(name, import_module("spmdsim.arrays.linalg"))
     return ours if callable(ours) else None
 
 
 @lru_cache(maxsize=512)
 def _parameters(called: Callable[..., Any]) -> set[str]:
-    own = set(inspect.signature(called).parameters)
-    return own | set(getattr(called, "others", ()))
+    """Return the names of a function's parameters."""
+    names = set(inspect.signature(called).parameters)
+    return names | set(getattr(called, "others", ()))
 
 
-def _nearest(name: str, room: ModuleType) -> str:
-    near = difflib.get_close_matches(name, room.__all__, 1, 0.8)
-    return f"; there is {room.__name__}.{near[0]}" if near else ""
+def _suggest_name(name: str, module: ModuleType) -> str:
+    """Return a hint with the most similar name in a module, or ""."""
+    near = difflib.get_close_matches(name, module.__all__, 1, 0.8)
+    return f"; there is {module.__name__}.{near[0]}" if near else ""

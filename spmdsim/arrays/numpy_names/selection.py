@@ -1,4 +1,4 @@
-"""NumPy's functions that pick, count and order elements: conditions, sets, sorts."""
+"""NumPy's functions that select, count and order elements: conditions, sets, sorts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Tensor, ops
-from spmdsim.arrays.in_place import become, before
+from spmdsim.arrays.in_place import become, detach_current
 from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, operands
 from spmdsim.arrays.ops.along import put_along_axis as put_along_axis_of
-from spmdsim.arrays.ops.declare import alike
+from spmdsim.arrays.ops.declare import to_one_type
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promote_types
 
 
 def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
-    """Elements of one or the other; of a condition alone the places where it holds."""
+    """Return elements of ``x`` where the condition holds, else of ``y``.
+
+    For a condition alone, return the indices where it holds.
+    """
     if (x is None) != (y is None):
         raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
     if x is None or y is None:
@@ -45,12 +48,12 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
         raise UsageTypeError(
             "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"
         )
-    places = np.flatnonzero(condition)
-    return ops.take(ravel(a), places, 0) if axis is None else ops.take(a, places, axis)
+    positions = np.flatnonzero(condition)
+    return ops.take(ravel(a), positions, 0) if axis is None else ops.take(a, positions, axis)
 
 
 def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
-    """For each element the choice of the first condition that holds."""
+    """Return for each element the choice of the first condition that holds, or ``default``."""
     number = len(condlist)
     if number != len(choicelist) or not number:
         raise RuleError(
@@ -74,7 +77,11 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
 
 
 def _typed_choice(number: complex, dtype: np.dtype) -> np.ndarray:
-    """Return a number among choices as an array of their type; raise InputError if it is out of range, where NumPy wraps around."""
+    """Convert a number among choices to their type.
+
+    Raises:
+        InputError: If it is out of range; NumPy would wrap around.
+    """
     try:
         return np.asarray(number, dtype)
     except OverflowError:
@@ -100,22 +107,28 @@ def unique(
     """
     if axis is not None:
         raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
-    asked = (True, return_index, return_inverse, return_counts)
-    parts = tuple(ops.unique_all(ar)) if any(asked[1:]) else (ops.unique_values(ar),)
+    is_wanted = (True, return_index, return_inverse, return_counts)
+    results_of_all = tuple(ops.unique_all(ar)) if any(is_wanted[1:]) else (ops.unique_values(ar),)
     nans = int(ops.sum(ops.isnan(ar))) if equal_nan and ar.dtype.kind in "fcV" else 0
     if nans > 1:
-        parts = _one_nan(parts, parts[0].size - nans, nans)
-    results = tuple(part for part, wanted in zip(parts, asked) if wanted)
-    return results if any(asked[1:]) else results[0]
+        results_of_all = _merge_nan(results_of_all, results_of_all[0].size - nans, nans)
+    results = tuple(result for result, wanted in zip(results_of_all, is_wanted) if wanted)
+    return results if any(is_wanted[1:]) else results[0]
 
 
-def _one_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, ...]:
-    """What ``unique_all`` gives, with all that stands from ``last`` on as one value."""
-    kept = [part[: last + 1] for part in parts]
+def _merge_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, ...]:
+    """Merge all values from index ``last`` on, which are nan, to one.
+
+    Args:
+        parts: the results of ``unique_all``, or the values alone.
+        last: the index of the first nan.
+        nans: the number of nan.
+    """
+    merged = [result[: last + 1] for result in parts]
     if len(parts) > 1:
-        kept[2] = ops.minimum(parts[2], last)
-        kept[3] = ops.concat(operands("np.unique", (parts[3][:last], np.array([nans]))))
-    return tuple(kept)
+        merged[2] = ops.minimum(parts[2], last)
+        merged[3] = ops.concat(operands("np.unique", (parts[3][:last], np.array([nans]))))
+    return tuple(merged)
 
 
 def union1d(ar1: Operand, ar2: Operand) -> Tensor:
@@ -126,7 +139,7 @@ def union1d(ar1: Operand, ar2: Operand) -> Tensor:
 
 def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """Return the values that are in both tensors, ascending."""
-    first, second = alike("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
+    first, second = to_one_type("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
     first = ops.cast(first, promote_types(first.dtype, second.dtype))
     values = ops.sort(ravel(first)) if assume_unique else unique(first)
     return values[ops.isin(values, second)]
@@ -147,8 +160,8 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
 
 
 def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | None) -> None:
-    """Other values at places along a dim (of all elements in one dim for None): the tensor gets them, no array is written into."""
-    old = before(arr) if axis is not None else ravel(before(arr))
+    """Replace entries at positions along a dim in place; None: positions in the flattened tensor."""
+    old = detach_current(arr) if axis is not None else ravel(detach_current(arr))
     new = put_along_axis_of(old, indices, values, 0 if axis is None else axis)
     become(arr, new if axis is not None else ops.reshape(new, arr.shape), "np.put_along_axis")
 
@@ -156,15 +169,16 @@ def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | N
 # -- into a tensor: it gets new values, no array is written into ------------------------------------------------
 
 
-def _target(said: str, x: Any) -> None:
+def _require_tensor(said: str, x: Any) -> None:
+    """Raise UsageTypeError if the first argument of a function that changes it is no tensor."""
     if not isinstance(x, Tensor):
         raise UsageTypeError(
             f"{said} takes a tensor first when others are tensors, but got {type(x).__name__}"
         )
 
 
-def _repeated(said: str, values: Any, shape: Any) -> np.ndarray:
-    """Values that all ranks have, again and again until a shape is full."""
+def _repeat_values(said: str, values: Any, shape: Any) -> np.ndarray:
+    """Repeat values that all ranks have until a shape is full; raise RuleError if there are none."""
     array = np.asarray(values)
     if not array.size and np.prod(shape):
         raise RuleError(f"{said} repeats values, but got none for shape {shape}")
@@ -172,9 +186,9 @@ def _repeated(said: str, values: Any, shape: Any) -> np.ndarray:
 
 
 def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
-    """Other values, which broadcast, everywhere or where a condition holds."""
-    _target("np.copyto", dst)
-    old = before(dst)
+    """Replace all elements in place, or those where a condition holds."""
+    _require_tensor("np.copyto", dst)
+    old = detach_current(dst)
     become(
         dst,
         ops.where(ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape), src, old),
@@ -183,11 +197,15 @@ def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
 
 
 def put(a: Tensor, ind: Operand, v: Operand) -> None:
-    """Other values at places counted through all dims; an array of values is repeated."""
-    _target("np.put", a)
-    places = ravel(operands("np.put", (a, ind))[1])
-    values = v if isinstance(v, Tensor) and v.size == places.size else _repeated("np.put", v, places.shape)
-    put_along_axis(a, places, ravel(values) if isinstance(values, Tensor) else values, None)
+    """Replace elements at row-major positions in place; an array of fewer values is repeated."""
+    _require_tensor("np.put", a)
+    positions = ravel(operands("np.put", (a, ind))[1])
+    values = (
+        v
+        if isinstance(v, Tensor) and v.size == positions.size
+        else _repeat_values("np.put", v, positions.shape)
+    )
+    put_along_axis(a, positions, ravel(values) if isinstance(values, Tensor) else values, None)
 
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
@@ -197,9 +215,9 @@ def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None)
 
 
 def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> Tensor:
-    """Count how often each integer from 0 on occurs, or sum its weights."""
-    numbers, *heavy = operands("np.bincount", (x,) if weights is None else (x, weights))
-    return ops.bincount(numbers, heavy[0] if heavy else None, minlength)
+    """Count the occurrences of each integer from 0, or sum their weights."""
+    numbers, *weight_tensors = operands("np.bincount", (x,) if weights is None else (x, weights))
+    return ops.bincount(numbers, weight_tensors[0] if weight_tensors else None, minlength)
 
 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
@@ -212,5 +230,5 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
         raise RuleError(f"np.digitize of tensors takes bounds in order, but got {bounds.tolist()}")
     if (steps >= 0).all():
         return ops.searchsorted(array_operands("np.digitize", (bounds, x))[0], x, side=side)
-    turned = array_operands("np.digitize", (bounds[::-1].copy(), x))[0]
-    return ops.subtract(len(bounds), ops.searchsorted(turned, x, side=side))
+    ascending_bounds = array_operands("np.digitize", (bounds[::-1].copy(), x))[0]
+    return ops.subtract(len(bounds), ops.searchsorted(ascending_bounds, x, side=side))

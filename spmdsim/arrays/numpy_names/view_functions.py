@@ -1,4 +1,4 @@
-"""NumPy's functions whose results are views of their first argument: written into, they change that."""
+"""NumPy's functions whose results are views: changes of the result change the first argument, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}
 
 
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
-    """Return the result of a NumPy function on tensors, as a view of its operand where NumPy returns a view.
+    """Return the result of a NumPy function, as a view of its operand if NumPy returns a view.
 
     Where NumPy returns a read-only view, the result refuses assignments.
 
@@ -28,12 +28,12 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
     """
     name = called.__name__
     if name == "einsum":
-        return _of_einsum(args, result)
+        return _view_of_einsum(args, result)
     if not args or type(args[0]) is not Tensor or type(result) is not Tensor:
         if name in ("atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays") and isinstance(
             result, (list, tuple)
         ):
-            return type(result)(as_view(called, [x], {}, one) for x, one in zip(args, result))
+            return type(result)(as_view(called, [x], {}, item) for x, item in zip(args, result))
         return result
     x, *others = args
     if name in _PERMUTING:
@@ -57,8 +57,8 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
     return result
 
 
-def _of_einsum(args: Sequence[Any], result: Any) -> Any:
-    """Let an einsum of one operand that sums nothing be a view; return it. A diagonal takes no new values."""
+def _view_of_einsum(args: Sequence[Any], result: Any) -> Any:
+    """Mark an einsum of one operand that sums nothing as a view; return it. Diagonals are read-only."""
     x, *more = [x for x in args if isinstance(x, Tensor)]
     if more or type(x) is not Tensor or len(args) > 3 - isinstance(args[0], str):
         return result

@@ -1,4 +1,4 @@
-"""NumPy's functions of what is no nan, and numbers in its place."""
+"""NumPy's functions that ignore nan, or replace nan by numbers."""
 
 from __future__ import annotations
 
@@ -12,41 +12,47 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.conversion import asarray
 from spmdsim.arrays.creation import full
 from spmdsim.arrays.operands import operands
-from spmdsim.arrays.ops.dim_reductions import as_type, normal_dims, wide
-from spmdsim.arrays.ops.scans import conjugated
-from spmdsim.arrays.ops.statistics import as_rows, checked_parts, in_type_of_quantiles, middle
+from spmdsim.arrays.ops.dim_reductions import normal_dims, to_sum_type, to_type
+from spmdsim.arrays.ops.scans import conjugate_if_complex
+from spmdsim.arrays.ops.statistics import (
+    check_fractions,
+    mean_of_pairs,
+    merge_dims_last,
+    to_type_of_quantiles,
+)
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
 
 Axis = int | Sequence[int] | None
-#: What lies a part of the way between two entries.
+#: Interpolates: a function of the entries below and above, and of the fraction of the distance between them.
 Between = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def _filled(x: Tensor, value: float) -> Tensor:
-    """The tensor with a number in the place of nan."""
+def _fill_nan(x: Tensor, value: float) -> Tensor:
+    """Replace nan by a number."""
     return ops.where(ops.isnan(x), value, x) if x.dtype.kind in "fcV" else x
 
 
-def _there(x: Tensor) -> Tensor:
-    """Where the entries are no nan."""
+def _is_valid(x: Tensor) -> Tensor:
+    """Return True where entries are not nan."""
     return ops.logical_not(ops.isnan(x))
 
 
 def nansum(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Sum the elements that are not nan."""
-    return ops.sum(_filled(a, 0), axis, keepdims)
+    return ops.sum(_fill_nan(a, 0), axis, keepdims)
 
 
 def nanprod(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Multiply the elements that are not nan."""
-    return ops.prod(_filled(a, 1), axis, keepdims)
+    return ops.prod(_fill_nan(a, 1), axis, keepdims)
 
 
 def _extreme(function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
+    """Return ``function`` of the elements that are not nan; nan where all are nan."""
     if a.dtype.kind not in "fV":
         return function(a, axis, keepdims)
-    extreme = function(_filled(a, least), axis, keepdims)
+    extreme = function(_fill_nan(a, least), axis, keepdims)
     return ops.where(ops.all(ops.isnan(a), axis, keepdims), math.nan, extreme)
 
 
@@ -62,14 +68,14 @@ def nanmin(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def nanmean(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Compute the mean of elements that are not nan; nan if all are."""
-    return _mean(a, axis, keepdims, _there(a))
+    return _mean(a, axis, keepdims, _is_valid(a))
 
 
 def nanvar(
     a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False, *, correction: float = 0
 ) -> Tensor:
     """Compute the variance of elements that are not nan; nan of at most ``ddof`` elements."""
-    return _var(a, axis, ddof or correction, keepdims, _there(a))
+    return _var(a, axis, ddof or correction, keepdims, _is_valid(a))
 
 
 def nanstd(
@@ -114,52 +120,68 @@ def std(
     return ops.sqrt(var(a, axis, ddof, keepdims, where, correction=correction))
 
 
-def _mask(there: Any, x: Tensor) -> Tensor:
-    mask = there if isinstance(there, Tensor) else np.asarray(there)
+def _mask(where: Any, x: Tensor) -> Tensor:
+    """Broadcast a mask to the shape of a tensor."""
+    mask = where if isinstance(where, Tensor) else np.asarray(where)
     return ops.broadcast_to(operands("np.mean", (x, mask))[1], x.shape)
 
 
-def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:
+def _mean(x: Tensor, axis: Axis, keepdims: bool, is_valid: Tensor) -> Tensor:
+    """Compute the mean of the entries where a mask is True."""
     exact = x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
-    total = ops.sum(ops.where(there, exact, 0), axis, keepdims)
-    average = ops.divide(total, ops.sum(ops.cast(there, np.int64), axis, keepdims))
-    return as_type(average, x.dtype) if x.dtype.kind in "fcV" else average
+    total = ops.sum(ops.where(is_valid, exact, 0), axis, keepdims)
+    average = ops.divide(total, ops.sum(ops.cast(is_valid, np.int64), axis, keepdims))
+    return to_type(average, x.dtype) if x.dtype.kind in "fcV" else average
 
 
-def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> Tensor:
-    exact = wide(x) if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
-    far = ops.where(there, ops.subtract(exact, _mean(exact, axis, True, there)), 0)
-    squares = ops.sum(as_type(ops.multiply(far, conjugated(far)), _real_type(far.dtype)), axis, keepdims)
-    free = ops.subtract(ops.sum(ops.cast(there, np.int64), axis, keepdims), ddof)
-    spread = ops.divide(squares, ops.where(ops.less_equal(free, 0), math.nan, free))
-    return as_type(spread, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
+def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, is_valid: Tensor) -> Tensor:
+    """Compute the variance of the entries where a mask is True; nan if there are not more than ``ddof``."""
+    exact = to_sum_type(x) if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
+    deviations = ops.where(is_valid, ops.subtract(exact, _mean(exact, axis, True, is_valid)), 0)
+    squares = ops.sum(
+        to_type(ops.multiply(deviations, conjugate_if_complex(deviations)), _real_type(deviations.dtype)),
+        axis,
+        keepdims,
+    )
+    degrees_of_freedom = ops.subtract(ops.sum(ops.cast(is_valid, np.int64), axis, keepdims), ddof)
+    spread = ops.divide(
+        squares, ops.where(ops.less_equal(degrees_of_freedom, 0), math.nan, degrees_of_freedom)
+    )
+    return to_type(spread, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
 
 
 def _real_type(dtype: np.dtype) -> np.dtype:
+    """Return the type of real and imaginary part; a real type is returned itself."""
     return np.finfo(dtype).dtype if dtype.kind == "c" else dtype
 
 
 def nancumsum(a: Tensor, axis: int | None = None) -> Tensor:
-    """Running sums, nan as 0; of all entries in one dim for None."""
+    """Compute running sums, with nan as 0; None: over all entries in row-major order."""
     return _running(ops.cumulative_sum, a, axis, 0)
 
 
 def nancumprod(a: Tensor, axis: int | None = None) -> Tensor:
-    """Running products, nan as 1; of all entries in one dim for None."""
+    """Compute running products, with nan as 1; None: over all entries in row-major order."""
     return _running(ops.cumulative_prod, a, axis, 1)
 
 
 def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutral: float) -> Tensor:
-    x = _filled(a, neutral)
+    """Apply a running function with nan replaced by its neutral element."""
+    x = _fill_nan(a, neutral)
     return function(ops.reshape(x, -1), 0) if axis is None else function(x, axis)
 
 
-def _place(
+def _index_of_extreme(
     function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, keepdims: bool, least: float
 ) -> Tensor:
+    """Apply ``argmax`` or ``argmin`` with nan replaced by ``least``.
+
+    Raises:
+        InputError: If all entries of a row are nan.
+    """
     if a.dtype.kind in "fV" and bool(ops.any(ops.all(ops.isnan(a), axis))):
         raise InputError(f"np.{name}: there are rows of nothing but nan along axis {axis}")
-    return function(_filled(a, least), axis, keepdims)
+    return function(_fill_nan(a, least), axis, keepdims)
 
 
 def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
@@ -167,62 +189,85 @@ def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> 
 
     All ranks check that one exists.
     """
-    return _place(ops.argmax, "nanargmax", a, axis, keepdims, -math.inf)
+    return _index_of_extreme(ops.argmax, "nanargmax", a, axis, keepdims, -math.inf)
 
 
 def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Return the index of the smallest element that is not nan."""
-    return _place(ops.argmin, "nanargmin", a, axis, keepdims, math.inf)
+    return _index_of_extreme(ops.argmin, "nanargmin", a, axis, keepdims, math.inf)
 
 
 def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Quantiles of what is no nan, between two entries by linear interpolation: nan come last in a sort."""
-    return _nanquantile(in_type_of_quantiles(a, q), np.asarray(q, np.float64), axis, keepdims, _part_way)
+    """Compute quantiles of elements that are not nan, by linear interpolation."""
+    return _nanquantile(to_type_of_quantiles(a, q), np.asarray(q, np.float64), axis, keepdims, _interpolate)
 
 
-def _nanquantile(a: Tensor, parts: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
-    checked_parts(parts)
+def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
+    """Compute quantiles of elements that are not nan; nan are last in sorted order.
+
+    Args:
+        a: the tensor.
+        fractions: numbers from 0 to 1.
+        axis: the dimensions.
+        keepdims: keep reduced dimensions with size 1.
+        between: interpolates between the entries below and above.
+    """
+    check_fractions(fractions)
     if a.dtype.kind == "c":
         raise RuleError("complex numbers have no quantiles")
     dims = normal_dims(axis, a.ndim)
-    rows = as_rows(a if a.dtype.kind in "fV" else ops.cast(a, np.float64), dims)
-    kept = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
+    rows = merge_dims_last(a if a.dtype.kind in "fV" else ops.cast(a, np.float64), dims)
+    remaining_sizes = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
     if not rows.shape[-1]:
-        shape = (*parts.shape, *kept)
+        shape = (*fractions.shape, *remaining_sizes)
         layout = Layout.replicated(rows.layout.mesh, len(shape))
         return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
     ordered = ops.sort(rows)
-    last = ops.subtract(ops.sum(ops.cast(_there(rows), np.int64), -1, True), 1)
+    last = ops.subtract(ops.sum(ops.cast(_is_valid(rows), np.int64), -1, True), 1)
     last = ops.where(ops.equal(last, -1), 0, last)
-    quantiles = [_at(ordered, last, part, between) for part in parts.reshape(-1).tolist()]
-    return ops.reshape(ops.stack(quantiles), (*parts.shape, *kept))
+    quantiles = [
+        _quantile_of_rows(ordered, last, fraction, between) for fraction in fractions.reshape(-1).tolist()
+    ]
+    return ops.reshape(ops.stack(quantiles), (*fractions.shape, *remaining_sizes))
 
 
-def _at(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
-    """What stands a part of the way to an entry of each row."""
-    place = ops.multiply(last, q)
-    low = ops.cast(place, np.int64)
-    high = ops.where(ops.equal(ops.cast(low, np.float64), place), low, ops.add(low, 1))
-    below, above = (ops.take_along_axis(ordered, one, -1) for one in (low, high))
-    return between(below, above, ops.cast(ops.subtract(place, low), ordered.dtype))
+def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
+    """Return one quantile of each row.
+
+    Args:
+        ordered: sorted rows.
+        last: the position of the last valid entry of each row.
+        q: the fraction, 0 to 1.
+        between: interpolates between the entries below and above.
+    """
+    position = ops.multiply(last, q)
+    low = ops.cast(position, np.int64)
+    high = ops.where(ops.equal(ops.cast(low, np.float64), position), low, ops.add(low, 1))
+    below, above = (ops.take_along_axis(ordered, indices, -1) for indices in (low, high))
+    return between(below, above, ops.cast(ops.subtract(position, low), ordered.dtype))
 
 
-def _part_way(below: Tensor, above: Tensor, part: Tensor) -> Tensor:
-    far = ops.greater_equal(part, 0.5)  # then from the other end, as numpy does it
-    moved = ops.multiply(ops.subtract(above, below), ops.where(far, ops.subtract(part, 1), part))
-    return ops.where(ops.equal(below, above), below, ops.add(ops.where(far, above, below), moved))
+def _interpolate(below: Tensor, above: Tensor, fraction: Tensor) -> Tensor:
+    """Interpolate linearly, from the nearer entry as NumPy does."""
+    is_nearer_above = ops.greater_equal(fraction, 0.5)  # then from the other end, as numpy does it
+    offset = ops.multiply(
+        ops.subtract(above, below), ops.where(is_nearer_above, ops.subtract(fraction, 1), fraction)
+    )
+    return ops.where(
+        ops.equal(below, above), below, ops.add(ops.where(is_nearer_above, above, below), offset)
+    )
 
 
 def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """:func:`nanquantile`, in hundredths."""
+    """Compute :func:`nanquantile` with percentages instead of fractions."""
     return _nanquantile(
-        in_type_of_quantiles(a, q), np.asarray(q, np.float64) / 100, axis, keepdims, _part_way
+        to_type_of_quantiles(a, q), np.asarray(q, np.float64) / 100, axis, keepdims, _interpolate
     )
 
 
 def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the middle element that is not nan, or the mean of the two middle ones."""
-    return _nanquantile(a, np.array(0.5), axis, keepdims, lambda below, above, _: middle(below, above))
+    return _nanquantile(a, np.array(0.5), axis, keepdims, lambda below, above, _: mean_of_pairs(below, above))
 
 
 def nan_to_num(
@@ -240,5 +285,5 @@ def nan_to_num(
     kind, largest = x.dtype, finfo(x.dtype)
     x = ops.where(ops.equal(x, math.inf), float(largest.max) if posinf is None else posinf, x)
     x = ops.where(ops.equal(x, -math.inf), float(largest.min) if neginf is None else neginf, x)
-    x = _filled(x, nan)
+    x = _fill_nan(x, nan)
     return x if x.dtype == kind else ops.cast(x, kind)  # a NumPy number has a type of its own

@@ -1,8 +1,9 @@
 """The operators, each declared once by a rule and a local function.
 
-Element types are numpy's. Functions that make fractions of whole numbers (``sigmoid``, ``gelu``, ``softmax``, ``reciprocal``,
-...) give what ``numpy.exp`` gives: float16, float32 or float64 by the integer's width. bfloat16 takes in integers of any
-width and meets float16 in float32, as in torch and JAX. What needs an order, or is not defined for a type, is refused.
+Element types are numpy's. Functions that make fractions of whole numbers (``sigmoid``, ``gelu``, ``softmax``,
+``reciprocal``, ...) give what ``numpy.exp`` gives: float16, float32 or float64 by the integer's width. bfloat16 takes
+in integers of any width and meets float16 in float32, as in torch and JAX. What needs an order, or is not defined for
+a type, is refused.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""What layers put between products: activations, numbers per channel, and dropout.
+"""Functions of elements that layers use: activations, one number per channel, and dropout.
 
-numpy has no error function. Here it is its Taylor series around the nearest of a row of points, of which the slopes follow
-from Hermite's recurrence: accurate to the type's last places everywhere, with one look-up per term.
+NumPy has no error function. Here it is its Taylor series around the nearest of a row of points. The slopes follow
+from Hermite's recurrence: accurate to the last digits of the type everywhere, with one look-up per term.
 """
 
 from __future__ import annotations
@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, counted_dim
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, unary
-from spmdsim.arrays.ops.elementwise import identity, one_of
+from spmdsim.arrays.operands import Operand, normalise_dim
+from spmdsim.arrays.ops.declare import (
+    Array,
+    Arrays,
+    Shape,
+    cast,
+    conj,
+    infer_result_type,
+    to_one_type,
+    unary,
+    with_reused_output,
+)
+from spmdsim.arrays.ops.elementwise import identity, one_like
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.random import uniform_block
 from spmdsim.core import PASSES, Rule
@@ -29,15 +39,15 @@ __all__ = [
 
 
 def stable_sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)) without overflow on either side."""
-    right = (x.real if x.dtype.kind == "c" else x) >= 0
-    small = np.exp(np.where(right, -x, x))
-    one = np.asarray(1, small.dtype)
-    array: Array = np.where(right, one / (one + small), small / (one + small))
+    """Compute ``1 / (1 + exp(-x))`` without overflow."""
+    is_positive = (x.real if x.dtype.kind == "c" else x) >= 0
+    power = np.exp(np.where(is_positive, -x, x))
+    unit = np.asarray(1, power.dtype)
+    array: Array = np.where(is_positive, unit / (unit + power), power / (unit + power))
     return array
 
 
-_maximum = pooled(np.maximum)
+_maximum = with_reused_output(np.maximum)
 
 
 def _relu(x: Array) -> Array:
@@ -78,20 +88,20 @@ relu6 = unary(
 elu = unary(
     "elu",
     lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    lambda y: np.where(y > 0, one_of(y), y + 1),
+    lambda y: np.where(y > 0, one_like(y), y + 1),
     fractions=True,
     real=True,
     says="x if x > 0 else exp(x) - 1",
 )
 
-#: Points per unit, up to where the function is 1 in float64, and terms: the next one is below 1e-17.
+#: Points per unit; the end of the table, where the function is 1 in float64; terms, of which the next is below 1e-17.
 _DENSITY, _END, _TERMS = 16, 6, 10
 _SLOPE = 2 / math.sqrt(math.pi)
 
 
 @lru_cache(maxsize=4)
 def _series(dtype: np.dtype) -> Array:
-    """The coefficients around every point, ``[term, point]``, the constant ones first."""
+    """Return the Taylor coefficients of the error function, ``[term, point]``, constant terms first."""
     points = np.arange(_DENSITY * _END + 1) / _DENSITY
     bell = _SLOPE * np.exp(-points * points)
     hermite, before = np.ones_like(points), np.zeros_like(points)
@@ -103,6 +113,7 @@ def _series(dtype: np.dtype) -> Array:
 
 
 def _erf(x: Array) -> Array:
+    """Compute the error function by its Taylor series around the nearest point; integers become floats."""
     kind = x.dtype if x.dtype.kind in "fV" else fraction_type(x.dtype)
     rows = _series(np.result_type(kind, np.float32))
     size = np.minimum(np.abs(x).astype(rows.dtype, copy=False), _END)  # nan stays nan
@@ -116,6 +127,7 @@ def _erf(x: Array) -> Array:
 
 
 def _bell(x: Array) -> Array:
+    """Return the slope of the error function, ``2 / sqrt(pi) * exp(-x**2)``."""
     array: Array = np.asarray(_SLOPE, x.dtype) * np.exp(-x * x)
     return array
 
@@ -135,7 +147,10 @@ _SCALE = math.sqrt(2 / math.pi)
 
 
 def _numbers(x: Array, *values: float) -> list[Array]:
-    """Numbers in an array's type: 16-bit floats meet Python's in a wider one."""
+    """Return numbers as arrays of shape () in the type of ``x``.
+
+    A Python number and bfloat16 elements would give float32.
+    """
     return [np.asarray(value, x.dtype) for value in values]
 
 
@@ -152,8 +167,8 @@ def _slope_by_tanh(x: Array) -> Array:
     return array
 
 
-def _share(x: Array) -> Array:
-    """The share of normally distributed numbers that are less than ``x``."""
+def _normal_cdf(x: Array) -> Array:
+    """Return the cumulative distribution function of the standard normal distribution."""
     half, root = _numbers(x, 0.5, math.sqrt(0.5))
     array: Array = half * (1 + _erf(x * root))
     return array
@@ -161,7 +176,7 @@ def _share(x: Array) -> Array:
 
 def _slope_exact(x: Array) -> Array:
     half, root = _numbers(x, 0.5, math.sqrt(0.5))
-    array: Array = _share(x) + x * root * half * _bell(x * root)
+    array: Array = _normal_cdf(x) + x * root * half * _bell(x * root)
     return array
 
 
@@ -172,20 +187,20 @@ def _slope_by_sigmoid(x: Array) -> Array:
     return array
 
 
-def _form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = False) -> Any:
-    """A form of GELU, given fractions where it is given whole numbers; its slope; its result type."""
+def _make_form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = False) -> Any:
+    """Return function, slope and result type of a form of GELU; the function converts integers to floats."""
 
     def local(x: Array) -> Any:
         return function(x.astype(fraction_type(x.dtype), copy=False))
 
-    return local, slope, derived("gelu", local, real)
+    return local, slope, infer_result_type("gelu", local, real)
 
 
-#: By what ``approximate`` is; the first one is by Hendrycks and Gimpel, 2016.
+#: The forms of GELU by the argument ``approximate``; "tanh" is by Hendrycks and Gimpel, 2016.
 _FORMS = {
-    "tanh": _form(_by_tanh, _slope_by_tanh),
-    "none": _form(lambda x: x * _share(x), _slope_exact, real=True),
-    "sigmoid": _form(
+    "tanh": _make_form(_by_tanh, _slope_by_tanh),
+    "none": _make_form(lambda x: x * _normal_cdf(x), _slope_exact, real=True),
+    "sigmoid": _make_form(
         lambda x: x * stable_sigmoid(np.asarray(1.702, x.dtype) * x), _slope_by_sigmoid, real=True
     ),
 }
@@ -201,19 +216,17 @@ _gelu_op = Op(
 
 @operator(_gelu_op)
 def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
-    """Apply the Gaussian error linear unit to every element.
-
-    Integers become floats.
+    """Apply the Gaussian error linear unit to every element; integers become floats.
 
     Args:
         x: the tensor.
-        approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``"none"`` (or
-            False): ``x / 2 * (1 + erf(x / sqrt(2)))``, which is at most 5e-4 away. The words are torch's, the truth
-            values JAX's and Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's
-            FastGeLU, OneFlow's quick_gelu).
+        approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``. ``"none"``
+            (or False): ``x / 2 * (1 + erf(x / sqrt(2)))``, at most 5e-4 away. The words are torch's, the bools JAX's
+            and Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's FastGeLU,
+            OneFlow's quick_gelu).
 
     Raises:
-        InputError: another word.
+        InputError: If ``approximate`` is none of these.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -229,7 +242,11 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
 
 
 def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> Rule:
-    """``x`` with one parameter per entry of a dim; a single entry serves them all."""
+    """Return the rule of ``x`` with one parameter per entry of a dimension, or one for all entries.
+
+    Raises:
+        OutOfRange: If ``x`` has no such dimension.
+    """
     if not 0 <= dim < len(x):
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(len(x), 'dim')}")
     names = [f"d{k}" for k in range(len(x))]
@@ -237,11 +254,13 @@ def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> R
     return Rule.parse(f"{' '.join(names)}, {parameter} -> {' '.join(names)}", linear=linear)
 
 
-def _along(parameter: Array, ndim: int, dim: int) -> Array:
+def _reshape_along(parameter: Array, ndim: int, dim: int) -> Array:
+    """Reshape a vector so that it broadcasts along one dimension."""
     return parameter.reshape([-1 if k == dim else 1 for k in range(ndim)])
 
 
-def _per_channel(gradient: Array, parameter: Array, dim: int) -> Array:
+def _sum_per_channel(gradient: Array, parameter: Array, dim: int) -> Array:
+    """Sum a gradient over all dimensions except ``dim``; sum all of it if the parameter has one element."""
     dims = tuple(k for k in range(gradient.ndim) if k != dim)
     total = gradient.sum(axis=dims, dtype=gradient.dtype)
     array: Array = total if total.shape == parameter.shape else total.sum(keepdims=True, dtype=total.dtype)
@@ -251,8 +270,8 @@ def _per_channel(gradient: Array, parameter: Array, dim: int) -> Array:
 _bias_op = Op(
     "bias_add",
     lambda x, bias, dim: _channel_rule(x, bias, dim, linear="all"),
-    lambda x, bias, dim: x + _along(bias, x.ndim, dim),
-    lambda dy, operands, _y, dim: (dy, _per_channel(dy, operands[1], dim)),
+    lambda x, bias, dim: x + _reshape_along(bias, x.ndim, dim),
+    lambda dy, operands, _y, dim: (dy, _sum_per_channel(dy, operands[1], dim)),
 )
 
 
@@ -276,22 +295,23 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
     >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
     [[13, 21, 32], [16, 25, 34]]
     """
-    return _bias_op(*alike("bias_add", x, bias), dim=counted_dim(dim, x.ndim))
+    return _bias_op(*to_one_type("bias_add", x, bias), dim=normalise_dim(dim, x.ndim))
 
 
 def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any]:
+    """Return the gradients by the elements and by the slopes."""
     x, slope = operands
     negative = x <= 0
     return (
-        np.where(negative, dy * _along(slope, x.ndim, dim), dy),
-        _per_channel(np.where(negative, dy * x, np.zeros((), dy.dtype)), slope, dim),
+        np.where(negative, dy * _reshape_along(slope, x.ndim, dim), dy),
+        _sum_per_channel(np.where(negative, dy * x, np.zeros((), dy.dtype)), slope, dim),
     )
 
 
 _prelu_op = Op(
     "prelu",
     _channel_rule,
-    lambda x, slope, dim: np.where(x > 0, x, x * _along(slope, x.ndim, dim)),
+    lambda x, slope, dim: np.where(x > 0, x, x * _reshape_along(slope, x.ndim, dim)),
     _prelu_vjp,
     dtype=lambda x, slope, dim: check_ordered(promote_types(x, slope), "prelu"),
 )
@@ -318,11 +338,14 @@ def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     >>> ops.prelu(m - 2.0, [0.5, 0.1]).full().tolist()
     [[1.0, -0.1], [0.0, 2.0]]
     """
-    return _prelu_op(*alike("prelu", x, slope), dim=counted_dim(dim, x.ndim))
+    return _prelu_op(*to_one_type("prelu", x, slope), dim=normalise_dim(dim, x.ndim))
 
 
-def _mask(context: Context, x: Array, rate: float, seed: int) -> Array:
-    """Which elements stay, by their global index, scaled so that the mean stays the same."""
+def _dropout_scale(context: Context, x: Array, rate: float, seed: int) -> Array:
+    """Return 0 for dropped elements and ``1 / (1 - rate)`` for others, so that the mean stays.
+
+    The choice follows from the global index of each element, so it does not depend on the layout.
+    """
     keep = uniform_block(context.index(0), context.bound.shapes[0], np.float32, seed) >= rate
     array: Array = keep * x.dtype.type(1 / (1 - rate))
     return array
@@ -331,8 +354,8 @@ def _mask(context: Context, x: Array, rate: float, seed: int) -> Array:
 _dropout_op = Op(
     "dropout",
     Rule.parse("... -> ...", linear="each"),
-    lambda context, x, rate, seed: np.asarray(x * _mask(context, x, rate, seed), x.dtype),
-    lambda context, dy, xs, _y, rate, seed: (dy * _mask(context, xs[0], rate, seed),),
+    lambda context, x, rate, seed: np.asarray(x * _dropout_scale(context, x, rate, seed), x.dtype),
+    lambda context, dy, xs, _y, rate, seed: (dy * _dropout_scale(context, xs[0], rate, seed),),
     contextual=True,
     varying=("seed",),
 )
@@ -340,19 +363,18 @@ _dropout_op = Op(
 
 @operator(_dropout_op)
 def dropout(x: Tensor, rate: float, seed: int) -> Tensor:
-    """Set a share of the elements to zero and scale the others up.
+    """Set random elements to zero and scale the others up; integers become floats.
 
-    Integers become floats.
-
-    Which ones follows from the seed and the global index: every layout and rank count drops the same.
+    The dropped elements follow from the seed and their global indices, so all layouts and rank counts drop the same
+    elements.
 
     Args:
         x: the tensor.
-        rate: share of elements to drop, ``0 <= rate < 1``.
-        seed: another one for every call.
+        rate: share of elements to drop, ``0 <= rate < 1``; the others are divided by ``1 - rate``.
+        seed: seed of the random choice; use another one for every call.
 
     Raises:
-        InputError: a rate outside [0, 1).
+        InputError: If the rate is outside of [0, 1).
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

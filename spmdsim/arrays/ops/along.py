@@ -1,4 +1,4 @@
-"""Looking entries up, and putting them back, one place for each element along a dim."""
+"""Entries looked up or replaced by index arrays along one dimension."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ __all__ = ["take_along_axis"]
 
 
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
+    """Return the exchanges of ``put_along``: counts, positions, values. Return () if the dim is not split."""
     axes = split_axes(strategy)
     if not axes:
         return ()
@@ -36,27 +37,37 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 
 
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
+    """Put each element at the position along ``dim`` that ``ids`` names.
+
+    If the dim is split, each rank sends counts, positions and values to the owners of the positions.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's elements.
+        ids: the position of each element along ``dim``, in the whole tensor; each position occurs once.
+        dim: the dimension.
+    """
     mesh, axes = context.strategy.mesh, split_axes(context.strategy)
     if not axes:
-        placed = np.empty_like(x)
-        np.put_along_axis(placed, ids, x, dim)
-        return placed
+        result = np.empty_like(x)
+        np.put_along_axis(result, ids, x, dim)
+        return result
     members, size = mesh.group(context.rank, *axes), context.size(ALONG)
     line = Layout(mesh, [axes])
     bounds = np.array([line.bounds((size,), member)[0] for member in members])
-    rows, to = rows_last(x, dim), rows_last(ids, dim)
+    rows, targets = rows_last(x, dim), rows_last(ids, dim)
     starts, lengths = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-    owner = np.searchsorted(bounds[:, 1], to, side="right")
-    place = (np.arange(len(rows))[:, None] * lengths[owner] + to - starts[owner]).reshape(-1)
+    owner = np.searchsorted(bounds[:, 1], targets, side="right")
+    offsets = (np.arange(len(rows))[:, None] * lengths[owner] + targets - starts[owner]).reshape(-1)
     order = np.argsort(owner, axis=None, kind="stable")
     counts = np.bincount(owner.reshape(-1), minlength=len(members))
     cuts = np.cumsum(counts)[:-1]
-    came = (yield counts[None]).reshape(-1).tolist()
-    places = yield Parts(np.split(place[order], cuts), came)
-    values = yield Parts(np.split(rows.reshape(-1)[order], cuts), came)
-    placed = np.empty(rows.size, x.dtype)
-    placed[np.concatenate(places)] = np.concatenate(values)
-    return rows_back(placed.reshape(rows.shape), x.shape, dim)
+    received_counts = (yield counts[None]).reshape(-1).tolist()
+    received_offsets = yield Parts(np.split(offsets[order], cuts), received_counts)
+    received_values = yield Parts(np.split(rows.reshape(-1)[order], cuts), received_counts)
+    result = np.empty(rows.size, x.dtype)
+    result[np.concatenate(received_offsets)] = np.concatenate(received_values)
+    return rows_back(result.reshape(rows.shape), x.shape, dim)
 
 
 _put_op = SteppedOp(
@@ -71,49 +82,65 @@ _put_op = SteppedOp(
 
 
 def put_along(x: Tensor, ids: Tensor, dim: int) -> Tensor:
-    """Each element of ``x`` at the place along a dim that ``ids`` says, which name every place once."""
+    """Return ``x`` with its elements moved along ``dim`` to the positions in ``ids``.
+
+    ``ids`` has the shape of ``x`` and names every position once.
+    """
     return _put_op(x.to(ids.layout), ids, dim=dim)
 
 
-def terms_of(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
-    """The terms of tensors that have the same dims but for one, which are several factors."""
-    return [" ".join(one if d == dim else f"d{d}" for d in range(ndim)) for one in factors]
+def format_terms(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
+    """Return one rule term per factor, such as ``"d0 v"``: the factor names dim ``dim``, ``d<k>`` others."""
+    return [" ".join(factor if d == dim else f"d{d}" for d in range(ndim)) for factor in factors]
 
 
-def held_entries(
+def find_owned_entries(
     context: Context, ids: Array, dim: int, factor: str = "v", what: str = ""
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Which ids name an entry of a dim that this rank holds, and where those lie."""
+    """Return a mask of the ids whose entries this rank owns, and the local indices of these entries.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        ids: positions along ``dim`` in the whole tensor.
+        dim: the dimension.
+        factor: the factor of ``dim`` in the operator's rule.
+        what: the entries' description in the error message of an id that is out of range.
+
+    Returns:
+        A boolean array of the shape of ``ids``, and one index array per dim that select the owned entries from this
+            rank's block.
+    """
     checked_ids(ids, context.size(factor), what=what or f"entries of dim {dim}")
     start, stop = context.bounds(factor)
-    mine = (ids >= start) & (ids < stop)
-    where = list(np.nonzero(mine))
-    where[dim] = ids[mine] - start
-    return mine, tuple(where)
+    is_owned = (ids >= start) & (ids < stop)
+    indices = list(np.nonzero(is_owned))
+    indices[dim] = ids[is_owned] - start
+    return is_owned, tuple(indices)
 
 
 def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
-    """The entries this rank holds, zeros where another rank holds them."""
+    """Return the looked-up entries that this rank owns, and zeros for entries of other ranks."""
     if x.shape[dim] == context.size("v"):
         return np.take_along_axis(x, checked_ids(ids, context.size("v"), what=f"entries of dim {dim}"), dim)
-    mine, where = held_entries(context, ids, dim)
+    is_owned, indices = find_owned_entries(context, ids, dim)
     entries = np.zeros(ids.shape, x.dtype)
-    entries[mine] = x[where]
+    entries[is_owned] = x[indices]
     return entries
 
 
 def _take_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
+    """Return the gradient by the tensor, and None for the ids."""
     x, ids = operands
     gradient = np.zeros_like(x, order="C")
-    mine, where = held_entries(context, ids, dim)
-    np.add.at(gradient, where, dy[mine])
+    is_owned, indices = find_owned_entries(context, ids, dim)
+    np.add.at(gradient, indices, dy[is_owned])
     return gradient, None
 
 
 _take_op = Op(
     "take_along_axis",
     lambda x, ids, dim: Rule.parse(
-        "{0}, {1} -> {1}".format(*terms_of(len(x), dim, "vi")), indexed="v", linear=((0,),)
+        "{0}, {1} -> {1}".format(*format_terms(len(x), dim, "vi")), indexed="v", linear=((0,),)
     ),
     _take_forward,
     _take_vjp,
@@ -125,23 +152,20 @@ _take_op = Op(
 
 @operator(_take_op)
 def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) -> Tensor:
-    """Return for each element of ``ids`` the entry of ``x`` at that index of a dimension.
+    """Return the entry of ``x`` at each index along a dimension, as ``numpy.take_along_axis``.
 
-    It equals ``numpy.take_along_axis``.
-
-    Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
-    partial over its axes.
+    If the dimension is split, each rank returns the entries it owns and zeros for the others: the result is partial.
 
     Args:
         x: the tensor.
-        ids: integers, a tensor or an array that all ranks have; negative ones count from the end. The other dims are
-            those of ``x``, or broadcast with them.
+        ids: integers, a tensor or an array that all ranks have; negative ones count from the end. The other dims
+            equal those of ``x``, or broadcast with them.
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, shapes that do not fit.
-        InputError: an integer outside the dim.
+        RuleError: If a dimension is out of range or shapes do not broadcast.
+        InputError: If an integer is out of range for the dimension.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -150,11 +174,15 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
     """
     x, ids = operands("take_along_axis", (x, ids))
     at = along_dim("take_along_axis", x, dim)
-    return _take_op(*_fitting("take_along_axis", x, ids, at), dim=at)
+    return _take_op(*_broadcast_operands("take_along_axis", x, ids, at), dim=at)
 
 
-def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
-    """Both with equal sizes besides a dim, and ids that count from the front."""
+def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
+    """Broadcast tensor and ids to equal sizes except along dim ``at``; count negative ids from the end.
+
+    Raises:
+        RuleError: If the numbers of dims differ or the sizes do not broadcast.
+    """
     if ids.ndim != x.ndim:
         raise RuleError(
             f"{name}: indices of {many(ids.ndim, 'dim')} do not fit a tensor of {many(x.ndim, 'dim')}"
@@ -174,28 +202,35 @@ def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor
 
 
 def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim: int) -> Array:
-    mine, where = held_entries(context, ids, dim)
+    is_owned, indices = find_owned_entries(context, ids, dim)
     replaced = x.copy()
-    replaced[where] = values[mine]
+    replaced[indices] = values[is_owned]
     return replaced
 
 
 def _replace_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, dim: int
 ) -> tuple[Array, None, Array]:
-    """What was replaced has none, nor has a value that a later one for the same place replaced."""
-    mine, where = held_entries(context, operands[1], dim)
-    of_x, of_values, numbers = dy.copy(), np.zeros(operands[1].shape, dy.dtype), np.arange(np.sum(mine))
+    """Return the gradients by tensor, ids (None) and values.
+
+    Replaced elements have gradient 0. A value that a later value replaced at the same position has gradient 0, too.
+    """
+    is_owned, indices = find_owned_entries(context, operands[1], dim)
+    x_gradient, values_gradient, numbers = (
+        dy.copy(),
+        np.zeros(operands[1].shape, dy.dtype),
+        np.arange(np.sum(is_owned)),
+    )
     last = np.zeros(dy.shape, np.intp)
-    of_x[where], last[where] = 0, numbers
-    of_values[mine] = np.where(last[where] == numbers, dy[where], 0)
-    return of_x, None, of_values
+    x_gradient[indices], last[indices] = 0, numbers
+    values_gradient[is_owned] = np.where(last[indices] == numbers, dy[indices], 0)
+    return x_gradient, None, values_gradient
 
 
 _replace_op = Op(
     "put_along_axis",
     lambda x, ids, values, dim: Rule.parse(
-        "{0}, {1}, {1} -> {0}".format(*terms_of(len(x), dim, "vi")), whole="i"
+        "{0}, {1}, {1} -> {0}".format(*format_terms(len(x), dim, "vi")), whole="i"
     ),
     _replace_forward,
     _replace_vjp,
@@ -207,9 +242,18 @@ _replace_op = Op(
 
 
 def put_along_axis(x: Tensor, ids: Operand, values: Operand, dim: int) -> Tensor:
-    """The tensor with other values, one at each place of a dim that ``ids`` names; every rank puts those into its own piece."""
+    """Return the tensor with ``values`` at the positions ``ids`` along a dimension.
+
+    Each rank changes its own block. If ``ids`` repeats a position, the last value counts.
+
+    Args:
+        x: the tensor.
+        ids: integers that broadcast with ``x`` except along ``dim``; negative ones count from the end.
+        values: broadcast to the shape of ``ids``, and converted to the type of ``x``.
+        dim: the dimension; negative numbers count from the end.
+    """
     at = along_dim("put_along_axis", x, dim)
-    x, numbers = _fitting("put_along_axis", x, as_operand(ids, x), at)
+    x, numbers = _broadcast_operands("put_along_axis", x, as_operand(ids, x), at)
     new = as_operand(values, x)
     new = new if new.dtype == x.dtype else cast(new, x.dtype)
     return _replace_op(x, numbers, broadcast_to(new, numbers.shape), dim=at)

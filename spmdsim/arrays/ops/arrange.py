@@ -1,7 +1,7 @@
-"""Tensors arranged anew: dims added and taken away, stacked, repeated, tiled, looked up entry by entry.
+"""Functions that rearrange tensors: insert, remove, move, stack and repeat dims, or look up entries.
 
-Most are made of operators that are declared elsewhere: a reshape, a transposition, a broadcast, a lookup. Repeating is a
-broadcast into a dim of its own, so that nothing moves where a piece is repeated whole.
+Most combine operators of other modules: reshape, transposition, broadcast, lookup. A repetition broadcasts into a new
+dimension, so no element moves if a rank repeats its whole block.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, counted_dim
+from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.contract import matmul
-from spmdsim.arrays.ops.declare import Array, Shape, alike
-from spmdsim.arrays.ops.dim_reductions import Dims, as_type, normal_dims
+from spmdsim.arrays.ops.declare import Array, Shape, to_one_type
+from spmdsim.arrays.ops.dim_reductions import Dims, normal_dims, to_type
 from spmdsim.arrays.ops.dim_reductions import any as any_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, conjugate, less, multiply, where
@@ -37,29 +37,27 @@ __all__ = [
 def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
     """Insert dimensions of size 1.
 
-    ``axis`` is one position in the result or several.
-
     Args:
         x: the tensor.
-        axis: positions of the new dimensions in the result.
+        axis: position of a new dimension in the result, or several positions; negative ones count from the end.
 
     Raises:
-        RuleError: out of range.
+        RuleError: If a position is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.expand_dims(x, 1).shape
     (2, 1, 3)
     """
-    places = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis or ())
-    new = normal_dims(places, x.ndim + len(places))
-    rest = iter(x.shape)
-    return reshape(x, [1 if d in new else next(rest) for d in range(x.ndim + len(places))])
+    positions = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis or ())
+    new = normal_dims(positions, x.ndim + len(positions))
+    sizes = iter(x.shape)
+    return reshape(x, [1 if d in new else next(sizes) for d in range(x.ndim + len(positions))])
 
 
 @operator()
 def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
-    """Remove dimensions of size 1: those of ``axis``, or all.
+    """Remove dimensions of size 1: the dimensions ``axis``, or all.
 
     Args:
         x: the tensor.
@@ -73,11 +71,11 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
     >>> ops.squeeze(ops.expand_dims(x, 0), 0).shape
     (2, 3)
     """
-    gone = [d for d, n in enumerate(x.shape) if n == 1] if axis is None else normal_dims(axis, x.ndim)
-    for d in gone:
+    removed_dims = [d for d, n in enumerate(x.shape) if n == 1] if axis is None else normal_dims(axis, x.ndim)
+    for d in removed_dims:
         if x.shape[d] != 1:
             raise RuleError(f"only dims of size one are squeezed, but dim {d} of shape {x.shape} is not")
-    return reshape(x, [n for d, n in enumerate(x.shape) if d not in gone])
+    return reshape(x, [n for d, n in enumerate(x.shape) if d not in removed_dims])
 
 
 @operator()
@@ -86,11 +84,11 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
     Args:
         x: the tensor.
-        source: which dim or dims are moved, negative ones from the end.
-        destination: where each of them stands in the result; as many as ``source``.
+        source: the dimension or dimensions to move; negative ones count from the end.
+        destination: their positions in the result; as many as in ``source``.
 
     Raises:
-        RuleError: not as many places as dims, one given twice, or out of range.
+        RuleError: If the numbers of positions differ, or one occurs twice or is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -102,9 +100,9 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
         raise RuleError(f"moveaxis takes one place per dim, but got {source} and {destination}")
     for dims in ends:
         normal_dims(dims, x.ndim)
-    moves = {counted_dim(b, x.ndim): counted_dim(a, x.ndim) for a, b in zip(*ends)}
-    rest = iter([d for d in range(x.ndim) if d not in moves.values()])
-    return transpose(x, [moves[d] if d in moves else next(rest) for d in range(x.ndim)])
+    moves = {normalise_dim(b, x.ndim): normalise_dim(a, x.ndim) for a, b in zip(*ends)}
+    remaining_dims = iter([d for d in range(x.ndim) if d not in moves.values()])
+    return transpose(x, [moves[d] if d in moves else next(remaining_dims) for d in range(x.ndim)])
 
 
 @operator()
@@ -124,7 +122,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     >>> ops.swapaxes(x, 0, 1).layout.short()
     'S(1)'
     """
-    a, b = counted_dim(axis1, x.ndim), counted_dim(axis2, x.ndim)
+    a, b = normalise_dim(axis1, x.ndim), normalise_dim(axis2, x.ndim)
     return transpose(x, [{a: b, b: a}.get(d, d) for d in range(x.ndim)])
 
 
@@ -186,17 +184,17 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     shapes = {x.shape for x in tensors}
     if len(shapes) != 1:
         raise RuleError(f"stack takes tensors of one shape, but got {sorted(shapes)}")
-    dim = counted_dim(axis, tensors[0].ndim + 1)
+    dim = normalise_dim(axis, tensors[0].ndim + 1)
     return concat([expand_dims(x, dim) for x in tensors], dim)
 
 
 @operator()
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return one tensor per entry of a dimension.
+    """Return a tuple with one tensor per entry of a dimension, in order; the dimension is removed.
 
     Args:
         x: the tensor.
-        axis: the dimension.
+        axis: the dimension; negative numbers count from the end.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -228,10 +226,13 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     if indexing not in ("xy", "ij"):
         raise RuleError(f"indexing is 'xy' or 'ij', but got {indexing!r}")
     count = len(tensors)
-    places = list(range(count))
+    positions = list(range(count))
     if indexing == "xy" and count > 1:
-        places[:2] = 1, 0
-    rows = [reshape(x, [-1 if d == place else 1 for d in range(count)]) for x, place in zip(tensors, places)]
+        positions[:2] = 1, 0
+    rows = [
+        reshape(x, [-1 if d == position else 1 for d in range(count)])
+        for x, position in zip(tensors, positions)
+    ]
     return broadcast_arrays(*rows) if rows else []
 
 
@@ -241,11 +242,12 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: 
 
     Args:
         x: the tensor.
-        repeats: how often, all or one number per entry. Of a tensor, all ranks have to look at the values.
-        axis: which dim.
+        repeats: number of repetitions, one for all entries or one per entry. All ranks must read the values of a
+            tensor.
+        axis: the dimension; None: repeat all elements in row-major order, which gives one dimension.
 
     Raises:
-        RuleError: a negative number, or not one per entry.
+        RuleError: If a number is negative, or there is not one number per entry.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -254,15 +256,15 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: 
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
-    dim = counted_dim(axis, x.ndim)
+    dim = normalise_dim(axis, x.ndim)
     counts = np.asarray(repeats.full() if isinstance(repeats, Tensor) else repeats)
     n = x.shape[dim]
     if counts.dtype.kind not in "iub" or (counts < 0).any() or counts.shape not in ((), (1,), (n,)):
         raise RuleError(f"repeats are one number from 0 on or {n} of them, but got {counts.tolist()}")
     if counts.size == 1:
         times = int(counts.reshape(()))
-        wide = broadcast_to(expand_dims(x, dim + 1), (*x.shape[: dim + 1], times, *x.shape[dim + 1 :]))
-        return reshape(wide, (*x.shape[:dim], n * times, *x.shape[dim + 1 :]))
+        repeated = broadcast_to(expand_dims(x, dim + 1), (*x.shape[: dim + 1], times, *x.shape[dim + 1 :]))
+        return reshape(repeated, (*x.shape[:dim], n * times, *x.shape[dim + 1 :]))
     return gather(x, as_operand(np.repeat(np.arange(n), counts), x), dim)
 
 
@@ -288,12 +290,13 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     ndim = max(x.ndim, len(times))
     shape = (1,) * (ndim - x.ndim) + x.shape
     times = (1,) * (ndim - len(times)) + times
-    split = reshape(x, [n for size in shape for n in (1, size)])
-    wide = broadcast_to(split, [n for pair in zip(times, shape) for n in pair])
-    return reshape(wide, [a * b for a, b in zip(times, shape)])
+    pairs = reshape(x, [n for size in shape for n in (1, size)])
+    repeated = broadcast_to(pairs, [n for counts in zip(times, shape) for n in counts])
+    return reshape(repeated, [a * b for a, b in zip(times, shape)])
 
 
 def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
+    """Return the rule of ``tril`` and ``triu``; raise RuleError for a tensor of fewer than two dims."""
     if len(shape) < 2:
         raise RuleError(f"a triangle needs two dims, but the shape is {shape}")
     leading = " ".join(f"d{d}" for d in range(len(shape) - 2))
@@ -319,11 +322,11 @@ _triangle_op = Op(
 def tril(x: Tensor, k: int = 0) -> Tensor:
     """Return the lower triangles of matrices ``[..., m, n]``.
 
-    Elements above the ``k``-th diagonal become zero.
+    Elements above diagonal ``k`` become zero.
 
     Args:
         x: the tensor.
-        k: number of diagonals above the main one that are kept; negative: below.
+        k: the highest diagonal that keeps its elements; 0 is the main diagonal, positive numbers lie above it.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -337,11 +340,11 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
 def triu(x: Tensor, k: int = 0) -> Tensor:
     """Return the upper triangles of matrices ``[..., m, n]``.
 
-    Elements below the ``k``-th diagonal become zero.
+    Elements below diagonal ``k`` become zero.
 
     Args:
         x: the tensor.
-        k: number of the lowest kept diagonal above the main one; negative: below.
+        k: the lowest diagonal that keeps its elements; 0 is the main diagonal, positive numbers lie above it.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -355,18 +358,18 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     """Return entries of a dimension by their indices, as ``numpy.take``.
 
-    Negative indices count from the end.
-
-    Where that dim is split the result is partial over its axes, as that of :func:`gather`.
+    If the dimension is split, the result is partial over its axes, as that of :func:`gather`.
 
     Args:
         x: ``[a..., v, b...]``.
-        indices: integers ``[i...]`` in ``-v .. v-1``: a number, an array or a tensor.
-        axis: which dim of ``x`` is ``v``, for ``[a..., i..., b...]``; None: all elements, for ``[i...]``.
+        indices: integers ``[i...]`` from ``-v`` to ``v - 1``; negative ones count from the end. A number, an array or
+            a tensor.
+        axis: the dimension ``v`` of ``x``; the result is ``[a..., i..., b...]``. None: look up elements in row-major
+            order; the result is ``[i...]``.
 
     Raises:
-        RuleError: indices that are no integers, or a dim out of range.
-        InputError: an index out of range.
+        RuleError: If indices are no integers, or a dimension is out of range.
+        InputError: If an index is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -375,43 +378,42 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
-    dim = counted_dim(axis, x.ndim)
+    dim = normalise_dim(axis, x.ndim)
     ids = as_operand(indices if isinstance(indices, Tensor) else np.asarray(indices), x)
     if ids.dtype.kind not in "iu":
         raise RuleError(f"entries are looked up by integers, not by {ids.dtype}")
     if ids.dtype.kind == "i":
-        ids = as_type(ids, np.dtype(np.int64))
+        ids = to_type(ids, np.dtype(np.int64))
         ids = where(less(ids, 0), add(ids, x.shape[dim]), ids)
     return gather(x, ids, dim)
 
 
 @operator()
 def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
-    """Compute sums of products over one dimension of two tensors.
+    """Compute sums of products over one dimension of two tensors; the other dimensions broadcast.
 
-    The other dimensions broadcast. Complex numbers of the first tensor are conjugated.
-
-    Partial over the axes that split the dim; of truth values, whether any product is true.
+    Complex numbers of the first tensor are conjugated. The result is partial over the axes that split the dimension.
+    For bools it is True if any product is true.
 
     Args:
-        a: ``[..., n]`` with ``n`` where ``axis`` says; a tensor or what broadcasts as one.
+        a: a tensor or array ``[..., n]``, with ``n`` at position ``axis``.
         b: as ``a``.
-        axis: which dim of each is ``n``, counted in each on its own.
+        axis: the summed dimension, counted in each operand separately.
 
     Raises:
-        RuleError: dims of different sizes, others that do not broadcast, or a dim out of range.
+        RuleError: If the sizes of the dimension differ, others do not broadcast, or a dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.vecdot(m, m).full().tolist()
     [10.0, 20.0]
     """
-    x, y = alike("vecdot", a, b)
+    x, y = to_one_type("vecdot", a, b)
     kind, shape = x.dtype.kind, x.shape
     x = conjugate(x) if kind == "c" else x
     if shape == y.shape and len(shape) == 1 and axis in (0, -1) and kind != "b":  # no array of the products
         return matmul(x, y)
-    dims = [counted_dim(axis, t.ndim) - t.ndim for t in (x, y)]
+    dims = [normalise_dim(axis, t.ndim) - t.ndim for t in (x, y)]
     if shape[dims[0]] != y.shape[dims[1]]:
         raise RuleError(f"vecdot of shapes {shape} and {y.shape}: dim {axis} differs in size")
     products = multiply(*[t if d == -1 else moveaxis(t, d, -1) for t, d in zip((x, y), dims)])

@@ -1,7 +1,8 @@
-"""Reading and writing a window of a tensor whose cut dims may be split, and ``x[index] = value`` as a function.
+"""Windows of tensors: read and write them, and ``x[index] = value`` as a function.
 
-:func:`spmdsim.ops.slice_` moves elements to where the blocks of the result have them. Here every rank contributes the
-part of the window that it holds: nothing is moved, nothing gathered, and a read is partial over the axes of the cut dims.
+:func:`spmdsim.ops.slice_` moves elements to the owners of the result's blocks. Here each rank contributes the
+elements of the window that it owns. No element moves, and the result of a read is partial over the axes of cut dims.
+A dim is cut if the window does not cover all of it.
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.arrange import take
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, cast
-from spmdsim.arrays.ops.dim_reductions import as_type
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, cast, to_one_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
+from spmdsim.arrays.ops.dim_reductions import to_type
 from spmdsim.arrays.ops.elementwise import add, greater_equal, maximum, minimum, multiply, subtract, where
-from spmdsim.arrays.ops.indexing import cut_of_parts, getitem, parted, per_dim, place_of, without_masks
+from spmdsim.arrays.ops.indexing import (
+    check_entry,
+    cut_of_parts,
+    expand_dots,
+    getitem,
+    split_index,
+    without_masks,
+)
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.scans import cumulative_sum
-from spmdsim.arrays.ops.scatter import scattered
-from spmdsim.arrays.ops.selecting import flattened
+from spmdsim.arrays.ops.scatter import scatter_values
+from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.arrays.ops.shape import broadcast_to, flip, reshape
 from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.arrays.program_tensor import Index
@@ -35,7 +43,7 @@ from spmdsim.worlds.convert_operands import Described, as_operand
 
 __all__ = ["setitem", "slice_update", "window"]
 
-#: What is computed where places are named once.
+#: Functions of the old elements and the values, for an index that names each element at most once.
 FUNCTIONS: dict[str, Any] = {
     "add": add,
     "subtract": subtract,
@@ -45,70 +53,86 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
+def _is_cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
+    """Return for each dim True if the window does not cover all of it with step 1."""
     steps = step or (1,) * len(shape)
     return [(a, b, s) != (0, n, 1) for a, b, s, n in zip(start, stop, steps, shape)]
 
 
-def _names(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> tuple[list[str], list[str]]:
-    """The dims of the tensor and of the window; a cut dim of the window is another factor than the tensor's."""
-    cut = _cut(shape, start, stop, step)
+def _name_factors(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> tuple[list[str], list[str]]:
+    """Return factor names of the dims of the tensor and of the window; only those of cut dims differ."""
+    cut = _is_cut(shape, start, stop, step)
     tensor = [f"c{d}" if c else f"d{d}" for d, c in enumerate(cut)]
     return tensor, [f"w{d}" if c else f"d{d}" for d, c in enumerate(cut)]
 
 
 def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str, int]]:
-    tensor, window = _names(shape, start, stop)
-    whole = [name for name in window if name[0] == "w"]
+    """Return the rule of a window read, and the sizes of the window's cut dims by factor name."""
+    tensor, window = _name_factors(shape, start, stop)
+    window_dims = [name for name in window if name[0] == "w"]
     sizes = {name: b - a for name, a, b in zip(window, start, stop) if name[0] == "w"}
     text = f"{' '.join(tensor)} -> {' '.join(window)}"
-    return Rule.parse(text, whole=" ".join(whole), linear="each"), sizes
+    return Rule.parse(text, whole=" ".join(window_dims), linear="each"), sizes
 
 
 def _overlap(
     context: Context, start: Shape, stop: Shape, step: Shape = (), cut_name: str = "c"
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where this rank's part and the window meet: as slices of the part, and of the window."""
-    held: list[slice] = []
-    seen: list[slice] = []
-    cuts, steps = _cut(context.bound.shapes[0], start, stop, step), step or (1,) * len(start)
+    """Return the elements that this rank's block and the window share: slices of the block and the window.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        start: first index of the window per dim.
+        stop: index after the last one per dim.
+        step: distance of two indices per dim; () for 1.
+        cut_name: first letter of the factors of cut dims in the rule.
+    """
+    block_slices: list[slice] = []
+    window_slices: list[slice] = []
+    cuts, steps = _is_cut(context.bound.shapes[0], start, stop, step), step or (1,) * len(start)
     for d, (a, b, s, cut) in enumerate(zip(start, stop, steps, cuts)):
         if not cut:
-            held.append(slice(None))
-            seen.append(slice(None))
+            block_slices.append(slice(None))
+            window_slices.append(slice(None))
             continue
         first, last = context.bounds(f"{cut_name}{d}")
-        # The window's entries that lie from the first place on, and from the one after the last.
-        low, high = (min(max(-((a - place) // s), 0), len(range(a, b, s))) for place in (first, last))
-        there = slice(a + low * s - first, max(a + high * s - first, 0), s) if low < high else slice(0, 0)
-        held.append(there)
-        seen.append(slice(low, high))
-    return tuple(held), tuple(seen)
+        # The first window entry at or after the block's start, and the first one at or after its end.
+        low, high = (min(max(-((a - bound) // s), 0), len(range(a, b, s))) for bound in (first, last))
+        owned = slice(a + low * s - first, max(a + high * s - first, 0), s) if low < high else slice(0, 0)
+        block_slices.append(owned)
+        window_slices.append(slice(low, high))
+    return tuple(block_slices), tuple(window_slices)
 
 
-def _read(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
-    """Return this rank's addend of the window from ``start`` to ``stop``: zeros where other ranks own the elements."""
+def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
+    """Return this rank's addend of the window: its own elements, and zeros for those of other ranks."""
     shape = context.bound.shapes[0]
-    held, seen = _overlap(context, start, stop)
-    window = [b - a if c else n for a, b, c, n in zip(start, stop, _cut(shape, start, stop), x.shape)]
-    filled = np.zeros(window, x.dtype)
-    filled[seen] = x[held]
-    return filled
+    block_slices, window_slices = _overlap(context, start, stop)
+    window = [b - a if c else n for a, b, c, n in zip(start, stop, _is_cut(shape, start, stop), x.shape)]
+    result = np.zeros(window, x.dtype)
+    result[window_slices] = x[block_slices]
+    return result
 
 
 def _read_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape
 ) -> tuple[Array]:
+    """Return the gradient of a read: the window's gradient at the window, zeros elsewhere."""
     gradient = np.zeros_like(operands[0])
-    held, seen = _overlap(context, start, stop)
-    gradient[held] = dy[seen]
+    block_slices, window_slices = _overlap(context, start, stop)
+    gradient[block_slices] = dy[window_slices]
     return (gradient,)
 
 
-_read_op = Op("window", _read_rule, _read, _read_vjp, contextual=True, moves=True)
+_read_op = Op("window", _read_rule, _read_window, _read_vjp, contextual=True, moves=True)
 
 
 def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
+    """Return the bounds of a window as tuples.
+
+    Raises:
+        RuleError: If there is not one bound per dim, or if a bound is out of range.
+    """
     if len(start) != len(shape) or len(stop) != len(shape):
         raise RuleError(
             f"a window of shape {shape} needs {many(len(shape), 'bound')}, but got {start} and {stop}"
@@ -141,47 +165,49 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
 
 
 def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Shape) -> Rule:
-    tensor, window = _names(shape, start, stop, step)
-    whole = " ".join(name for name in window if name[0] == "w")
+    tensor, window = _name_factors(shape, start, stop, step)
+    window_dims = " ".join(name for name in window if name[0] == "w")
     text = f"{' '.join(tensor)}, {' '.join(window)} -> {' '.join(tensor)}"
-    return Rule.parse(text, whole=whole, linear="all")
+    return Rule.parse(text, whole=window_dims, linear="all")
 
 
 def _write(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
-    held, seen = _overlap(context, start, stop, step)
-    whole = np.array(x, np.result_type(x, value))
-    whole[held] = value[seen]
-    return whole
+    block_slices, window_slices = _overlap(context, start, stop, step)
+    result = np.array(x, np.result_type(x, value))
+    result[block_slices] = value[window_slices]
+    return result
 
 
 def _write_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    held, seen = _overlap(context, start, stop, step)
-    below, value = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
-    below[held] = 0
-    value[seen] = dy[held]
-    return below, value
+    """Return the gradients by the tensor, 0 inside the window, and by the value."""
+    block_slices, window_slices = _overlap(context, start, stop, step)
+    x_gradient, value_gradient = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
+    x_gradient[block_slices] = 0
+    value_gradient[window_slices] = dy[block_slices]
+    return x_gradient, value_gradient
 
 
 _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
 
 
 def _put(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
-    whole = np.array(x, np.result_type(x, value))
-    whole[_overlap(context, start, stop, step, "d")[0]] = value
-    return whole
+    result = np.array(x, np.result_type(x, value))
+    result[_overlap(context, start, stop, step, "d")[0]] = value
+    return result
 
 
 def _put_vjp(
     context: Context, dy: Array, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    held, below = _overlap(context, start, stop, step, "d")[0], np.array(dy)
-    below[held] = 0
-    return below, dy[held]
+    """Return the gradients by the tensor, 0 inside the window, and by this rank's window of the value."""
+    block_slices, x_gradient = _overlap(context, start, stop, step, "d")[0], np.array(dy)
+    x_gradient[block_slices] = 0
+    return x_gradient, dy[block_slices]
 
 
-#: The same where cut dims of the value are split: as the tensor's, each rank is given what lies in its part.
+#: Like ``_write_op``, but for a value with split cut dims: each rank receives the elements of its own block.
 _put_op = WindowOp(
     "slice_assign",
     lambda shape, _value, **_: Rule.parse(
@@ -194,7 +220,7 @@ _put_op = WindowOp(
     windows=lambda shape, _value, start, stop, step: {
         1: [
             Window(n, -a, spread=s) if cut else None
-            for cut, n, a, s in zip(_cut(shape, start, stop, step), shape, start, step)
+            for cut, n, a, s in zip(_is_cut(shape, start, stop, step), shape, start, step)
         ]
     },
 )
@@ -204,27 +230,25 @@ _put_op = WindowOp(
 def slice_update(
     x: Tensor, value: Operand, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
 ) -> Tensor:
-    """Replace the window ``[start:stop:step]`` of ``x`` by ``value``.
-
-    The result has the type to which both are promoted.
+    """Replace the window ``[start:stop:step]`` of ``x`` by ``value``, in the promoted type of both.
 
     Args:
         x: the tensor.
-        value: a tensor or an array of the window's very shape; it does not broadcast.
+        value: a tensor or array in exactly the shape of the window; it does not broadcast.
         start: the first index of each dimension.
         stop: the index after the last one of each dimension, at most its size.
-        step: distance of two indices of each dimension, 1 or more; by default 1.
+        step: distance of two indices of each dimension, at least 1; None: 1.
 
     Raises:
-        RuleError: bounds outside the tensor, steps less than 1, not one of each per dim, or a value of another shape
-            than the window.
+        RuleError: If bounds are out of range, a step is less than 1, the numbers of bounds or steps differ from the
+            number of dims, or the value has another shape.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.slice_update(x, [[0, 0], [0, 0]], (0, 1), (2, 3)).full().tolist()
     [[3, 0, 0], [6, 0, 0]]
     """
-    x, value = alike("slice_update", x, value)
+    x, value = to_one_type("slice_update", x, value)
     first, last = _check(x.shape, start, stop)
     steps = (1,) * x.ndim if step is None else tuple(step)
     if len(steps) != x.ndim or min(steps, default=1) < 1:
@@ -234,7 +258,7 @@ def slice_update(
     wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
-    cut = zip(_cut(x.shape, first, last, steps), value.layout.dims)
+    cut = zip(_is_cut(x.shape, first, last, steps), value.layout.dims)
     partial = x.layout.partial_axes or value.layout.partial_axes
     op = _put_op if any(c and axes for c, axes in cut) and not partial else _write_op
     return op(x, value, start=first, stop=last, step=steps)
@@ -242,120 +266,131 @@ def slice_update(
 
 @operator()
 def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
-    """Return the tensor with ``value`` at an index; shape and type stay.
-
-    Cut dimensions may be split.
+    """Return a tensor with ``value`` at an index; shape, element type and split dimensions of ``x`` stay.
 
     Args:
         x: the tensor.
-        index: integers, slices, ``...``, None, arrays or tensors of integers, and masks, as in numpy. Arrays are those
-            that all ranks have.
-        value: broadcasts to what is at the index, and takes the tensor's element type. Where a place is named several
-            times the last value stays, counted row by row through the arrays or tensors.
+        index: integers, slices, ``...``, None, masks, and arrays or tensors of integers, as in NumPy. All ranks must
+            have equal arrays.
+        value: broadcasts to the shape of ``x[index]`` and is converted to the tensor's type. If an array names an
+            element several times, the last value counts.
 
     Raises:
-        RuleError: a value that does not fit, an index out of range.
+        RuleError: If a value does not fit, or an index is out of range.
     """
     new = as_operand(value, x)
     if new.dtype != x.dtype:
         if not np.can_cast(new.dtype, x.dtype, "same_kind"):
             raise RuleError(f"elements of {new.dtype} are not assigned to {x.dtype}; convert them first")
-        new = as_type(new, x.dtype)
-    mask = _mask(index, x)
+        new = to_type(new, x.dtype)
+    mask = _get_mask(index, x)
     if mask is not None:
         if new.size == 1:
-            return where(_beside(mask, x), reshape(new, ()), x)
-        if _holds_tensor(index):
-            return _looked_up(x, _numbers_of(mask, x, new), new)
+            return where(_split_like(mask, x), reshape(new, ()), x)
+        if _has_tensor(index):
+            return _assign_by_number(x, _number_values(mask, x, new), new)
     entries = index if isinstance(index, tuple) else (index,)
-    if _holds_tensor(index):
-        return changed_at(x, index, new, "set", "an assignment")
+    if _has_tensor(index):
+        return change_at(x, index, new, "set", "an assignment")
     if any(isinstance(entry, (list, np.ndarray)) for entry in entries):
-        return _scattered(x, entries, new)
-    return _assigned(x, per_dim([place_of(p) for p in entries], x.ndim), new)
+        return _assign_by_arrays(x, entries, new)
+    return _assign_slices(x, expand_dots([check_entry(p) for p in entries], x.ndim), new)
 
 
-def changed_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Tensor:
-    """The tensor with values set or added at an index, once for each time that a place is named.
+def change_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Tensor:
+    """Return the tensor with values set or combined at an index, once per occurrence of an element in it.
 
     Args:
         x: the tensor.
         index: as in :func:`setitem`.
-        value: broadcasts to what is at the index.
-        kind: "set", or a function of two elements, one of :data:`spmdsim.arrays.ops.scatter.KINDS`.
-        name: the call, for errors.
+        value: broadcasts to the shape of ``x[index]``.
+        kind: "set", or the name of a function in :data:`FUNCTIONS`.
+        name: the call, for error messages.
     """
     entries = without_masks(index if isinstance(index, tuple) else (index,))
     entries = [np.asarray(entry)[()] if isinstance(entry, (list, np.ndarray)) else entry for entry in entries]
     if not any(isinstance(entry, (np.ndarray, Tensor)) for entry in entries):
         return setitem(x, tuple(entries), FUNCTIONS[kind](getitem(x, tuple(entries)), value))
-    parts, y, looked = parted(x, entries)
-    if None in [part for part in parts if not isinstance(part, (np.ndarray, Tensor))]:
+    index_parts, y, looked = split_index(x, entries)
+    if None in [entry for entry in index_parts if not isinstance(entry, (np.ndarray, Tensor))]:
         raise RuleError(f"{name}: an index of tensors takes no new dims; use np.expand_dims on the values")
-    changed = scattered(y, looked, value, kind, name)
+    changed = scatter_values(y, looked, value, kind, name)
     if y is x:
         return changed
-    basic = [slice(None) if isinstance(part, (np.ndarray, Tensor)) else part for part in parts]
-    return _assigned(x, basic, changed)
+    basic = [slice(None) if isinstance(entry, (np.ndarray, Tensor)) else entry for entry in index_parts]
+    return _assign_slices(x, basic, changed)
 
 
-def _holds_tensor(index: Any) -> bool:
+def _has_tensor(index: Any) -> bool:
+    """Return True if an entry of the index is a tensor."""
     return any(isinstance(entry, Tensor) for entry in (index if isinstance(index, tuple) else (index,)))
 
 
-def _numbers_of(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
-    """For each element the number of its value, row by row, and -1 where the mask does not hold."""
+def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
+    """Return the number of each element's value, in row-major order, and -1 where the mask is False.
+
+    Raises:
+        RuleError: If the number of values differs from the number of True elements.
+    """
     places = cast(broadcast_to(mask, x.shape), np.int64)
     count = int(sum_(places))
     if value.shape != (count,):
         raise RuleError(
             f"the mask holds for {many(count, 'element')}, but the values have shape {value.shape}"
         )
-    running = reshape(cumulative_sum(flattened(places), 0), x.shape, x.layout.reduced)
+    running = reshape(cumulative_sum(flatten_in_blocks(places), 0), x.shape, x.layout.reduced)
     return where(places, subtract(running, 1), -1)
 
 
-def _scattered(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
-    """Values at places that arrays name: each rank finds out for its own piece which value comes where."""
+def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
+    """Return a tensor with values at the elements that arrays name; each rank numbers its own elements."""
     lines = np.ix_(*[np.arange(n) for n in x.shape]) if x.ndim else ()
-    try:  # the coordinates of all places, dim by dim: numpy says which those are
+    try:  # NumPy computes the coordinates of all indexed elements, dim by dim
         places = [np.broadcast_to(line, x.shape)[entries] for line in lines]
     except IndexError as error:
         raise OutOfRange(f"an index of a tensor of shape {x.shape}: {error}") from None
     shape = places[0].shape
     if value.size != 1:
         extra = max(0, value.ndim - len(shape))
-        kept = value.shape[extra:] if math.prod(value.shape[:extra]) == 1 else value.shape
-        value = broadcast_to(reshape(value, kept), shape)
+        shape_of_value = value.shape[extra:] if math.prod(value.shape[:extra]) == 1 else value.shape
+        value = broadcast_to(reshape(value, shape_of_value), shape)
 
-    def numbers(box: tuple[slice, ...]) -> Array:
-        here = np.logical_and.reduce([(p >= b.start) & (p < b.stop) for p, b in zip(places, box)])
-        piece = np.full([b.stop - b.start for b in box], -1)
-        piece[tuple(p[here] - b.start for p, b in zip(places, box))] = np.flatnonzero(here)
-        return piece
+    def number_values(box: tuple[slice, ...]) -> Array:
+        is_inside = np.logical_and.reduce([(p >= b.start) & (p < b.stop) for p, b in zip(places, box)])
+        block = np.full([b.stop - b.start for b in box], -1)
+        block[tuple(p[is_inside] - b.start for p, b in zip(places, box))] = np.flatnonzero(is_inside)
+        return block
 
-    words = f"places {zlib.crc32(np.stack(places).tobytes())}"
-    described = Described(numbers, words)
+    description = f"places {zlib.crc32(np.stack(places).tobytes())}"
+    described = Described(number_values, description)
     layout = x.layout.reduced
-    return _looked_up(x, Tensor.from_global(described, layout, x.world, shape=x.shape, dtype=np.int64), value)
+    return _assign_by_number(
+        x, Tensor.from_global(described, layout, x.world, shape=x.shape, dtype=np.int64), value
+    )
 
 
-def _looked_up(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
-    """The tensor with values by number, where the number is not negative."""
-    there = greater_equal(numbers, 0)
+def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
+    """Return ``x`` with the value of number ``numbers`` at each element; negative numbers change nothing."""
+    is_set = greater_equal(numbers, 0)
     if value.size == 1:
-        return where(there, reshape(value, ()), x)
+        return where(is_set, reshape(value, ()), x)
     if not value.size:
         return x
-    return where(there, take(reshape(value, -1), maximum(numbers, 0), 0), x)
+    return where(is_set, take(reshape(value, -1), maximum(numbers, 0), 0), x)
 
 
-def _mask(index: Any, x: Tensor) -> Tensor | None:
-    """The only entry of an index, if it is truth values of the first dims, as one that broadcasts with the tensor."""
-    one = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-    if not (isinstance(one, (list, bool, np.bool_, np.ndarray, Tensor))):
+def _get_mask(index: Any, x: Tensor) -> Tensor | None:
+    """Return the mask if an index is one boolean array of the first dims, else None.
+
+    The mask is shaped to broadcast with ``x``.
+
+    Raises:
+        OutOfRange: If the mask does not have the sizes of the first dims.
+    """
+    entry = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    if not (isinstance(entry, (list, bool, np.bool_, np.ndarray, Tensor))):
         return None
-    mask = one if isinstance(one, Tensor) else np.asarray(one)
+    mask = entry if isinstance(entry, Tensor) else np.asarray(entry)
     if mask.dtype.kind != "b":
         return None
     if tuple(mask.shape) != x.shape[: mask.ndim]:
@@ -363,24 +398,28 @@ def _mask(index: Any, x: Tensor) -> Tensor | None:
     return reshape(as_operand(mask, x), (*mask.shape, *[1] * (x.ndim - mask.ndim)))
 
 
-def _assigned(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
+def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
+    """Return ``x`` with ``value`` at an index of slices and integers, one part per dim."""
     cut = cut_of_parts(x.shape, parts)
-    window = [len(range(*one)) for one in zip(cut.start, cut.stop, cut.step)]
+    window = [len(range(*bounds)) for bounds in zip(cut.start, cut.stop, cut.step)]
     extra = value.ndim - len(cut.shape)
     if extra > 0 and math.prod(value.shape[:extra]) == 1:  # numpy drops leading dims of size one
         value = reshape(value, value.shape[extra:])
-    whole = value if value.shape == cut.shape else broadcast_to(value, cut.shape)
-    shaped = whole if whole.shape == tuple(window) else reshape(whole, window)
+    full_value = value if value.shape == cut.shape else broadcast_to(value, cut.shape)
+    shaped = full_value if full_value.shape == tuple(window) else reshape(full_value, window)
     placed = flip(shaped, cut.turned) if cut.turned else shaped
-    return slice_update(x, _beside(placed, x, cut=any(placed.layout.dims)), cut.start, cut.stop, cut.step)
+    return slice_update(x, _split_like(placed, x, cut=any(placed.layout.dims)), cut.start, cut.stop, cut.step)
 
 
-def _beside(value: Tensor, x: Tensor, cut: bool = False) -> Tensor:
-    """What has as many dims as the tensor, split where its whole dims are: the tensor itself then stays as it is.
+def _split_like(value: Tensor, x: Tensor, cut: bool = False) -> Tensor:
+    """Split a value like the equal dims of ``x``, so that ``x`` itself does not have to move.
 
-    With ``cut`` dims of other sizes are split, too.
+    Args:
+        value: a tensor with as many dims as ``x``.
+        x: the tensor.
+        cut: split dims of other sizes, too.
     """
     if x.layout.partial_axes:
         return value
-    kept = [axes if cut or n == m else () for axes, n, m in zip(x.layout.dims, value.shape, x.shape)]
-    return value.to(Layout(x.layout.mesh, kept))
+    split_dims = [axes if cut or n == m else () for axes, n, m in zip(x.layout.dims, value.shape, x.shape)]
+    return value.to(Layout(x.layout.mesh, split_dims))

@@ -1,6 +1,6 @@
 """Cross entropies of classes.
 
-Those with two results are SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy of other frameworks.
+The functions with two results are SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy of other frameworks.
 Their classes must not be split.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.ops.declare import Array, Arrays, in_fractions
-from spmdsim.arrays.ops.dim_reductions import as_type, mean, reduced, wide
+from spmdsim.arrays.ops.declare import Array, Arrays, convert_to_fractions
+from spmdsim.arrays.ops.dim_reductions import finish_reductions, mean, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import exp, log, subtract
 from spmdsim.arrays.ops.lookup import pick
@@ -28,11 +28,11 @@ __all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entro
 
 def _rows(logits: Array, labels: Array) -> Array:
     checked_ids(labels, logits.shape[-1], what="classes")
-    return _losses(logits, _at(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
+    return _losses(logits, _label_indices(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
 
 
 def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
-    """The losses, and what their gradient takes again: exponentials, their sums, and where the labels are."""
+    """Return the losses, and arrays for their gradient: exponentials, sums of exponentials, label indices."""
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
     picked = shifted[at]
     powers = np.exp(shifted, out=shifted)
@@ -40,19 +40,20 @@ def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
     return np.log(totals[..., 0]) - picked, (powers, totals, at)
 
 
-def _at(labels: Array) -> tuple[Array, ...]:
-    """Where the labelled elements of rows are."""
+def _label_indices(labels: Array) -> tuple[Array, ...]:
+    """Return the indices of the labelled elements, one array per dim of the logits."""
     if labels.ndim == 1:
         return np.arange(len(labels)), labels
     return *np.ix_(*map(np.arange, labels.shape)), labels
 
 
 def _rows_vjp(dy: Array, operands: Arrays, _losses: Any) -> tuple[Array, None]:
-    """Softmax minus one at the label."""
-    return _slope(dy, row_softmax(operands[0], -1), _at(operands[1])), None
+    """Return the gradient by the logits, softmax minus 1 at the label, and None for the labels."""
+    return _slope(dy, row_softmax(operands[0], -1), _label_indices(operands[1])), None
 
 
 def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
+    """Return the gradient by the logits; overwrites ``softmax``."""
     softmax[at] -= 1
     softmax *= dy[..., None]
     return softmax
@@ -71,30 +72,32 @@ _rows_op = Op(
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Compute minus the log-probability of each label.
 
-    Where the classes are split (vocabulary-parallel logits) the rows are never gathered: a max, a sum of
-    exponentials and the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
+    If the classes are split (vocabulary-parallel logits), rows are never gathered: a max, a sum of exponentials and
+    the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
 
     Args:
-        logits: ``[..., c]``.
-        labels: integers ``[...]``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        logits: ``[..., c]``, one score per class.
+        labels: integers ``[...]`` from 0 to ``c - 1``.
+        reduction: ``"mean"`` or ``"sum"`` over all labels, or ``"none"`` for one loss per label.
 
     Raises:
-        RuleError: an unknown reduction.
-        InputError: a label outside the classes.
+        RuleError: If ``reduction`` is unknown.
+        InputError: If a label is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> print(f"{ops.cross_entropy(m, Tensor.from_global([0, 1], m.layout.mesh('dp'))).item():.4f}")
     0.1269
     """
-    (logits,) = in_fractions("cross_entropy", logits)
+    (logits,) = convert_to_fractions("cross_entropy", logits)
     if is_whole(logits, logits.ndim - 1):
         losses = _rows_op(logits, labels)
     else:
-        shifted = shift_rows(wide(logits), logits.ndim - 1)
-        losses = subtract(log(reduced(sum_(exp(shifted), -1))), reduced(pick(shifted, labels)))
-        losses = as_type(losses, logits.dtype)
+        shifted = shift_rows(to_sum_type(logits), logits.ndim - 1)
+        losses = subtract(
+            log(finish_reductions(sum_(exp(shifted), -1))), finish_reductions(pick(shifted, labels))
+        )
+        losses = to_type(losses, logits.dtype)
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
@@ -103,11 +106,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
 
 
 def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
+    """Return the losses, and the second result: softmax minus labels."""
     logs = row_log_softmax(logits, -1)
     return -(labels * logs).sum(axis=-1, dtype=logits.dtype), np.exp(logs) - labels
 
 
 def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, Array]:
+    """Return the gradients by logits and labels, from the gradient of the losses alone."""
     logits, labels = operands
     logs = row_log_softmax(logits, -1)
     mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
@@ -125,13 +130,16 @@ _dense_op = Op(
 
 @operator(_dense_op)
 def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the cross entropy of rows of probabilities, and softmax minus labels.
+    """Compute the cross entropy of rows of probabilities; return it with softmax minus labels.
 
     The second result has no gradient of its own.
 
     Args:
-        logits: ``[..., c]``; c must not be split.
+        logits: ``[..., c]``; ``c`` must not be split.
         labels: probabilities ``[..., c]``.
+
+    Returns:
+        losses ``[...]``, and softmax minus labels ``[..., c]``.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -139,21 +147,23 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     >>> loss.shape, slope.shape
     ((2,), (2, 2))
     """
-    losses, gradients = _dense_op.results(*in_fractions("softmax_cross_entropy", logits, labels))
+    losses, gradients = _dense_op.results(*convert_to_fractions("softmax_cross_entropy", logits, labels))
     return losses, gradients
 
 
 def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
+    """Return the softmax, and the losses of the labelled classes."""
     checked_ids(labels, logits.shape[-1], what="classes")
     logs = row_log_softmax(logits, -1)
-    return np.exp(logs), -logs[_at(labels)]
+    return np.exp(logs), -logs[_label_indices(labels)]
 
 
 def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
+    """Return the gradient by the logits, from the gradient of the losses alone, and None for the labels."""
     logits, labels = operands
     dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
     gradient = np.exp(row_log_softmax(logits, -1))
-    gradient[_at(labels)] -= 1
+    gradient[_label_indices(labels)] -= 1
     return dloss * gradient, None
 
 
@@ -168,16 +178,16 @@ _sparse_op = Op(
 
 @operator(_sparse_op)
 def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the softmax of logits and the cross entropy of the labelled classes.
+    """Return the softmax of logits and the cross entropy of the labelled classes.
 
     The softmax has no gradient of its own.
 
     Args:
-        logits: ``[..., c]``; c must not be split.
-        labels: integers ``[...]``.
+        logits: ``[..., c]``; ``c`` must not be split.
+        labels: integers ``[...]`` from 0 to ``c - 1``.
 
     Raises:
-        InputError: a label outside the classes.
+        InputError: If a label is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -186,5 +196,7 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
     >>> probabilities.shape, losses.full().round(4).tolist()
     ((2, 2), [0.1269, 0.1269])
     """
-    probabilities, losses = _sparse_op.results(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
+    probabilities, losses = _sparse_op.results(
+        *convert_to_fractions("sparse_softmax_cross_entropy", logits), labels
+    )
     return probabilities, losses

@@ -1,4 +1,4 @@
-"""Products: matmul with transposes and broadcast batch dims, vdot, and the linear layer."""
+"""Matrix and vector products: ``matmul`` with batch dimensions, ``vdot`` and the linear layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.operands import Operand
-from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, Shape, alike, conj, unbroadcast
+from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, Shape, conj, to_one_type, unbroadcast
 from spmdsim.arrays.ops.elementwise import add
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import Rule
@@ -24,7 +24,7 @@ def _swap(array: Array, transposed: bool) -> Array:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """``a @ b`` in C order."""
+    """Return ``a @ b`` in C order; write large results into reused buffers."""
     few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
     if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         array: Array = np.matmul(a, b)
@@ -35,16 +35,18 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: bool = False) -> Rule:
+    """Return the rule of a matrix product: rows ``m``, contraction ``k``, columns ``n``, batch dims.
+
+    Raises:
+        RuleError: If an operand has no dimension.
+    """
     if not a or not b:
         raise RuleError(f"matmul needs operands of at least 1 dim, but got shapes {a} and {b}")
     left = "k" if len(a) == 1 else "... k m" if transpose_a else "... m k"
     right = "k" if len(b) == 1 else "... n k" if transpose_b else "... k n"
-    out = " ".join(
-        part
-        for part, there in (("...", len(a) > 1 or len(b) > 1), ("m", len(a) > 1), ("n", len(b) > 1))
-        if there
-    )
-    order = " ".join(part for part in ("...", "m", "k", "n") if part in f"{left} {right}".split())
+    result_dims = [("...", len(a) > 1 or len(b) > 1), ("m", len(a) > 1), ("n", len(b) > 1)]
+    out = " ".join(dim for dim, exists in result_dims if exists)
+    order = " ".join(dim for dim in ("...", "m", "k", "n") if dim in f"{left} {right}".split())
     return Rule.parse(f"{left}, {right} -> {out}", linear="each", order=order)
 
 
@@ -57,9 +59,13 @@ def _matmul(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = F
 def _matmul_vjp(
     dy: Array, operands: Arrays, _result: Any, transpose_a: bool = False, transpose_b: bool = False
 ) -> tuple[Gradient, Gradient]:
+    """Return functions that compute the gradients of a matrix product by its operands.
+
+    Vectors count as matrices with one row or one column; gradients are summed over batch dims that broadcast.
+    """
     a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
     if a.ndim == 1 and b.ndim == 1:
-        return lambda: dy * conj(b), lambda: dy * conj(a)
+        return lambda: dy * conj(b), lambda: dy * conj(a)  # each a number times a vector
     if a.ndim == b.ndim == 2:
         return (
             lambda: _swap(_product(dy, conj(b).T), transpose_a),
@@ -72,15 +78,15 @@ def _matmul_vjp(
     if a.ndim == 1:
         full = full[..., None, :]
 
-    def of_a() -> Array:
+    def compute_a_gradient() -> Array:
         da = _product(full, conj(right).swapaxes(-1, -2))
         return _swap(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
 
-    def of_b() -> Array:
+    def compute_b_gradient() -> Array:
         db = _product(conj(left).swapaxes(-1, -2), full)
         return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
-    return of_a, of_b
+    return compute_a_gradient, compute_b_gradient
 
 
 _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
@@ -90,9 +96,8 @@ _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
 def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Compute the matrix product over the last two dimensions, ``[..., m, n]``.
 
-    Leading dimensions broadcast as in NumPy.
-
-    Where the contraction k is split, it is partial over its axes until somebody needs it.
+    Leading dimensions broadcast as in NumPy. If the contraction ``k`` is split, the result is partial over the axes
+    of ``k``.
 
     Args:
         a: ``[..., m, k]`` (``[..., k, m]`` with ``transpose_a``), or ``[k]``.
@@ -101,7 +106,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
         transpose_b: swap the last two dims of ``b``.
 
     Raises:
-        RuleError: contraction or batch sizes that differ.
+        RuleError: If the sizes of ``k`` or of the batch dimensions differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -110,7 +115,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
     ('S(0)', [[11.0, 7.0], [14.0, 18.0]])
     """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.meta.dtype is b.meta.dtype):
-        a, b = alike("matmul", a, b)
+        a, b = to_one_type("matmul", a, b)
     if transpose_a or transpose_b:
         return _matmul_op(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     return apply(_matmul_op, (a, b), {})  # type: ignore[no-any-return]
@@ -133,18 +138,17 @@ _vdot_op = Op(
 
 @operator(_vdot_op)
 def vdot(a: Operand, b: Operand) -> Tensor:
-    """Compute the sum of products of all elements, the first ones conjugated.
+    """Compute the sum of products of all elements; elements of ``a`` are conjugated.
 
-    For truth values it tells if any product is true.
-
-    Partial over the axes that split any dim.
+    For boolean tensors the result is True if any product is true. It is partial over the axes that split any
+    dimension.
 
     Args:
-        a: of any shape.
-        b: of the same.
+        a: a tensor of any shape.
+        b: a tensor of the shape of ``a``.
 
     Raises:
-        RuleError: other shapes.
+        RuleError: If the shapes differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -152,20 +156,20 @@ def vdot(a: Operand, b: Operand) -> Tensor:
     >>> y.layout.short(), float(y.full())
     ('P(sum)', 30.0)
     """
-    return _vdot_op(*alike("vdot", a, b))
+    return _vdot_op(*to_one_type("vdot", a, b))
 
 
 @operator()
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``x @ weight + bias``.
 
-    A weight split by columns gives a result split by columns, with a bias split alike; a weight split by
-    rows gives a partial product, which is reduced before the bias is added, so that it is added once.
+    If the columns of the weight are split, the columns of the result are split, too, and the bias may be split like
+    them. If the rows of the weight are split, the product is partial. It is reduced before the bias is added.
 
     Args:
         x: ``[..., n]``.
         weight: ``[n, m]``.
-        bias: ``[m]``, or None.
+        bias: ``[m]``, or None for no bias.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

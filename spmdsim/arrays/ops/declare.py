@@ -1,4 +1,4 @@
-"""How an operator on elements is declared in one row: its function, its slope, and what linearity lets through."""
+"""Declarations of elementwise operators: one row states function, slope and linearity."""
 
 from __future__ import annotations
 
@@ -84,8 +84,15 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
 
 
-def alike(name: str, *values: Operand) -> list[Tensor]:
-    """Operands as tensors, in one type where numpy does not find it by itself: with bfloat16 and its relatives."""
+def to_one_type(name: str, *values: Operand) -> list[Tensor]:
+    """Convert operands to tensors, and to one element type if one of them has an ml_dtypes type.
+
+    These are bfloat16 and its relatives; NumPy promotes all other types itself, so tensors of them keep their types.
+
+    Args:
+        name: the operator, for error messages.
+        values: tensors, arrays or numbers; at least one must be a tensor.
+    """
     tensors = [operand for operand in values if isinstance(operand, Tensor)]
     if len(tensors) < len(values):
         tensors = operands(name, values)
@@ -96,24 +103,30 @@ def alike(name: str, *values: Operand) -> list[Tensor]:
     return [tensor if tensor.dtype == common else cast(tensor, common) for tensor in tensors]
 
 
-def in_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
-    """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet."""
+def convert_to_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
+    """Convert real operands to one floating-point type.
+
+    Integers become the float type that NumPy's functions, such as ``exp``, return for them.
+
+    Raises:
+        RuleError: If an operand is complex.
+    """
     dtypes = [check_ordered(tensor.dtype, name) for tensor in tensors]
     if all(dtype.kind in "fV" for dtype in dtypes):
-        return alike(name, *tensors)
+        return to_one_type(name, *tensors)
     common = fraction_type(promote_types(*dtypes))
-    return alike(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
+    return to_one_type(name, *[x if x.dtype.kind in "fV" else cast(x, common) for x in tensors])
 
 
 def conj(array: Any) -> Any:
-    """The complex conjugate, without a copy of what is real."""
+    """Return the complex conjugate; a real array is returned itself, without a copy."""
     return array.conj() if array.dtype.kind == "c" else array
 
 
-def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of elements of numpy's, which puts large results into buffers that nobody uses any more.
+def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a NumPy ufunc so that it writes large results into reused buffers; keep other functions.
 
-    Fresh memory costs page faults, which take longer than an addition does.
+    The page faults of fresh memory take longer than an addition.
     """
     if not isinstance(function, np.ufunc):
         return function
@@ -130,18 +143,24 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     return local
 
 
-def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
-    """The result type of a function of elements, by trying it on one; ``real`` ones compare numbers, so complex ones are refused."""
+def infer_result_type(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
+    """Return a function that infers the result type of an elementwise function by calling it on ones.
+
+    Args:
+        name: the operator, for error messages.
+        function: the elementwise function of arrays.
+        real: refuse complex elements, because the function needs an order.
+    """
 
     @lru_cache(maxsize=512)
     def dtype(*dtypes: np.dtype) -> np.dtype:
-        for one in dtypes if real else ():
-            check_ordered(one, name)
+        for operand_type in dtypes if real else ():
+            check_ordered(operand_type, name)
         try:
             with np.errstate(all="ignore"):
-                return np.asarray(function(*[np.ones(1, one) for one in dtypes])).dtype
+                return np.asarray(function(*[np.ones(1, operand_type) for operand_type in dtypes])).dtype
         except TypeError:
-            names = " and ".join(one.name for one in dtypes)
+            names = " and ".join(operand_type.name for operand_type in dtypes)
             raise RuleError(f"{name} is not defined for elements of {names}") from None
 
     return dtype
@@ -156,37 +175,55 @@ def binary(
     says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Operand, Operand], Tensor]:
-    """A function of two elements; ``vjp(dy, operands, result)`` gives both gradients, not yet summed to their shapes.
+    """Declare an operator on two elements.
 
-    A gradient may be a function without arguments, which is called if that gradient is wanted. The result's type
-    follows from the function. With ``moves`` floats of 16 bits are given to it as they are. ``says`` is its formula, where
-    the function is not numpy's own.
+    Args:
+        name: the operator's name.
+        function: computes the result from two arrays; it also determines the result type.
+        vjp: ``vjp(dy, operands, result)`` returns both gradients before they are summed over broadcast dims. A
+            gradient may be a function without arguments, which is called only if the gradient is needed. None: no
+            gradient.
+        linear: operands in which the function is linear, as in :meth:`Rule.parse`.
+        moves: pass 16-bit floats to the function unchanged, instead of as float32.
+        says: the formula for the docstring, if the function is not NumPy's own.
+        rule: further arguments of :meth:`Rule.parse`.
     """
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
-    gradient = None if vjp is None else _summed(vjp)
-    op = Op(name, declared, pooled(function), gradient, dtype=derived(name, function), moves=moves)
+    gradient = None if vjp is None else _sum_broadcast_gradients(vjp)
+    op = Op(
+        name,
+        declared,
+        with_reused_output(function),
+        gradient,
+        dtype=infer_result_type(name, function),
+        moves=moves,
+    )
     compares = function in COMPARISONS
     adapts = compares or function is np.true_divide
 
     def call(a: Operand, b: Operand, /) -> Tensor:
+        """Apply the operator; convert the operand that is no tensor."""
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
             if not isinstance(like, Tensor):
                 a, b = operands(name, (a, b))
             else:
-                other = b if like is a else a
+                converted = b if like is a else a
                 if adapts and like.meta.dtype.kind in "iu":
-                    other = _in_range(other, like.dtype, compares)
-                other = constant(other, like)
-                a, b = (like, other) if like is a else (other, like)
+                    converted = _in_range(converted, like.dtype, compares)
+                converted = constant(converted, like)
+                a, b = (like, converted) if like is a else (converted, like)
         # Without another call in between: it costs as much as a sum of few elements.
-        return apply(op, (a, b) if a.meta.dtype is b.meta.dtype else alike(name, a, b), {})  # type: ignore[no-any-return]
+        tensors = (a, b) if a.meta.dtype is b.meta.dtype else to_one_type(name, a, b)
+        return apply(op, tensors, {})  # type: ignore[no-any-return]
 
-    return _named(call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear)
+    return _make_operator(
+        call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear
+    )
 
 
 def _in_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
-    """Return an int that is out of range for an integer type as a float; for comparisons as an infinite one.
+    """Convert an int that is out of range for an integer type to a float, for comparisons to infinity.
 
     Comparisons with an infinite number are those with the int. Quotients of integers are floats anyway.
     """
@@ -198,8 +235,8 @@ def _in_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
     return math.copysign(math.inf, value) if compares else float(value)
 
 
-def _summed(vjp: Vjp) -> Vjp:
-    """The gradients summed over what was broadcast."""
+def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
+    """Wrap a vjp so that each gradient is summed over the dims that broadcasting added or stretched."""
 
     def lazily(gradient: Any, shape: Shape) -> Any:
         if callable(gradient):
@@ -224,39 +261,54 @@ def unary(
     says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Tensor], Tensor]:
-    """A function of one element, whose result type follows from the function.
+    """Declare an operator on one element.
 
-    ``derivative`` is the slope from the operand ``x``, the result ``y``, or both, as its parameters are called: what it does
-    not take is not kept for it. The gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
-    With ``fractions`` whole numbers become fractions before the function sees them, as numpy's own do by themselves; ``real``
-    refuses complex ones; ``says`` is its formula, where the function is not numpy's own; the rest is as in :meth:`Rule.parse`.
+    Args:
+        name: the operator's name.
+        function: computes the result from one array; it also determines the result type.
+        derivative: the slope as a function of the operand ``x``, the result ``y``, or both, by its parameters' names.
+            Arrays that it does not take are not saved. The gradient is ``dy`` times the conjugate slope.
+        linear: "each" if the function is linear, as in :meth:`Rule.parse`.
+        vjp: computes the gradient instead of ``derivative``.
+        fractions: convert integers to floats before the call, as NumPy's ``exp`` does.
+        real: refuse complex elements.
+        says: the formula for the docstring, if the function is not NumPy's own.
+        rule: further arguments of :meth:`Rule.parse`.
     """
 
     def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
-        return (_scaled(dy, conj(slope(operands[0], result))),)
+        return (_multiply_slope(dy, conj(slope(operands[0], result))),)
 
-    slope, seen = _slope(derivative or (lambda x: x))
+    slope, used_names = _slope(derivative or (lambda x: x))
     local = (lambda x: function(x.astype(fraction_type(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
-    dtype = derived(name, local, real)
+    dtype = infer_result_type(name, local, real)
     gradient = times if derivative else vjp
-    unseen = () if "x" in seen else (0,)
-    op = Op(name, declared, pooled(local), gradient, dtype, saves_result="y" in seen, unseen=unseen)
+    unseen = () if "x" in used_names else (0,)
+    op = Op(
+        name,
+        declared,
+        with_reused_output(local),
+        gradient,
+        dtype,
+        saves_result="y" in used_names,
+        unseen=unseen,
+    )
 
     def call(x: Tensor, /) -> Tensor:
         return apply(op, (x,), {})  # type: ignore[no-any-return]
 
-    return _named(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
+    return _make_operator(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
 
 
 def _slope(derivative: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
-    """A derivative as a function of operand and result, and which of them it takes, by their names."""
-    seen = "".join(signature(derivative).parameters)
-    return {"x": lambda x, y: derivative(x), "y": lambda x, y: derivative(y)}.get(seen, derivative), seen
+    """Return a derivative as a function of operand and result, and its parameter names: "x", "y" or "xy"."""
+    names = "".join(signature(derivative).parameters)
+    return {"x": lambda x, y: derivative(x), "y": lambda x, y: derivative(y)}.get(names, derivative), names
 
 
-def _scaled(dy: Array, slope: Array) -> Array:
-    """A gradient times a slope, in a buffer that nobody uses any more."""
+def _multiply_slope(dy: Array, slope: Array) -> Array:
+    """Return a gradient times a slope; write large results into a reused buffer."""
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope
     else:
@@ -264,9 +316,10 @@ def _scaled(dy: Array, slope: Array) -> Array:
     return array
 
 
-def _named(
+def _make_operator(
     call: Callable[P, Tensor], op: Op, function: Callable[..., Any], says: str, linear: Any
 ) -> OperatorFunction[P, Tensor]:
+    """Return the operator of ``call`` with name and docstring of its declaration."""
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = _compose_docstring(op, call.__code__.co_argcount == 2, function, says, linear)
     return OperatorFunction(call, op, direct=True)
@@ -296,6 +349,7 @@ _SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]
 
 
 def _example(name: str, function: Callable[..., Any], two: bool) -> str:
+    """Return the doctest of an elementwise operator, or "" if no sample has finite results."""
     for sample in _SAMPLES:
         arrays = [np.array(values) for values in sample[: 1 + two]]
         try:
@@ -316,6 +370,6 @@ def _example(name: str, function: Callable[..., Any], two: bool) -> str:
     return ""
 
 
-def boolean(*_: Any, **__: Any) -> np.dtype:
-    """The result type of comparisons."""
+def bool_type(*_: Any, **__: Any) -> np.dtype:
+    """Return the result type of comparisons, for any parameters."""
     return np.dtype(bool)

@@ -1,4 +1,4 @@
-"""Reductions over dims. A split dim leaves a pending reduction of the same kind."""
+"""Reductions over dimensions. A split dimension leaves a pending reduction of the operator's kind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.operands import counted_dim, flag
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, boolean, cast
+from spmdsim.arrays.operands import flag, normalise_dim
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, bool_type, cast
 from spmdsim.arrays.ops.elementwise import divide, equal, multiply, not_equal, where
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import Rule
@@ -27,50 +27,70 @@ __all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "sum"]
 
 Dims = int | Sequence[int] | None
 #: By number of dims, all of them.
-_EVERY = tuple([tuple(range(ndim)) for ndim in range(8)])
+_ALL_DIMS = tuple([tuple(range(ndim)) for ndim in range(8)])
 
 
 def normal_dims(dims: Dims, ndim: int) -> Shape:
-    """Non-negative, sorted dims; all of them for None."""
+    """Return dimensions as sorted non-negative numbers; None means all.
+
+    Raises:
+        RuleError: If a dimension occurs twice or is out of range.
+    """
     if dims is None:
-        return _EVERY[ndim] if ndim < len(_EVERY) else tuple(range(ndim))
+        return _ALL_DIMS[ndim] if ndim < len(_ALL_DIMS) else tuple(range(ndim))
     if isinstance(dims, (int, np.integer)):
-        return (counted_dim(dims, ndim),)
+        return (normalise_dim(dims, ndim),)
     numbers = as_integers((dims,) if isinstance(dims, str) else dims, "dims")
-    counted = tuple(sorted(counted_dim(dim, ndim) for dim in numbers))
+    counted = tuple(sorted(normalise_dim(dim, ndim) for dim in numbers))
     if len(set(counted)) != len(counted):
         raise RuleError(f"a dim is given twice in {numbers}")
     return counted
 
 
-def wide(x: Tensor) -> Tensor:
-    """A tensor as functions made of several operators take it: they round once, in the end, and not at each step."""
-    return as_type(x, accumulator("sum", x.dtype))
+def to_sum_type(x: Tensor) -> Tensor:
+    """Convert a tensor to the type in which sums are accumulated, such as float32 for 16-bit floats.
+
+    Functions of several operators begin with this conversion, so that they round once, at the end.
+    """
+    return to_type(x, accumulator("sum", x.dtype))
 
 
-def as_type(x: Tensor, dtype: np.dtype) -> Tensor:
-    """The tensor in an element type, which it may have already."""
+def to_type(x: Tensor, dtype: np.dtype) -> Tensor:
+    """Return the tensor in an element type; a tensor that has it already is returned itself."""
     return x if x.dtype == dtype else cast(x, dtype)
 
 
-def reduced(x: Tensor) -> Tensor:
-    """The tensor with nothing pending."""
+def finish_reductions(x: Tensor) -> Tensor:
+    """Finish the pending reductions of a tensor."""
     return x.to(x.layout.reduced)
 
 
 def _rule(op: str) -> Callable[..., Rule]:
+    """Return a function that derives the rule of a reduction, such as "sum", from shape and parameters."""
+
     def rule(shape: Shape, dims: Shape, keepdims: bool) -> Rule:
+        """Return the rule: reduced dims become 1 with ``keepdims``, else they vanish."""
         names = [f"d{i}" for i in range(len(shape))]
-        kept = ["1" if i in dims else n for i, n in enumerate(names)]
-        out = kept if flag("keepdims", keepdims) else [n for i, n in enumerate(names) if i not in dims]
+        one_for_reduced = ["1" if i in dims else n for i, n in enumerate(names)]
+        out = (
+            one_for_reduced
+            if flag("keepdims", keepdims)
+            else [n for i, n in enumerate(names) if i not in dims]
+        )
         text = f"{' '.join(names)} -> {' '.join(out)}"
         return Rule.parse(text, reduce=op, linear="each", passes=("sum", "avg") if op == "sum" else (op,))
 
     return rule
 
 
-def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
-    """The operator that is numpy's function of this name; an empty shard contributes what changes nothing."""
+def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
+    """Declare a reduction by the NumPy function of this name; empty shards contribute the identity.
+
+    Args:
+        name: the operator and the NumPy function.
+        dtype: computes the result type from the operand's type.
+        more: further arguments of :class:`Op`.
+    """
     function = getattr(np, name)
 
     def forward(x: Array, dims: Shape, keepdims: bool) -> Array:
@@ -84,10 +104,11 @@ def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
 
 
 def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) -> tuple[Array]:
+    """Return the gradient of a sum: ``dy`` repeated over the reduced dimensions."""
     shape = operands[0].shape
-    kept = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
+    repeated = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
     gradient = empty(shape, dy.dtype)
-    gradient[...] = kept  # in a tenth of the calls that numpy.broadcast_to makes
+    gradient[...] = repeated  # in a tenth of the calls that numpy.broadcast_to makes
     return (gradient,)
 
 
@@ -97,20 +118,21 @@ def _sum_type(dtype: np.dtype) -> np.dtype:
     return kind
 
 
-def _share(count: int) -> float:
-    """What each of several elements adds to their mean; of none it is nan, as numpy has it."""
+def _mean_weight(count: int) -> float:
+    """Return the weight of each of ``count`` elements in their mean; nan if there are none, as in NumPy."""
     return 1 / count if count else math.nan
 
 
 def _mean_vjp(dy: Array, operands: Arrays, y: Any, dims: Shape, keepdims: bool, count: int) -> tuple[Array]:
-    return _sum_vjp(dy * dy.dtype.type(_share(count)), operands, y, dims, keepdims)
+    """Return the gradient of a mean: ``dy`` divided by the count and repeated over the reduced dimensions."""
+    return _sum_vjp(dy * dy.dtype.type(_mean_weight(count)), operands, y, dims, keepdims)
 
 
 _mean_op = Op(
     "mean",
     lambda shape, dims, keepdims, count: _rule("sum")(shape, dims, keepdims),
     lambda x, dims, keepdims, count: np.asarray(
-        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=x.dtype) * x.dtype.type(_share(count))
+        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=x.dtype) * x.dtype.type(_mean_weight(count))
     ),
     _mean_vjp,
 )
@@ -127,14 +149,19 @@ _sum_op = Op(
     _sum_vjp,
     dtype=lambda d, **_: _sum_type(d),
 )
-_max_op = _by_numpy("max", lambda d, **_: check_ordered(d, "max"), finish=True)
-_min_op = _by_numpy("min", lambda d, **_: check_ordered(d, "min"), finish=True)
-_prod_op = _by_numpy("prod", lambda d, **_: np.prod(np.ones(1, d)).dtype)
-_all_op, _any_op = _by_numpy("all", boolean), _by_numpy("any", boolean)
+_max_op = _declare_reduction("max", lambda d, **_: check_ordered(d, "max"), finish=True)
+_min_op = _declare_reduction("min", lambda d, **_: check_ordered(d, "min"), finish=True)
+_prod_op = _declare_reduction("prod", lambda d, **_: np.prod(np.ones(1, d)).dtype)
+_all_op, _any_op = _declare_reduction("all", bool_type), _declare_reduction("any", bool_type)
 
 
-def _typed(x: Tensor, dtype: DTypeLike | None) -> Tensor:
-    return x if dtype is None else as_type(x, number_type(dtype, "a tensor cannot have"))
+def _convert_type(x: Tensor, dtype: DTypeLike | None) -> Tensor:
+    """Convert a tensor to ``dtype``; None keeps its element type.
+
+    Raises:
+        InputError: If tensors do not support the type.
+    """
+    return x if dtype is None else to_type(x, number_type(dtype, "a tensor cannot have"))
 
 
 @operator(_sum_op)
@@ -166,16 +193,14 @@ def sum(
     params = {"dims": normal_dims(dims, len(x.meta.shape)), "keepdims": keepdims}
     if dtype is None:
         return apply(_sum_op, (x,), params)  # type: ignore[no-any-return]
-    return _typed(apply(_sum_op, (_typed(x, dtype),), params), dtype)
+    return _convert_type(apply(_sum_op, (_convert_type(x, dtype),), params), dtype)
 
 
 @operator(_mean_op)
 def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Compute the mean over dimensions: the sum divided by the global number of elements.
 
-    Without elements it is nan.
-
-    Whole numbers give float64. Partial over the axes of split dims until somebody needs it.
+    The mean of no elements is nan. Integers give float64. The result is partial over the axes of split dimensions.
 
     Args:
         x: the tensor.
@@ -184,7 +209,7 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
         axis: another name of ``dims``.
 
     Raises:
-        RuleError: a dimension out of range or given twice.
+        RuleError: If a dimension is out of range or occurs twice.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -198,6 +223,11 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 
 
 def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
+    """Reduce by ``max`` or ``min``; elements that attain the extreme share the gradient equally.
+
+    Raises:
+        RuleError: If there are no elements.
+    """
     shape = x.meta.shape
     over = normal_dims(dims, len(shape))
     if 0 in shape and 0 in [shape[d] for d in over]:
@@ -209,12 +239,20 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
     top = result if keepdims else op(x.detach(), dims=over, keepdims=True)
     mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))
-    weight = as_type(divide(mask, reduced(sum(mask, over, keepdims=True))), x.dtype)
+    weight = to_type(divide(mask, finish_reductions(sum(mask, over, keepdims=True))), x.dtype)
     return with_slope(result, x, weight, over, keepdims)
 
 
 def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: bool) -> Tensor:
-    """The result with the gradient of a sum of the elements, each with its slope."""
+    """Give ``result`` the gradient of ``sum(x * slope, dims)``, whatever operator computed it.
+
+    Args:
+        result: the tensor that receives the gradient; it is changed and returned.
+        x: the operand.
+        slope: the derivative of the result by each element of ``x``.
+        dims: the reduced dimensions.
+        keepdims: keep reduced dimensions with size 1.
+    """
     # Of the product only the gradient counts: an infinity times 0 is nothing to warn of.
     with np.errstate(invalid="ignore"):
         path = sum(multiply(x, slope), dims, keepdims).to(result.layout)
@@ -226,9 +264,8 @@ def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: 
 def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Return the largest element over dimensions.
 
-    Its gradient is shared equally by all elements that attain it.
-
-    Nothing is pending: where a dim is split, a reduction of the result's size finishes it.
+    The result has no pending reduction: if a dimension is split, a reduction of the result's size follows. The
+    gradient is divided equally among all elements that attain the maximum.
 
     Args:
         x: the tensor.
@@ -237,7 +274,7 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
         axis: another name of ``dims``.
 
     Raises:
-        RuleError: a dimension out of range or given twice, no elements, or complex numbers, which have no order.
+        RuleError: If a dimension is out of range or occurs twice, if there are no elements, or if ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -251,9 +288,8 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Return the smallest element over dimensions.
 
-    Its gradient is shared equally by all elements that attain it.
-
-    Nothing is pending: where a dim is split, a reduction of the result's size finishes it.
+    The result has no pending reduction: if a dimension is split, a reduction of the result's size follows. The
+    gradient is divided equally among all elements that attain the minimum.
 
     Args:
         x: the tensor.
@@ -262,7 +298,7 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
         axis: another name of ``dims``.
 
     Raises:
-        RuleError: a dimension out of range or given twice, no elements, or complex numbers, which have no order.
+        RuleError: If a dimension is out of range or occurs twice, if there are no elements, or if ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -297,19 +333,23 @@ def prod(
     >>> ops.prod(x, axis=1).full().tolist()
     [6, 120]
     """
-    x = _typed(x, dtype)
+    x = _convert_type(x, dtype)
     over = normal_dims(dims, x.ndim)
     values = x.detach()
     result = _prod_op(values, dims=over, keepdims=keepdims)
     if not x.requires_grad:
-        return _typed(result, dtype)
-    result = reduced(result)
+        return _convert_type(result, dtype)
+    result = finish_reductions(result)
     zero = equal(values, 0)
-    safe = where(zero, 1, wide(values))
-    rest = reduced(_prod_op(safe, dims=over, keepdims=True))
-    zeros = reduced(sum(cast(zero, safe.dtype), over, keepdims=True))
-    others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
-    return with_slope(result, x, as_type(others, x.dtype), over, keepdims)
+    safe = where(zero, 1, to_sum_type(values))
+    product_of_others = finish_reductions(_prod_op(safe, dims=over, keepdims=True))
+    zeros = finish_reductions(sum(cast(zero, safe.dtype), over, keepdims=True))
+    others = where(
+        zero,
+        where(equal(zeros, 1), product_of_others, 0),
+        where(equal(zeros, 0), divide(product_of_others, safe), 0),
+    )
+    return with_slope(result, x, to_type(others, x.dtype), over, keepdims)
 
 
 @operator()

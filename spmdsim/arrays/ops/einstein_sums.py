@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.operands import Operand, counted_dim
+from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.along import take_along_axis
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, conj
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, conj, to_one_type
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import reshape, transpose
 from spmdsim.core import Layout, Rule
@@ -20,12 +20,17 @@ from spmdsim.errors import RuleError, UsageTypeError, many
 
 __all__ = ["einsum", "tensordot"]
 
-#: The letters of labels that are numbers, in their order.
+#: The letters of the labels 0 to 51.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 @lru_cache(maxsize=1024)
 def _terms(equation: str) -> tuple[tuple[str, ...], str]:
+    """Return the operands' terms and the result's term of an equation.
+
+    Raises:
+        RuleError: If the equation does not contain exactly one ``->``.
+    """
     compact = equation.replace(" ", "")
     if compact.count("->") != 1:
         raise RuleError(f"einsum takes terms such as 'ij,jk->ik', but got {equation!r}")
@@ -33,21 +38,24 @@ def _terms(equation: str) -> tuple[tuple[str, ...], str]:
     return tuple(left.split(",")), out
 
 
-def _spaced(term: str) -> str:
+def _insert_blanks(term: str) -> str:
+    """Insert a blank between all labels of a term."""
     return " ".join(term.replace("...", ".")).replace(".", "...")
 
 
 def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
+    """Return the rule of an equation; raise RuleError if a label is no letter."""
     terms, out = _terms(equation)
     for term in (*terms, out):
         letters = term.replace("...", "")
         if not letters.isalpha() and letters:
             raise RuleError(f"einsum terms are letters and '...', but {equation!r} has {term!r}")
-    text = f"{', '.join(map(_spaced, terms))} -> {_spaced(out)}"
+    text = f"{', '.join(map(_insert_blanks, terms))} -> {_insert_blanks(out)}"
     return Rule.parse(text, linear="each")
 
 
 def _contract(equation: str, *arrays: Array) -> Array:
+    """Compute a sum of products in C order, in the common type of all operands."""
     # In one type: numpy reduces pairs in their own, so truth values and short integers would not add up.
     kind = np.result_type(*arrays)
     arrays = tuple(array.astype(kind, copy=False) for array in arrays)
@@ -55,22 +63,25 @@ def _contract(equation: str, *arrays: Array) -> Array:
 
 
 def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
-    """The transposed equation; letters that only the operand has are broadcast back."""
+    """Return the gradients by all operands, each by the transposed equation.
+
+    Letters that only the operand has are missing in that equation; they are broadcast back afterwards.
+    """
     terms, out = _terms(equation)
     gradients = []
     for i, (term, operand) in enumerate(zip(terms, operands)):
         others = [(t, conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
         present = set(out).union(*[set(t) for t, _ in others])
-        kept = "".join(c for c in term.replace("...", "") if c in present)
+        letters = "".join(c for c in term.replace("...", "") if c in present)
         dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
-        equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{kept}"
+        equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{letters}"
         slope = _contract(equation_i, dy, *[x for _, x in others])
-        gradients.append(_expand_to(slope, f"{dots}{kept}", term, operand.shape))
+        gradients.append(_expand_to(slope, f"{dots}{letters}", term, operand.shape))
     return gradients
 
 
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
-    """Reorder letters, insert missing ones, and undo broadcasting of ``...``."""
+    """Reorder letters, insert missing ones, and sum over dims that ``...`` broadcast."""
     letters = have.replace("...", "")
     width = len(shape) - len(want.replace("...", ""))
     lead = array.ndim - len(letters)
@@ -100,19 +111,19 @@ _einsum_op = Op(
 
 @operator(_einsum_op)
 def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Tensor:
-    """Compute a sum of products in Einstein's notation, as ``numpy.einsum``.
-
-    An example of the notation is ``"bij,bjk->bik"``.
+    """Compute a sum of products in Einstein's notation, such as ``"bij,bjk->bik"``.
 
     Args:
-        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts. Without ``->`` the result has
-            the letters that occur once, by the alphabet. A letter twice in an operand takes its diagonal. Or the first
-            operand, if labels are lists.
-        *tensors: the operands; dims of size 1 stand for longer ones of the same letter. Or each operand followed by
-            its list of labels, which are numbers below 52 or ``...``, and the result's list in the end, if any.
+        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts. Without ``->`` the result
+            has the letters that occur once, in alphabetical order. A letter twice in an operand takes its diagonal.
+            If labels are lists, this is the first operand.
+        *tensors: the operands; dims of size 1 broadcast against other dims of the same letter. Or each operand
+            followed by its list of labels, which are integers from 0 to 51 or ``...``, and optionally the result's
+            list at the end.
 
     Raises:
-        RuleError: sizes that differ, a letter of the result that no operand has, not as many terms as operands.
+        RuleError: If sizes differ, the result has a letter of no operand, or the numbers of terms and operands
+            differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -123,11 +134,11 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
     """
     if not isinstance(equation, str):
         equation, tensors = _from_lists((equation, *tensors))
-    operands = alike("einsum", *cast("tuple[Operand, ...]", tensors))
+    operands = to_one_type("einsum", *cast("tuple[Operand, ...]", tensors))
     shapes = tuple(x.shape for x in operands)
-    written, dropped, repeated = _settled(equation, shapes)
+    written, dropped, repeated = _complete_equation(equation, shapes)
     if repeated:
-        equation, *operands = _without_repeats(written, operands)
+        equation, *operands = _take_diagonals(written, operands)
         return einsum(equation, *operands)
     for k, dims in dropped:
         operands[k] = reshape(operands[k], [n for d, n in enumerate(shapes[k]) if d not in dims])
@@ -135,19 +146,28 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
 
 
 def _from_lists(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
-    """An equation and its operands, from operands that are each followed by a list of labels."""
+    """Return an equation and its operands, from operands that are each followed by a list of labels.
+
+    Raises:
+        UsageTypeError: If a list of labels is missing.
+    """
     labels = [*args[1::2], *(args[-1:] if len(args) % 2 else ())]
-    if len(args) < 2 or not all(isinstance(one, (list, tuple)) for one in labels):
+    if len(args) < 2 or not all(isinstance(label_list, (list, tuple)) for label_list in labels):
         raise UsageTypeError(
             "einsum takes an equation such as 'ij,jk->ik' and operands, or operands each followed by a list of labels, such as "
             "einsum(x, [0, 1], y, [1, 2])"
         )
-    terms = ["".join(map(_letter, one)) for one in labels]
+    terms = ["".join(map(_letter, label_list)) for label_list in labels]
     result = "->" + terms.pop() if len(args) % 2 else ""
     return ",".join(terms) + result, tuple(args[: len(args) // 2 * 2 : 2])
 
 
 def _letter(label: Any) -> str:
+    """Return the letter of a label: ``...`` for Ellipsis, else :data:`LETTERS` at its number.
+
+    Raises:
+        RuleError: If the label is no integer from 0 to 51.
+    """
     if label is Ellipsis:
         return "..."
     if (
@@ -162,12 +182,15 @@ def _letter(label: Any) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _settled(equation: str, shapes: tuple[Shape, ...]) -> tuple[str, list[tuple[int, list[int]]], bool]:
-    """Write an equation out for operands of these shapes.
+def _complete_equation(
+    equation: str, shapes: tuple[Shape, ...]
+) -> tuple[str, list[tuple[int, list[int]]], bool]:
+    """Complete an equation for operands of these shapes.
 
     Returns:
-        The equation, with its result, and without letters of dims that broadcast; these dims, with the number of their
-        operand; and whether a letter stands twice in a term, whereupon nothing is left out.
+        The equation with its result, without letters of dims that broadcast.
+        For each operand with broadcast dims, its number and a list of these dims.
+        True if a letter occurs twice in a term; no letter is removed then.
     """
     compact = equation.replace(" ", "")
     if "->" not in compact:
@@ -179,32 +202,37 @@ def _settled(equation: str, shapes: tuple[Shape, ...]) -> tuple[str, list[tuple[
             f"einsum: {equation!r} has {many(len(terms), 'term')} for {many(len(shapes), 'operand')}"
         )
     letters = [term.replace("...", "") for term in terms]
-    if any(len(set(one)) < len(one) for one in letters):
+    if any(len(set(term_letters)) < len(term_letters) for term_letters in letters):
         return compact, [], True
-    most: dict[str, int] = {}
+    largest_sizes: dict[str, int] = {}
     dims = [_dims_of(term, len(shape)) for term, shape in zip(terms, shapes)]
-    for places, shape in zip(dims, shapes):
-        for c, d in places.items():
-            most[c] = max(most.get(c, 1), shape[d]) if shape[d] and most.get(c, 1) else 0
-    dropped, written = [], list(terms)
-    for k, (places, shape) in enumerate(zip(dims, shapes)):
-        gone = {c: d for c, d in places.items() if shape[d] == 1 != most[c]}
-        if gone:
-            written[k] = "".join(c for c in terms[k] if c not in gone)
-            dropped.append((k, sorted(gone.values())))
-    return f"{','.join(written)}->{out}", dropped, False
+    for dim_by_letter, shape in zip(dims, shapes):
+        for c, d in dim_by_letter.items():
+            largest_sizes[c] = (
+                max(largest_sizes.get(c, 1), shape[d]) if shape[d] and largest_sizes.get(c, 1) else 0
+            )
+    dropped, terms_left = [], list(terms)
+    for k, (dim_by_letter, shape) in enumerate(zip(dims, shapes)):
+        broadcast_dims = {c: d for c, d in dim_by_letter.items() if shape[d] == 1 != largest_sizes[c]}
+        if broadcast_dims:
+            terms_left[k] = "".join(c for c in terms[k] if c not in broadcast_dims)
+            dropped.append((k, sorted(broadcast_dims.values())))
+    return f"{','.join(terms_left)}->{out}", dropped, False
 
 
 def _dims_of(term: str, ndim: int) -> dict[str, int]:
-    """Return the dim that each letter of a term names; an empty dict if they do not fit, which the rule refuses later."""
+    """Return the dim of each letter of a term, or an empty dict if the number of dims does not fit.
+
+    The rule reports the misfit later.
+    """
     before, dots, after = term.partition("...")
     if len(before) + len(after) > ndim or (not dots and len(before) < ndim):
         return {}
     return {**{c: d for d, c in enumerate(before)}, **{c: ndim - len(after) + d for d, c in enumerate(after)}}
 
 
-def _without_repeats(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The equation and the operands with diagonals in the place of letters that stand twice."""
+def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return equation and operands with diagonals instead of letters that occur twice in a term."""
     terms, out = _terms(equation)
     pairs = [_diagonals(list(term.replace("...", ".")), x) for term, x in zip(terms, operands)]
     left = ",".join("".join(term).replace(".", "...") for term, _ in pairs)
@@ -212,24 +240,24 @@ def _without_repeats(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ..
 
 
 def _diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
-    """Return the term and the tensor with the diagonal, as last dim, for each letter that stands twice."""
+    """Return the term and the tensor with a diagonal as last dim for each letter that occurs twice."""
     for letter in term:
         if letter != "." and term.count(letter) > 1:
-            places = [k for k, c in enumerate(term) if c == letter][:2]
-            first, second = (k - len(term) if "." in term[:k] else k for k in places)
+            positions = [k for k, c in enumerate(term) if c == letter][:2]
+            first, second = (k - len(term) if "." in term[:k] else k for k in positions)
             if x.shape[first] != x.shape[second]:
                 raise RuleError(
                     f"einsum: {letter!r} is {x.shape[first]} and {x.shape[second]} in shape {x.shape}"
                 )
             others = [d for d in range(x.ndim) if d not in (first % x.ndim, second % x.ndim)]
             matrices = transpose(x, [*others, first % x.ndim, second % x.ndim])
-            rest = [c for k, c in enumerate(term) if k not in places]
-            return _diagonals([*rest, letter], _diagonal(matrices))
+            other_letters = [c for k, c in enumerate(term) if k not in positions]
+            return _diagonals([*other_letters, letter], _diagonal(matrices))
     return term, x
 
 
 def _diagonal(x: Tensor) -> Tensor:
-    """The diagonals of square matrices, each looked up by the ranks that have its row."""
+    """Return the diagonals of square matrices; the owners of each row look up its diagonal element."""
     n = x.shape[-1]
     if not n:
         return reshape(x, x.shape[:-1])
@@ -246,27 +274,28 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     Args:
         a: the left tensor.
         b: the right tensor.
-        axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
+        axes: the number of last dims of ``a`` and first dims of ``b`` to sum over, or the dims of ``a`` and those of
+            ``b``.
 
     Raises:
-        RuleError: different numbers of dims, or sizes that differ.
+        RuleError: If numbers or sizes of the dims differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.tensordot(m, m, 1).full().tolist()
     [[11.0, 7.0], [14.0, 18.0]]
     """
-    a, b = alike("tensordot", a, b)
+    a, b = to_one_type("tensordot", a, b)
     if isinstance(axes, int):
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {many(b.ndim, 'dim')}")
         axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
-    sides = [[one] if isinstance(one, int) else list(one) for one in axes]
-    left, right = ([counted_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
+    sides = [[side] if isinstance(side, int) else list(side) for side in axes]
+    left, right = ([normalise_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
     if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
         raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
     first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
     for d, e in zip(left, right):
         second[e] = first[d]
-    kept = [name for name in (*first, *second) if (name in first) != (name in second)]
-    return einsum(f"{first},{''.join(second)}->{''.join(kept)}", a, b)
+    result_letters = [name for name in (*first, *second) if (name in first) != (name in second)]
+    return einsum(f"{first},{''.join(second)}->{''.join(result_letters)}", a, b)

@@ -1,4 +1,4 @@
-"""Element by element, with numpy's broadcasting: each operator is one row, by numpy's names."""
+"""Elementwise operators with NumPy's names and broadcasting."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spmdsim.arrays.ops.declare import (
     Gradient,
     Shape,
     Vjp,
-    alike,
     binary,
     conj,
+    to_one_type,
     unary,
     unbroadcast,
 )
@@ -40,8 +40,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-def one_of(x: Array) -> Array:
-    """The number one in an array's type."""
+def one_like(x: Array) -> Array:
+    """Return the number 1 as an array of shape () in the element type of ``x``."""
     return np.ones((), x.dtype)
 
 
@@ -49,16 +49,20 @@ def one_of(x: Array) -> Array:
 
 
 def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
-    """``a ** 0`` is 1 for every a, and ``0 ** b`` is 0 for every b > 0: neither changes with what is written first."""
+    """Return functions that compute the gradients of ``a ** b`` by ``a`` and by ``b``.
+
+    ``a ** 0`` is 1 for every ``a``, so its slope by ``a`` is 0. ``0 ** b`` is 0 for every ``b >= 0``, so its slope by
+    ``b`` is 0.
+    """
     a, b = ab
 
-    def of_base() -> Array:
+    def compute_base_gradient() -> Array:
         with np.errstate(all="ignore"):
             slope = np.asarray(b * np.power(a, b - 1))
         array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
         return array
 
-    def of_exponent() -> Array:
+    def compute_exponent_gradient() -> Array:
         value = np.power(a, b)
         constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
         with np.errstate(all="ignore"):
@@ -66,11 +70,17 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
         array: Array = dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
         return array
 
-    return of_base, of_exponent
+    return compute_base_gradient, compute_exponent_gradient
 
 
-def _chosen(pick: Callable[..., Any]) -> Vjp:
-    """The gradient goes to the operand that was picked, to both halves where they are equal."""
+def _selection_vjp(pick: Callable[..., Any]) -> Vjp:
+    """Return the gradient of an operator that selects one of two elements.
+
+    The selected operand receives the gradient; each operand receives half of it if the elements are equal.
+
+    Args:
+        pick: returns True where the operator selects the first operand and the operands differ.
+    """
 
     def vjp(dy: Array, ab: Arrays, _y: Any) -> tuple[Array, Array]:
         a, b = ab
@@ -89,14 +99,15 @@ def _power(x: Array, y: Array) -> Array:
         ) from None
 
 
-def _share(x: Array, a: Array, b: Array) -> Array:
-    """A leg over the hypotenuse; nothing where that is zero."""
+def _leg_over_hypotenuse(x: Array, a: Array, b: Array) -> Array:
+    """Return ``x / hypot(a, b)``, or 0 where the hypotenuse is zero."""
     y = np.hypot(a, b)
     array: Array = x / np.where(y == 0, np.ones((), y.dtype), y)
     return array
 
 
-def _odds(x: Array) -> Array:
+def _logistic(x: Array) -> Array:
+    """Return ``1 / (1 + exp(-x))`` without overflow."""
     array: Array = np.exp(-np.logaddexp(np.zeros((), x.dtype), -x))
     return array
 
@@ -117,8 +128,8 @@ divide = binary(
     linear=((0,),),
 )
 power = binary("power", _power, _power_vjp, work=PASSES, says="a ** b")
-maximum = binary("maximum", np.maximum, _chosen(np.greater))
-minimum = binary("minimum", np.minimum, _chosen(np.less))
+maximum = binary("maximum", np.maximum, _selection_vjp(np.greater))
+minimum = binary("minimum", np.minimum, _selection_vjp(np.less))
 equal = binary("equal", np.equal, None)
 greater = binary("greater", np.greater, None)
 less = binary("less", np.less, None)
@@ -155,21 +166,25 @@ nextafter = binary("nextafter", np.nextafter, None, moves=True)
 copysign = binary(
     "copysign",
     np.copysign,
-    lambda dy, ab, y: (dy * np.sign(ab[0]) * np.copysign(one_of(ab[1]), ab[1]), np.zeros_like(dy)),
+    lambda dy, ab, y: (dy * np.sign(ab[0]) * np.copysign(one_like(ab[1]), ab[1]), np.zeros_like(dy)),
 )
-hypot = binary("hypot", np.hypot, lambda dy, ab, y: (dy * _share(ab[0], *ab), dy * _share(ab[1], *ab)))
+hypot = binary(
+    "hypot",
+    np.hypot,
+    lambda dy, ab, y: (dy * _leg_over_hypotenuse(ab[0], *ab), dy * _leg_over_hypotenuse(ab[1], *ab)),
+)
 logaddexp = binary(
     "logaddexp",
     np.logaddexp,
-    lambda dy, ab, y: (dy * _odds(ab[0] - ab[1]), dy * _odds(ab[1] - ab[0])),
+    lambda dy, ab, y: (dy * _logistic(ab[0] - ab[1]), dy * _logistic(ab[1] - ab[0])),
     work=FUNCTIONS,
 )
 
 # -- of one element -----------------------------------------------------------------------------------
 
 
-def _away_from_zero(x: Array) -> Array:
-    """The slope of the modulus: its gradient points where ``x`` does, and nowhere at zero."""
+def _absolute_slope(x: Array) -> Array:
+    """Return the slope of the absolute value: the sign of ``x``, or its conjugate unit number; 0 at zero."""
     size = np.absolute(x) if x.dtype.kind == "c" else x
     array: Array = (
         np.sign(x) if size is x else np.conj(x) / np.where(size == 0, np.ones((), size.dtype), size)
@@ -182,17 +197,17 @@ exp = unary("exp", np.exp, lambda y: y, work=FUNCTIONS)
 log = unary("log", np.log, lambda x: 1 / x, work=FUNCTIONS)
 sqrt = unary("sqrt", np.sqrt, lambda y: np.asarray(0.5, y.dtype) / y)
 tanh = unary("tanh", np.tanh, lambda y: 1 - y * y, work=FUNCTIONS)
-absolute = unary("absolute", np.absolute, _away_from_zero)
+absolute = unary("absolute", np.absolute, _absolute_slope)
 logical_not = unary("logical_not", np.logical_not, None)
-identity = unary("identity", lambda x: x, lambda x: one_of(x), linear="each", says="x")
+identity = unary("identity", lambda x: x, lambda x: one_like(x), linear="each", says="x")
 sign = unary("sign", np.sign, None)
 floor = unary("floor", np.floor, None)
 ceil = unary("ceil", np.ceil, None)
 rint = unary("rint", np.rint, None)
 square = unary("square", np.square, lambda x: 2 * x)
-reciprocal = unary("reciprocal", lambda x: one_of(x) / x, lambda y: -y * y, fractions=True, says="1 / x")
+reciprocal = unary("reciprocal", lambda x: one_like(x) / x, lambda y: -y * y, fractions=True, says="1 / x")
 rsqrt = unary(
-    "rsqrt", lambda x: one_of(x) / np.sqrt(x), lambda y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
+    "rsqrt", lambda x: one_like(x) / np.sqrt(x), lambda y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
 )
 sin = unary("sin", np.sin, lambda x: np.cos(x))
 cos = unary("cos", np.cos, lambda x: -np.sin(x))
@@ -218,6 +233,7 @@ def _with_part(x: Array, value: Array, name: str) -> Array:
 
 
 def _with_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Array, Array]:
+    """Return the gradients by the complex operand and by the new real or imaginary part."""
     return (1j * dy.imag, dy.real.copy()) if name == "real" else (dy.real + 0j, dy.imag.copy())
 
 
@@ -231,7 +247,7 @@ _with_part_op = Op(
 
 
 def with_part(name: str, x: Tensor, value: Tensor) -> Tensor:
-    """Return complex numbers with another real or imaginary part; ``name`` is "real" or "imag"."""
+    """Return complex numbers with a new real or imaginary part; ``name`` is "real" or "imag"."""
     return _with_part_op(x, value, name=name)
 
 
@@ -271,8 +287,11 @@ _where_op = Op(
 )
 
 
-def _in_one_type(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
-    """Numbers and arrays in the type in which they meet, as numpy has it: that of a condition says nothing."""
+def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
+    """Convert the two values of ``where`` to their common NumPy type.
+
+    Two Python numbers stay as they are if the condition is boolean: NumPy then promotes them as without a tensor.
+    """
     numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
     if all(numbers) and condition.dtype.kind == "b":  # beside which they meet as they would alone
         return a, b
@@ -304,8 +323,10 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
     if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):
-        a, b = _in_one_type(a, b, like)
-    return _where_op(as_operand(condition, like), *alike("where", as_operand(a, typed), as_operand(b, typed)))
+        a, b = _promote_values(a, b, like)
+    return _where_op(
+        as_operand(condition, like), *to_one_type("where", as_operand(a, typed), as_operand(b, typed))
+    )
 
 
 def _add_n_rule(*shapes: Shape) -> Rule:
@@ -334,18 +355,23 @@ def add_n(*tensors: Operand) -> Tensor:
     >>> ops.add_n(x, x, x).full().tolist()
     [[9, 3, 6], [18, 15, 12]]
     """
-    return _add_n_op(*alike("add_n", *tensors))
+    return _add_n_op(*to_one_type("add_n", *tensors))
 
 
-def _bounded(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
-    """The elements, and the limits that there are."""
-    rest = list(arrays[1:])
-    return arrays[0], rest.pop(0) if "min" in limits else None, rest.pop() if "max" in limits else None
+def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
+    """Return the elements, the lower limit and the upper limit; a missing limit is None.
+
+    Args:
+        arrays: the elements, then the limits named in ``limits``.
+        limits: "min", "max" or "min max".
+    """
+    bounds = list(arrays[1:])
+    return arrays[0], bounds.pop(0) if "min" in limits else None, bounds.pop() if "max" in limits else None
 
 
 def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
-    """An element has a slope up to its limits, a limit where it is what comes out."""
-    x, low, high = _bounded(operands, limits)
+    """Return the gradients of ``clip``: by the elements inside the limits, by a limit where it replaces the element."""
+    x, low, high = _split_limits(operands, limits)
     zero = np.zeros((), dy.dtype)
     above = False if high is None else x > high
     above = above if low is None or high is None else above | (low > high)
@@ -361,7 +387,7 @@ def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
 _clip_op = Op(
     "clip",
     lambda *shapes, limits: Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ..."),
-    lambda *arrays, limits: np.asarray(np.clip(*_bounded(arrays, limits))),
+    lambda *arrays, limits: np.asarray(np.clip(*_split_limits(arrays, limits))),
     _clip_vjp,
     dtype=lambda *dtypes, limits: check_ordered(promote_types(*dtypes), "clip"),
 )
@@ -390,5 +416,5 @@ def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> T
     names = " ".join(name for name, value in (("min", min), ("max", max)) if value is not None)
     if not limits:
         return positive(x)
-    tensors = alike("clip", *[as_operand(value, x) for value in (x, *limits)])
+    tensors = to_one_type("clip", *[as_operand(value, x) for value in (x, *limits)])
     return _clip_op(*tensors, limits=names)

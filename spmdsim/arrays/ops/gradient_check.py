@@ -31,14 +31,14 @@ OF_LARGEST = 1e-8
 
 @dataclass(frozen=True)
 class Difference:
-    """A gradient that is not what finite differences give.
+    """A gradient that differs from finite differences.
 
     Attributes:
         name: the operator's, or the function's.
         operand: number of the operand, from 0.
         index: the element's global index.
-        gradient: what ``backward`` gives for it.
-        differences: what finite differences give.
+        gradient: the result of ``backward``.
+        differences: the result of finite differences.
     """
 
     name: str
@@ -62,7 +62,8 @@ class GradientReport(Pictured):
         checked: number of elements whose gradients were compared.
         elements: number of elements of all operands that have gradients.
         largest: the largest difference, as a part of the larger of the two numbers.
-        wrong: the gradients that differ by more than the tolerance, first those of one wrong operator if that is found.
+        wrong: the gradients that differ by more than the tolerance, first those of one wrong operator if that is
+            found.
     """
 
     checked: int
@@ -79,10 +80,10 @@ class GradientReport(Pictured):
         return not self.wrong
 
     def __str__(self) -> str:
-        said = f"{self.checked} of {many(self.elements, 'element')}"
+        counts = f"{self.checked} of {many(self.elements, 'element')}"
         if self.ok:
-            return f"ok: {said}, largest relative difference {self.largest:.1e}"
-        return f"WRONG: {self.wrong[0]} ({len(self.wrong)} gradients differ, of {said})"
+            return f"ok: {counts}, largest relative difference {self.largest:.1e}"
+        return f"WRONG: {self.wrong[0]} ({len(self.wrong)} gradients differ, of {counts})"
 
     __repr__ = __str__
 
@@ -97,19 +98,21 @@ def check_gradient(
 ) -> GradientReport:
     """Compare gradients of a function of tensors with finite differences; all ranks must call it.
 
-    Compute in float64 or complex128; results are summed with random weights. Per element, central differences with steps 1e-3,
-    1e-4 and 1e-5 times ``max(1, |x|)`` are extrapolated. If a gradient differs and ``function`` is not an `Op`, the
-    operators that it calls are checked in turn, and the first wrong one is named.
+    Compute in float64 or complex128; results are summed with random weights. Per element, central differences with
+    steps 1e-3, 1e-4 and 1e-5 times ``max(1, |x|)`` are extrapolated. If a gradient differs and ``function`` is not an
+    `Op`, the operators that it calls are checked in turn, and the first wrong one is named.
 
     Args:
         function: an operator, or a deterministic function that returns a tensor, or a tuple or list of tensors.
-        operands: its arguments. Tensors with ``requires_grad`` are checked; if none has it, all floating and complex ones.
+        operands: its arguments. Tensors with ``requires_grad`` are checked; if none has it, all floating and complex
+            ones.
         tolerance: largest relative error; 1e-8 of the operand's largest gradient is allowed besides.
         samples: elements checked per operand, drawn at random; all if there are no more.
         seed: seed of the drawn elements and weights.
 
     Returns:
-        The report, equal on all ranks. At a kink, such as ``abs`` at 0, it may report a difference that is no mistake.
+        The report, equal on all ranks. At a kink, such as ``abs`` at 0, it may report a difference that is no
+            mistake.
 
     Raises:
         UsageTypeError: If no operand is floating or complex, or no result has a gradient.
@@ -125,7 +128,7 @@ def check_gradient(
     WRONG: cube: operand 0, element (0,): the gradient is ..., finite differences give ... (3 gradients differ, of 3 of 3 elements)
     """
     name = str(getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__))
-    wide = [_widened(x) for x in operands]
+    wide = [_to_64_bits(x) for x in operands]
     chosen = [k for k, x in enumerate(operands) if isinstance(x, Tensor) and x.requires_grad]
     chosen = chosen or [k for k, x in enumerate(wide) if isinstance(x, Tensor) and x.dtype.kind in "fc"]
     if not chosen:
@@ -136,7 +139,7 @@ def check_gradient(
         raise WorldError(
             "check_gradient computes with numbers, which a ShapeOnly world does not have; use LockStep"
         )
-    check = partial(_compared, tolerance=tolerance, samples=samples, seed=seed)
+    check = partial(_compare_gradients, tolerance=tolerance, samples=samples, seed=seed)
     checked, largest, wrong = check(name, function, wide, chosen)
     if wrong and not isinstance(function, Op):
         calls = _Calls()
@@ -166,12 +169,15 @@ class _Calls(Watcher):
         sharding: Any,
         results: Sequence[Tensor],
     ) -> None:
-        """Remember a call."""
+        """Append a call to the list."""
         self.calls.append((op, tensors, params))
 
 
-def _widened(x: Any) -> Any:
-    """A tensor without history, floating or complex numbers in 64 bits each; anything else as it is."""
+def _to_64_bits(x: Any) -> Any:
+    """Detach a tensor and convert it to float64 or complex128 if it is floating or complex.
+
+    Other values are returned unchanged.
+    """
     if not isinstance(x, Tensor):
         return x
     wide = {"f": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
@@ -180,7 +186,7 @@ def _widened(x: Any) -> Any:
     return x.detach() if x.dtype == wide else cast(x.detach(), wide)
 
 
-def _compared(
+def _compare_gradients(
     name: str,
     function: Callable[..., Any],
     operands: Sequence[Any],
@@ -189,25 +195,41 @@ def _compared(
     samples: int,
     seed: int,
 ) -> tuple[int, float, list[Difference]]:
-    """Return how many elements were compared, the largest relative difference, and those beyond the tolerance."""
+    """Compare the gradients of chosen operands with finite differences.
+
+    Args:
+        name: the function, for messages.
+        function: returns a tensor or several.
+        operands: the operands of the call.
+        chosen: the numbers of the operands to check.
+        tolerance: largest relative error.
+        samples: elements checked per operand.
+        seed: seed of elements and weights.
+
+    Returns:
+        The number of compared elements, the largest relative difference, and the differences beyond the tolerance.
+
+    Raises:
+        UsageTypeError: If no result has a gradient.
+    """
     leaves = [*operands]
     for k in chosen:
         x = operands[k]
         leaves[k] = Tensor(x.world, x.meta, x.held, True, x.name, x.origin)
-    results = _floating(function(*leaves))
+    results = _select_floating(function(*leaves))
     if not results or not any(y.requires_grad for y in results):
         raise UsageTypeError(
             f"the result of {name} has no gradient: no operator between it and the operands has one, or it was detached"
         )
     rng = np.random.default_rng(seed)
     weights = [_weights(y, rng) for y in results]
-    _weighed(results, weights).backward()
+    _weighted_sum(results, weights).backward()
     checked, largest, wrong = 0, 0.0, list[Difference]()
     for k in chosen:
         rows = []
-        for index in _indices(operands[k].shape, samples, rng):
+        for index in _choose_indices(operands[k].shape, samples, rng):
             gradient = 0.0 if leaves[k].grad is None else getitem(leaves[k].grad, index).item()
-            rows.append((index, gradient, _differences(function, operands, k, index, weights)))
+            rows.append((index, gradient, _estimate_gradient(function, operands, k, index, weights)))
         scale = max((abs(number) for row in rows for number in row[1:]), default=0.0)
         for index, gradient, slope in rows:
             size, off = max(abs(gradient), abs(slope)), abs(gradient - slope)
@@ -218,22 +240,25 @@ def _compared(
     return checked, largest, wrong
 
 
-def _floating(results: Any) -> list[Tensor]:
-    """The results that are tensors of floating or complex numbers."""
+def _select_floating(results: Any) -> list[Tensor]:
+    """Return the results that are tensors of floating or complex numbers."""
     several = results if isinstance(results, (tuple, list)) else [results]
     return [y for y in several if isinstance(y, Tensor) and y.dtype.kind in "fc"]
 
 
 def _weights(y: Tensor, rng: np.random.Generator) -> Tensor:
-    """Random numbers in a result's type and layout."""
+    """Return random numbers in type and layout of a result, of size 0.5 to 1.5 and with random sign."""
     numbers = rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1.0, 1.0], y.shape)
     if y.dtype.kind == "c":
         numbers = numbers + 1j * rng.uniform(-1, 1, y.shape)
     return Tensor.from_global(numbers.astype(y.dtype), y.layout.reduced, y.world)
 
 
-def _weighed(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """The sum of all results' elements, each times its weight; of complex ones the real part of conj(weight) * element."""
+def _weighted_sum(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Return the sum of all results times their weights, as a real number.
+
+    Of complex results it sums the real parts of ``conj(weight) * element``.
+    """
     terms = [
         sum_(real(multiply(conjugate(w), y)) if y.dtype.kind == "c" else multiply(w, y))
         for y, w in zip(results, weights)
@@ -244,32 +269,37 @@ def _weighed(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _indices(shape: tuple[int, ...], samples: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
-    """The elements to look at: all of few, and of many a random choice, in their order."""
+def _choose_indices(
+    shape: tuple[int, ...], samples: int, rng: np.random.Generator
+) -> Iterator[tuple[int, ...]]:
+    """Yield indices of all elements, or of ``samples`` random ones in ascending order if there are more."""
     size = math.prod(shape)
-    places = np.arange(size) if size <= samples else np.sort(rng.choice(size, samples, replace=False))
-    for place in places:
-        yield tuple(int(i) for i in np.unravel_index(place, shape))
+    positions = np.arange(size) if size <= samples else np.sort(rng.choice(size, samples, replace=False))
+    for position in positions:
+        yield tuple(int(i) for i in np.unravel_index(position, shape))
 
 
-def _differences(
+def _estimate_gradient(
     function: Callable[..., Any],
     operands: Sequence[Any],
     k: int,
     index: tuple[int, ...],
     weights: Sequence[Tensor],
 ) -> complex:
-    """The gradient of the weighed results by one element, from results at both sides of it."""
+    """Return the gradient of the weighted sum by one element of operand ``k``, from finite differences.
+
+    The gradient of a complex element has the slopes in the real and the imaginary direction.
+    """
     x = operands[k]
     size = max(1.0, abs(getitem(x, index).item()))
-    parts = [
-        _slope(function, operands, k, index, weights, size, unit)
+    slopes = [
+        _estimate_slope(function, operands, k, index, weights, size, unit)
         for unit in ((1.0, 1j) if x.dtype.kind == "c" else (1.0,))
     ]
-    return complex(parts[0], parts[1]) if len(parts) > 1 else parts[0]
+    return complex(slopes[0], slopes[1]) if len(slopes) > 1 else slopes[0]
 
 
-def _slope(
+def _estimate_slope(
     function: Callable[..., Any],
     operands: Sequence[Any],
     k: int,
@@ -278,34 +308,47 @@ def _slope(
     size: float,
     unit: complex,
 ) -> float:
-    """The slope along a direction: central differences with a step and half of it, extrapolated, of the steps that agree best."""
+    """Return the slope of the weighted sum in direction ``unit``, from extrapolated central differences.
 
-    def central(step: float) -> float:
+    Each of :data:`STEPS` is tried with the full and half the distance; the step whose two differences agree best
+    counts.
+
+    Args:
+        function: returns a tensor or several.
+        operands: the operands of the call.
+        k: number of the changed operand.
+        index: the changed element.
+        weights: weights of the results.
+        size: factor of the steps.
+        unit: 1, or 1j for the imaginary direction.
+    """
+
+    def difference_quotient(step: float) -> float:
         ends = []
         for sign in (1, -1):
-            moved = [*operands]
-            moved[k] = add(operands[k], _alone(operands[k], index, sign * step * unit))
-            ends.append(_floating(function(*moved)))
+            changed_operands = [*operands]
+            changed_operands[k] = add(operands[k], _single_element(operands[k], index, sign * step * unit))
+            ends.append(_select_floating(function(*changed_operands)))
         changes = [subtract(after, before) for after, before in zip(*ends)]
-        return float(_weighed(changes, weights).item()) / (2 * step)
+        return float(_weighted_sum(changes, weights).item()) / (2 * step)
 
     best, spread = 0.0, math.inf
     for step in STEPS:
-        wide, narrow = central(step * size), central(step * size / 2)
-        if abs(wide - narrow) < spread:
-            best, spread = narrow + (narrow - wide) / 3, abs(wide - narrow)
+        coarse, fine = difference_quotient(step * size), difference_quotient(step * size / 2)
+        if abs(coarse - fine) < spread:
+            best, spread = fine + (fine - coarse) / 3, abs(coarse - fine)
         if spread <= 1e-5 * abs(best):
             break
     return best
 
 
-def _alone(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor:
-    """A tensor like another one, with a single element that is not 0."""
+def _single_element(x: Tensor, index: tuple[int, ...], value: complex) -> Tensor:
+    """Return a tensor like ``x`` with ``value`` at one index and zeros elsewhere."""
 
     def block(box: tuple[slice, ...]) -> np.ndarray:
-        values = np.zeros([part.stop - part.start for part in box], x.dtype)
-        if all(part.start <= i < part.stop for part, i in zip(box, index)):
-            values[tuple(i - part.start for part, i in zip(box, index))] = value
+        values = np.zeros([dim.stop - dim.start for dim in box], x.dtype)
+        if all(dim.start <= i < dim.stop for dim, i in zip(box, index)):
+            values[tuple(i - dim.start for dim, i in zip(box, index))] = value
         return values
 
     source = Described(block, f"{value} at {index}")

@@ -1,4 +1,4 @@
-"""Looking entries up by number: along any dim, rows of a table, one per row; and numbers as rows with a one."""
+"""Lookups by integers: entries along a dim, rows of a table, one entry per row; and one-hot rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Context, Op, ShardedOp, Tensor
-from spmdsim.arrays.ops.along import held_entries
+from spmdsim.arrays.ops.along import find_owned_entries
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.stepped import OwnedRows
@@ -21,42 +21,48 @@ from spmdsim.worlds.pool import empty
 
 __all__ = ["embedding", "gather", "one_hot", "padded_embedding", "pick"]
 
-#: The factor that is looked up.
+#: Name of the factor that ids look up.
 LOOKED_UP = "v"
 
 
 def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
+    """Return the rule of ``gather``: the ids' dims replace the dim that is looked up.
+
+    Raises:
+        OutOfRange: If the dim is out of range.
+    """
     if not 0 <= dim < len(x):
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(len(x), 'dim')}")
-    kept = [f"d{k}" for k in range(len(x))]
+    names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
-    table = " ".join(LOOKED_UP if k == dim else name for k, name in enumerate(kept))
-    result = " ".join([*kept[:dim], *new, *kept[dim + 1 :]])
+    table = " ".join(LOOKED_UP if k == dim else name for k, name in enumerate(names))
+    result = " ".join([*names[:dim], *new, *names[dim + 1 :]])
     order = " ".join([*new, *table.split()])
     text = f"{table}, {' '.join(new)} -> {result}"
     return Rule.parse(text, indexed=LOOKED_UP, linear=((0,),), order=order)
 
 
 def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
-    """The entries this rank holds, zeros where another rank holds them."""
+    """Return the looked-up entries that this rank owns, and zeros for entries of other ranks."""
     checked_ids(ids, context.size(LOOKED_UP), what=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
     if stop - start == context.size(LOOKED_UP):
         return np.take(x, ids, axis=dim)
-    mine = (ids >= start) & (ids < stop)
-    moved = np.moveaxis(x, dim, 0)
-    entries = np.zeros((*ids.shape, *moved.shape[1:]), x.dtype)
-    entries[mine] = moved[ids[mine] - start]
+    is_owned = (ids >= start) & (ids < stop)
+    lookup_first = np.moveaxis(x, dim, 0)
+    entries = np.zeros((*ids.shape, *lookup_first.shape[1:]), x.dtype)
+    entries[is_owned] = lookup_first[ids[is_owned] - start]
     return np.asarray(np.moveaxis(entries, range(ids.ndim), range(dim, dim + ids.ndim)), order="C")
 
 
 def _gather_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
+    """Return the gradient by this rank's block, and None for the ids."""
     x, ids = operands
     start, stop = context.bounds(LOOKED_UP)
     gradient = np.zeros_like(np.moveaxis(x, dim, 0), order="C")
-    mine = (ids >= start) & (ids < stop)
+    is_owned = (ids >= start) & (ids < stop)
     rows = np.moveaxis(dy, range(dim, dim + ids.ndim), range(ids.ndim))
-    add_rows(gradient, ids[mine] - start, rows[mine])
+    add_rows(gradient, ids[is_owned] - start, rows[is_owned])
     return np.moveaxis(gradient, 0, dim), None
 
 
@@ -75,18 +81,17 @@ _gather_op = Op(
 def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     """Look up entries of ``x`` by ``ids`` along a dimension, as ``numpy.take``.
 
-    Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
-    partial over its axes.
+    If the dimension is split, each rank returns the entries it owns and zeros for the others: the result is partial.
 
     Args:
         x: ``[a..., v, b...]``.
-        ids: integers ``[i...]`` in ``0 .. v-1``; the result is ``[a..., i..., b...]``.
-        dim: which dim of ``x`` is ``v``.
+        ids: integers ``[i...]`` from 0 to ``v - 1``; the result is ``[a..., i..., b...]``.
+        dim: the dimension ``v`` of ``x``; negative numbers count from the end.
         axis: another name of ``dim``.
 
     Raises:
-        InputError: an id outside the dim.
-        RuleError: a dimension out of range.
+        InputError: If an id is out of range.
+        RuleError: If the dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -100,22 +105,27 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
 
 
 def _embedding(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
-    """The rows this rank holds, zeros where another rank holds the row or none does."""
+    """Return the rows that this rank owns; zeros for rows of other ranks and for the padding id."""
     ids = checked_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
     out = empty((*ids.shape, table.shape[1]), table.dtype)
     if stop - start == context.size("v") and padding is None:
         return _rows(table, ids, out)
     flat = ids.reshape(-1)
-    mine = np.flatnonzero((flat >= start) & (flat < stop))
-    if len(mine) < len(flat):
+    owned_positions = np.flatnonzero((flat >= start) & (flat < stop))
+    if len(owned_positions) < len(flat):
         out.fill(0)
-    place_rows(table, flat[mine].astype(np.intp) - start, out.reshape(len(flat), table.shape[1]), mine)
+    place_rows(
+        table,
+        flat[owned_positions].astype(np.intp) - start,
+        out.reshape(len(flat), table.shape[1]),
+        owned_positions,
+    )
     return out
 
 
 def _rows(table: Array, ids: Array, out: Array) -> Array:
-    """``table[ids]``, straight into a buffer; the ids are known to be there."""
+    """Return ``table[ids]`` in the buffer ``out``; the ids must be in range."""
     # Any other mode than "raise" spares numpy a second buffer.
     return np.take(table, ids, axis=0, out=out, mode="clip") if ids.size else out
 
@@ -123,14 +133,14 @@ def _rows(table: Array, ids: Array, out: Array) -> Array:
 def _embedding_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, padding: int | None = None
 ) -> tuple[None, Array]:
-    """Return None for the ids, and the gradient of this rank's rows; ids of other ranks and of padding add nothing."""
+    """Return None for the ids, and the gradient of this rank's rows; ids of other rows add nothing."""
     ids, table = operands
     start, stop = context.bounds("v")
     gradient = np.zeros_like(table)
-    mine = (ids >= start) & (ids < stop)
+    is_owned = (ids >= start) & (ids < stop)
     if padding is not None:
-        mine &= ids != padding
-    add_rows(gradient, ids[mine].astype(np.intp) - start, dy[mine])
+        is_owned &= ids != padding
+    add_rows(gradient, ids[is_owned].astype(np.intp) - start, dy[is_owned])
     return None, gradient
 
 
@@ -151,25 +161,24 @@ def embedding(
 ) -> Tensor:
     """Look up rows of a table by their numbers.
 
-    Where the table's rows are split (vocabulary-parallel), every rank looks up the rows it holds and gives
-    zeros for the others: the result is partial, one all_reduce or reduce_scatter completes it. With
-    ``rows="owned"`` nothing is added: all ranks that share the table's rows know the same ids, so each receives
-    exactly the rows that its part of the result needs and it does not hold, once however often they occur. Their
-    gradients take the same way back; those of a result that every rank has whole need none.
+    If the table's rows are split (vocabulary-parallel), each rank looks up its own rows and returns zeros for the
+    others. The result is partial; one all_reduce or reduce_scatter completes it. With ``rows="owned"`` nothing is
+    added: all ranks that share rows of the table have the same ids, so each rank receives exactly the rows that it
+    needs and does not own, each row once. Gradients take the opposite path. They need no communication if every rank
+    has the whole result.
 
     Args:
-        ids: integers ``[...]``, each in ``0 .. v-1``.
-        table: ``[v, h]``, for a result ``[..., h]``.
-        layout: that of the result. Left out, it is what the lookup leaves, partial where the table's rows are split;
-            with ``rows="owned"`` every row lies where its id does.
-        rows: ``"all"``, or ``"owned"`` to exchange only owned rows. Ids that are split along axes of the table are
-            gathered first: they are much shorter than rows.
-        padding: an id that stands for no row, such as -1 or a row of the table that is not to be used: it gives zeros
-            and has no gradient.
+        ids: integers ``[...]`` from 0 to ``v - 1``.
+        table: ``[v, h]``; the result is ``[..., h]``.
+        layout: the layout of the result. None: the layout of the lookup, partial if the table's rows are split; with
+            ``rows="owned"`` rows have the layout of their ids.
+        rows: ``"all"``, or ``"owned"`` to exchange only needed rows. Ids that are split along axes of the table are
+            gathered first: they are much smaller than rows.
+        padding: an id without a row, such as -1 or the number of an unused row: it gives zeros and has no gradient.
 
     Raises:
-        InputError: an id outside the table.
-        RuleError: ``rows`` is something else, or ids and table are on different meshes.
+        InputError: If an id is out of range.
+        RuleError: If ``rows`` is unknown, or if ids and table are on different meshes.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -181,26 +190,33 @@ def embedding(
         raise RuleError(f"rows is 'all' or 'owned', but got {rows!r}")
     params = {} if padding is None else {"padding": padding}
     if rows == "owned" and table.layout.cuts[0] > 1:
-        return _owned(ids.layout, table.layout, layout)(ids, table, **params)
-    looked_up = _embedding_op(ids, table, **params)
+        return _exchange_owned_rows(ids.layout, table.layout, layout)(ids, table, **params)
+    result = _embedding_op(ids, table, **params)
     if layout is None:
-        return looked_up if rows == "all" else looked_up.to(looked_up.layout.reduced)
-    return looked_up.to(layout)
+        return result if rows == "all" else result.to(result.layout.reduced)
+    return result.to(layout)
 
 
 @lru_cache(maxsize=1024)
-def _owned(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
-    """The lookup on ids that all ranks which share a row or a column of the table have in common."""
+def _exchange_owned_rows(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
+    """Return the lookup that sends each rank the rows it needs.
+
+    Args:
+        ids: the layout of the ids. Axes that split the table are removed, so ranks that share rows have equal ids.
+        table: the layout of the table.
+        layout: the layout of the result, or None for the layout of the ids.
+    """
     if ids.mesh != table.mesh:
         raise RuleError(f"ids and table live on different meshes, {ids.mesh} and {table.mesh}")
-    where = [tuple(axis for axis in entry if axis not in table.split_axes) for entry in ids.dims]
+    id_dims = [tuple(axis for axis in entry if axis not in table.split_axes) for entry in ids.dims]
     if layout is None:
-        beside = [tuple(axis for axis in entry if axis not in table.dims[1]) for entry in ids.dims]
-        layout = Layout(table.mesh, [*beside, table.dims[1]])
-    return OwnedRows(_embedding_op, (Layout(ids.mesh, where), table.reduced), layout)
+        result_dims = [tuple(axis for axis in entry if axis not in table.dims[1]) for entry in ids.dims]
+        layout = Layout(table.mesh, [*result_dims, table.dims[1]])
+    return OwnedRows(_embedding_op, (Layout(ids.mesh, id_dims), table.reduced), layout)
 
 
 def _padded_rows(context: Context, ids: Array) -> Array:
+    """Return row numbers in this rank's block; ids of other ranks become the number of the padding row."""
     start, stop = context.bounds("v")
     rows = stop - start - 1
     first = start - start // (rows + 1)
@@ -208,17 +224,17 @@ def _padded_rows(context: Context, ids: Array) -> Array:
 
 
 def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[None, Array]:
-    """The padding row gets no gradient, so that it stays zero."""
+    """Return None for the ids, and the gradient of the table; that of the padding row is always 0."""
     ids, table = operands
     gradient = np.zeros_like(table)
     rows = _padded_rows(context, ids)
-    mine = rows < len(table) - 1
-    add_rows(gradient, rows[mine], dy[mine])
+    is_owned = rows < len(table) - 1
+    add_rows(gradient, rows[is_owned], dy[is_owned])
     return None, gradient
 
 
-def _padded(context: Context, ids: Array, table: Array) -> Array:
-    """Each rank's last row is zero, and every id it does not hold is looked up there."""
+def _look_up_padded(context: Context, ids: Array, table: Array) -> Array:
+    """Return table rows; ids of other ranks look up this rank's last row, which is zero."""
     checked_ids(ids, context.size("v") - context.strategy.parts("v"), what="rows of the table")
     return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
 
@@ -226,7 +242,7 @@ def _padded(context: Context, ids: Array, table: Array) -> Array:
 _padded_op = Op(
     "padded_embedding",
     _embedding_op.rule,
-    _padded,
+    _look_up_padded,
     _padded_vjp,
     dtype=lambda _ids, table: table,
     contextual=True,
@@ -238,14 +254,12 @@ _padded_op = Op(
 def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
     """Look up rows of a table as ``paddle.distributed.split`` does.
 
-    Every rank's block of the table ends in a zero row.
-
-    Partial over the axes that split the table.
+    Each rank's block ends in a zero row. The result is partial over the axes that split the table.
 
     Args:
-        ids: integers ``[...]`` in ``0 .. n-1``.
-        table: ``[n + p, h]`` split in p equal parts of ``n/p + 1`` rows, the last of each part zero. An id that a rank
-            does not hold becomes its padding row ``n/p``, so it adds zeros to the sum.
+        ids: integers ``[...]`` from 0 to ``n - 1``.
+        table: ``[n + p, h]``, split in ``p`` equal blocks of ``n/p + 1`` rows, the last row of each block zero. An id
+            of another rank looks up the block's last row, so it adds zeros to the sum.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -256,27 +270,28 @@ def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
     return _padded_op(ids, table)
 
 
-def _picked(context: Context, x: Array, ids: Array) -> Array:
-    """``x[..., ids]`` row by row; zero where another rank holds the entry."""
-    mine, where = held_entries(context, ids[..., None], -1, "c", "classes")
-    entries = np.zeros(mine.shape, x.dtype)
-    entries[mine] = x[where]
+def _pick_entries(context: Context, x: Array, ids: Array) -> Array:
+    """Return ``x[..., ids]`` row by row; zero for entries of other ranks."""
+    is_owned, indices = find_owned_entries(context, ids[..., None], -1, "c", "classes")
+    entries = np.zeros(is_owned.shape, x.dtype)
+    entries[is_owned] = x[indices]
     return entries[..., 0]
 
 
-def _picked_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
+def _pick_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
+    """Return the gradient by this rank's block, and None for the ids."""
     x, ids = operands
-    mine, where = held_entries(context, ids[..., None], -1, "c", "classes")
+    is_owned, indices = find_owned_entries(context, ids[..., None], -1, "c", "classes")
     gradient = np.zeros_like(x)
-    gradient[where] = dy[mine[..., 0]]
+    gradient[indices] = dy[is_owned[..., 0]]
     return gradient, None
 
 
 _pick_op = Op(
     "pick",
     Rule.parse("... c, ... -> ...", indexed="c", linear=((0,),)),
-    _picked,
-    _picked_vjp,
+    _pick_entries,
+    _pick_vjp,
     dtype=lambda x, _ids: x,
     contextual=True,
     moves=True,
@@ -285,14 +300,14 @@ _pick_op = Op(
 
 @operator(_pick_op)
 def pick(x: Tensor, ids: Tensor) -> Tensor:
-    """Return the entry ``ids[...]`` of the last dimension of ``x[..., c]``, one per row.
+    """Return one entry of each row ``x[..., c]``, at index ``ids[...]``.
 
     Args:
         x: ``[..., c]``.
-        ids: integers ``[...]`` in ``0 .. c-1``.
+        ids: integers ``[...]`` from 0 to ``c - 1``.
 
     Raises:
-        InputError: an id outside the last dim.
+        InputError: If an id is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -303,6 +318,7 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def _one_hot_rule(ids: Shape, depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:
+    """Return the rule of ``one_hot`` and the size of its new dim, whose factor is "c"."""
     names = [f"d{i}" for i in range(len(ids))]
     at = dim % (len(ids) + 1)
     return Rule.parse(f"{' '.join(names)} -> {' '.join([*names[:at], 'c', *names[at:]])}"), {"c": depth}
@@ -323,19 +339,19 @@ _one_hot_op = Op(
 def one_hot(
     ids: Tensor, depth: int, dtype: DTypeLike = np.float32, dim: int = -1, *, axis: int = -1
 ) -> Tensor:
-    """Return ``[..., depth]`` with one at ``ids`` and zero elsewhere, split as the ids.
+    """Return a tensor with 1 at index ``ids`` of a new dimension and 0 elsewhere, split as the ids.
 
-    An id outside of ``0..depth-1`` gives zeros only.
+    An id outside of 0 to ``depth - 1`` gives zeros only.
 
     Args:
-        ids: whole numbers ``[...]``.
-        depth: how many classes there are: the size of the new dim.
+        ids: integers ``[...]``.
+        depth: number of classes: the size of the new dimension.
         dtype: element type of the result.
-        dim: where the new dim stands in the result.
+        dim: position of the new dimension in the result; -1: last.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range.
+        RuleError: If ``dim`` is out of range or ``depth`` is negative.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))

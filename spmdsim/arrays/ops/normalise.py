@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, in_fractions
-from spmdsim.arrays.ops.dim_reductions import Dims, as_type, mean, normal_dims, reduced, wide
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_to_fractions
+from spmdsim.arrays.ops.dim_reductions import Dims, finish_reductions, mean, normal_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import max as max_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
@@ -28,11 +28,12 @@ Dim = int | tuple[int, ...]
 
 
 def _dims(dim: Dim) -> Shape:
+    """Return ``dim`` as a tuple."""
     return (dim,) if isinstance(dim, int) else dim
 
 
 def _row_rule(shape: Shape, dim: Dim, **_: Any) -> Rule:
-    """The dims along which rows lie must not be split."""
+    """Return the rule of a function of rows; the dims of the rows must not be split."""
     rows = _dims(dim)
     names = [f"w{d}" if d in rows else f"d{d}" for d in range(len(shape))]
     text = " ".join(names)
@@ -40,6 +41,7 @@ def _row_rule(shape: Shape, dim: Dim, **_: Any) -> Rule:
 
 
 def row_softmax(x: Array, dim: Dim) -> Array:
+    """Compute softmax of an array along ``dim``; subtracting the maximum avoids overflow."""
     if not x.size:
         return x.copy()
     e = np.exp(x - np.maximum.reduce(x, axis=dim, keepdims=True))
@@ -47,6 +49,7 @@ def row_softmax(x: Array, dim: Dim) -> Array:
 
 
 def row_log_softmax(x: Array, dim: Dim) -> Array:
+    """Compute the logarithm of softmax of an array along ``dim``, without overflow."""
     if not x.size:
         return x.copy()
     shifted = x - np.maximum.reduce(x, axis=dim, keepdims=True)
@@ -73,13 +76,17 @@ _log_softmax_op = Op(
 
 
 def is_whole(x: Tensor, dim: Dim) -> bool:
+    """Return True if no dimension of ``dim`` is split."""
     return all(x.layout.cuts[d] == 1 for d in _dims(dim))
 
 
 def shift_rows(x: Tensor, dim: Dim) -> Tensor:
-    """Rows minus their largest element: the shift changes nothing but the range, so it has no gradient."""
-    whole = reduced(x)
-    return subtract(whole, max_(whole.detach(), dim, keepdims=True))
+    """Subtract the largest element of each row.
+
+    The shift only limits the range of numbers, so no gradient passes through it.
+    """
+    values = finish_reductions(x)
+    return subtract(values, max_(values.detach(), dim, keepdims=True))
 
 
 @operator(_softmax_op)
@@ -99,11 +106,11 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     >>> ops.softmax(m).full().round(4).tolist()
     [[0.8808, 0.1192], [0.1192, 0.8808]]
     """
-    (x,), rows = in_fractions("softmax", x), _dim(x, dim)
+    (x,), rows = convert_to_fractions("softmax", x), _normalise_dim(x, dim)
     if is_whole(x, rows):
         return _softmax_op(x, dim=rows)
-    e = exp(shift_rows(wide(x), rows))
-    return as_type(divide(e, reduced(sum_(e, rows, keepdims=True))), x.dtype)
+    e = exp(shift_rows(to_sum_type(x), rows))
+    return to_type(divide(e, finish_reductions(sum_(e, rows, keepdims=True))), x.dtype)
 
 
 @operator(_log_softmax_op)
@@ -123,23 +130,29 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     >>> ops.log_softmax(m).full().round(4).tolist()
     [[-0.1269, -2.1269], [-2.1269, -0.1269]]
     """
-    (x,), rows = in_fractions("log_softmax", x), _dim(x, dim)
+    (x,), rows = convert_to_fractions("log_softmax", x), _normalise_dim(x, dim)
     if is_whole(x, rows):
         return _log_softmax_op(x, dim=rows)
-    shifted = shift_rows(wide(x), rows)
-    total = reduced(sum_(exp(shifted), rows, keepdims=True))
-    return as_type(subtract(shifted, log(total)), x.dtype)
+    shifted = shift_rows(to_sum_type(x), rows)
+    total = finish_reductions(sum_(exp(shifted), rows, keepdims=True))
+    return to_type(subtract(shifted, log(total)), x.dtype)
 
 
-def _dim(x: Tensor, dim: Dims) -> Dim:
+def _normalise_dim(x: Tensor, dim: Dims) -> Dim:
+    """Return dimensions as non-negative numbers: an int for an int, else a tuple."""
     rows = normal_dims(dim, x.ndim)
     return rows[0] if isinstance(dim, int) else rows
 
 
 def _norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
-    """The terms of a normalised tensor and of its parameters, which have its last dims.
+    """Return the rule terms of a tensor and of its parameters, which have its last dims.
 
-    The dims from ``begin_norm`` on are called w and must stay whole.
+    Dims from ``begin_norm`` on have names that begin with "w"; they must not be split.
+
+    Args:
+        ndim: number of dims of the tensor.
+        parameters: number of dims of the parameters.
+        begin_norm: the first normalised dim; may be negative.
     """
     first = begin_norm % ndim
     names = [f"w{d}" if d >= first else f"d{d}" for d in range(ndim)]
@@ -147,6 +160,7 @@ def _norm_terms(ndim: int, parameters: int, begin_norm: int) -> tuple[str, str]:
 
 
 def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int = -1) -> Rule:
+    """Return the rule of ``layer_norm``; raise RuleError if the shapes of ``x`` and ``scale`` do not fit."""
     if not -len(x) <= begin < len(x) or not len(x) - begin % len(x) <= len(scale) <= len(x):
         raise RuleError(
             f"layer_norm from dim {begin} needs a scale with at least the dims it normalises, but x has shape {x} "
@@ -158,7 +172,8 @@ def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int 
     return Rule.parse(text, whole=whole, linear=((1, 2),), work=PASSES, backward=3)
 
 
-def _standard(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
+def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
+    """Return rows with mean 0 and variance 1, and the factor by which the centred rows were multiplied."""
     dims = tuple(range(begin % x.ndim, x.ndim))
     centred = x - x.mean(axis=dims, keepdims=True, dtype=x.dtype)
     variance = (centred * centred).mean(axis=dims, keepdims=True, dtype=x.dtype)
@@ -169,8 +184,9 @@ def _standard(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
 def _norm_vjp(
     dy: Array, operands: Arrays, _y: Any, epsilon: float, begin: int = -1
 ) -> tuple[Array, Array, Array]:
+    """Return the gradients by ``x``, scale and shift."""
     x, scale, _ = operands
-    hat, inverse = _standard(x, epsilon, begin)
+    hat, inverse = _standardise(x, epsilon, begin)
     dhat = dy * scale
     dims = tuple(range(begin % x.ndim, x.ndim))
     dx = inverse * (
@@ -185,7 +201,7 @@ def _norm_vjp(
 _layer_norm_op = Op(
     "layer_norm",
     _norm_rule,
-    lambda x, scale, shift, epsilon, begin=-1: _standard(x, epsilon, begin)[0] * scale + shift,
+    lambda x, scale, shift, epsilon, begin=-1: _standardise(x, epsilon, begin)[0] * scale + shift,
     _norm_vjp,
     unseen=(2,),
 )
@@ -199,10 +215,10 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 
     Args:
         x: ``[..., n]``; the normalised dims may be split.
-        scale: factors ``[n]``, or of the shape of more of the last dimensions of ``x``.
-        shift: as ``scale``.
+        scale: factors ``[n]``, or with more of the last dimensions of ``x``.
+        shift: added numbers, in the shape of ``scale``.
         epsilon: added to the variance.
-        begin: the first normalised dim; only the last one if left out.
+        begin: the first normalised dimension; -1: only the last one.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
@@ -210,20 +226,22 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     >>> ops.layer_norm(m, one, zero).full().round(3).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    x, scale, shift = in_fractions("layer_norm", x, scale, shift)
+    x, scale, shift = convert_to_fractions("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
     if is_whole(x, dims):
         return _layer_norm_op(x, scale, shift, epsilon=epsilon, **({} if begin == -1 else {"begin": begin}))
-    widened = wide(x)
-    centred = subtract(widened, reduced(mean(widened, dims, keepdims=True)))
-    variance = reduced(mean(multiply(centred, centred), dims, keepdims=True))
+    widened = to_sum_type(x)
+    centred = subtract(widened, finish_reductions(mean(widened, dims, keepdims=True)))
+    variance = finish_reductions(mean(multiply(centred, centred), dims, keepdims=True))
     hat = divide(centred, sqrt(add(variance, epsilon)))
-    return as_type(
-        add(multiply(hat, wide(scale)), wide(shift)), promote_types(x.dtype, scale.dtype, shift.dtype)
+    return to_type(
+        add(multiply(hat, to_sum_type(scale)), to_sum_type(shift)),
+        promote_types(x.dtype, scale.dtype, shift.dtype),
     )
 
 
 def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
+    """Return the rule of ``rms_norm``; raise RuleError if ``scale`` has more dims than ``x`` or none."""
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
     data, parameters = _norm_terms(len(x), len(scale), -len(scale))
@@ -231,28 +249,30 @@ def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
     return Rule.parse(text, whole=parameters, linear=((1,),), work=PASSES, backward=3)
 
 
-def _inverse(x: Array, scale: Array, epsilon: float) -> tuple[Array, Shape]:
+def _inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array, Shape]:
+    """Return the inverse of the root mean square of rows, and the dims of the rows."""
     dims = tuple(range(x.ndim - scale.ndim, x.ndim))
     power = (x * x).mean(axis=dims, keepdims=True, dtype=x.dtype)
     return 1 / np.sqrt(power + np.asarray(epsilon, x.dtype)), dims
 
 
 def _rms_vjp(dy: Array, operands: Arrays, _y: Any, epsilon: float) -> tuple[Array, Array]:
+    """Return the gradients by ``x`` and scale."""
     x, scale = operands
-    inverse, dims = _inverse(x, scale, epsilon)
+    inverse, dims = _inverse_rms(x, scale, epsilon)
     hat, dhat = x * inverse, dy * scale
     dx = inverse * (dhat - hat * (dhat * hat).mean(axis=dims, keepdims=True, dtype=x.dtype))
     return dx, (dy * hat).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
 
 
 _rms_op = Op(
-    "rms_norm", _rms_rule, lambda x, scale, epsilon: x * _inverse(x, scale, epsilon)[0] * scale, _rms_vjp
+    "rms_norm", _rms_rule, lambda x, scale, epsilon: x * _inverse_rms(x, scale, epsilon)[0] * scale, _rms_vjp
 )
 
 
 @operator(_rms_op)
 def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """Divide rows by their root mean square, then scale them.
+    """Divide rows by their root mean square, then multiply them by factors.
 
     Source: Zhang and Sennrich, 2019.
 
@@ -266,25 +286,27 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
     >>> ops.rms_norm(m, Tensor.ones((2,), layout=m.layout.mesh(None))).full().round(4).tolist()
     [[1.3416, 0.4472], [0.6325, 1.2649]]
     """
-    x, scale = in_fractions("rms_norm", x, scale)
+    x, scale = convert_to_fractions("rms_norm", x, scale)
     return _rms_op(x, scale, epsilon=epsilon)
 
 
-def _length(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Array]:
+def _row_norms(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Array]:
+    """Return the norm of rows, and True for rows whose sum of squares was replaced by ``epsilon``."""
     total = (x * x).sum(axis=dim, keepdims=True, dtype=x.dtype)
     return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), total <= epsilon
 
 
 def _l2_vjp(dy: Array, operands: Arrays, y: Any, dim: Shape, epsilon: float) -> tuple[Array]:
-    length, small = _length(operands[0], dim, epsilon)
-    along = (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)
-    return ((dy - y * np.where(small, np.zeros((), y.dtype), along)) / length,)
+    """Return the gradient by ``x``; the norm of rows below ``epsilon`` counts as constant."""
+    length, is_small = _row_norms(operands[0], dim, epsilon)
+    projection = (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)
+    return ((dy - y * np.where(is_small, np.zeros((), y.dtype), projection)) / length,)
 
 
 _l2_op = Op(
     "l2_normalize",
     _row_rule,
-    lambda x, dim, epsilon: x / _length(x, dim, epsilon)[0],
+    lambda x, dim, epsilon: x / _row_norms(x, dim, epsilon)[0],
     _l2_vjp,
     saves_result=True,
 )
@@ -292,22 +314,20 @@ _l2_op = Op(
 
 @operator(_l2_op)
 def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
-    """Divide ``x`` by its Euclidean norm over dimensions.
-
-    The norm is at least the root of ``epsilon``. Integers become floats.
+    """Divide ``x`` by its Euclidean norm over dimensions; integers become floats.
 
     Args:
         x: the tensor.
-        dims: over which dims the norm is; all for None. Those that are split are brought together first.
-        epsilon: the least that a sum of squares is taken for, so that rows of zeros stay zeros.
+        dims: the dimensions of the norm; None: all. Split ones are gathered first.
+        epsilon: least sum of squares, so the norm is at least its root and rows of zeros stay zeros.
         axis: another name of ``dims``.
 
     Raises:
-        RuleError: a dimension out of range or given twice, complex numbers.
+        RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> m = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.l2_normalize(m).full().round(4).tolist()
     [[0.9487, 0.3162], [0.4472, 0.8944]]
     """
-    return _l2_op(*in_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)
+    return _l2_op(*convert_to_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)

@@ -1,4 +1,4 @@
-"""What a public operator is: a function of tensors that knows its rule, and its parameters by numpy's names, too."""
+"""The class of public operators, which also accept NumPy's names of their parameters."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ FOREIGN = (AttributeError, TypeError, ValueError, IndexError, StopIteration)
 
 
 class OperatorFunction(Pictured, Generic[P, R]):
-    """A function of tensors: checks and prepares operands and parameters, and applies what it declares.
+    """A public operator: checks its arguments and applies one declaration (:class:`spmdsim.Op`).
 
-    ``others`` are other names of parameters, each with the first one. A ``direct`` one takes operands alone, and says itself
-    which are none.
+    Attributes:
+        name: the name of the declaration, or of the function if the operator combines several declarations.
+        others: maps each other name of a parameter, such as ``axis``, to the name that the function declares first.
+
+    With ``direct=True`` a call runs the function itself, without renamed parameters; the function checks its
+    operands.
 
     >>> from spmdsim import relu
     >>> relu.name, relu.rule.text
@@ -62,22 +66,39 @@ class OperatorFunction(Pictured, Generic[P, R]):
         self._function, self._op = function, op
         self.name = function.__name__ if op is None else op.name
         code = function.__code__
-        own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        firsts = [(next((name for name in own if name in names), ""), names) for names in SAME]
-        self.others = {other: first for first, names in firsts if first for other in names if other != first}
-        self._places = {first: own.index(first) for first in self.others.values()}
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        firsts = [(next((name for name in parameters if name in names), ""), names) for names in SAME]
+        self.others = {
+            other_name: first
+            for first, names in firsts
+            if first
+            for other_name in names
+            if other_name != first
+        }
+        self._places = {first: parameters.index(first) for first in self.others.values()}
         written = signature(function)
-        kept = [one for name, one in written.parameters.items() if name not in self.others]
-        self.__signature__ = written.replace(parameters=kept)  # what is printed: each parameter once
+        shown_parameters = [
+            parameter for name, parameter in written.parameters.items() if name not in self.others
+        ]
+        self.__signature__ = written.replace(
+            parameters=shown_parameters
+        )  # what is printed: each parameter once
         self.__module__ = "spmdsim.ops"
 
     def with_all_names(self) -> OperatorFunction[P, R]:
-        """The same function, whose signature shows the other names of its parameters, too."""
-        same = OperatorFunction(self._function, self._op)
-        same.__signature__ = signature(self._function)
-        return same
+        """Return an equal operator whose signature also lists the other names of parameters, such as ``axis``."""
+        copy = OperatorFunction(self._function, self._op)
+        copy.__signature__ = signature(self._function)
+        return copy
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with parameters under their first names; explain wrong arguments.
+
+        Raises:
+            NoTensorError: If no argument is a tensor.
+            UsageTypeError: If the arguments do not fit the signature.
+            UsageError: If one parameter arrives under two names.
+        """
         if kwargs and not self.others.keys().isdisjoint(kwargs):
             self._rename(args, kwargs)
         try:
@@ -89,20 +110,26 @@ class OperatorFunction(Pictured, Generic[P, R]):
             raise
 
     def _rename(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Bring parameters under their first names."""
-        for other in [name for name in kwargs if name in self.others]:
-            name = self.others[other]
+        """Replace other names of parameters in ``kwargs`` by their first names.
+
+        Raises:
+            UsageError: If both names have a value.
+        """
+        for other_name in [name for name in kwargs if name in self.others]:
+            name = self.others[other_name]
             if name in kwargs or len(args) > self._places[name]:
                 first = kwargs[name] if name in kwargs else args[self._places[name]]
-                raise two_names(self.__name__, name, first, other, kwargs[other])
-            kwargs[name] = kwargs.pop(other)
+                raise two_names(self.__name__, name, first, other_name, kwargs[other_name])
+            kwargs[name] = kwargs.pop(other_name)
 
     @property
     def op(self) -> Op:
-        """Its declaration: rule, local functions, result type; called with parameters as the local functions take them.
+        """The declaration: rule, local functions and result type.
+
+        Call it with parameters in the form that the local functions take.
 
         Raises:
-            AttributeError: the function is made of several operators.
+            AttributeError: If the function combines several operators.
         """
         if self._op is None:
             raise AttributeError(f"{self.name} is made of several operators, and has no rule of its own")
@@ -110,14 +137,14 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
     @property
     def rule(self) -> RuleSource:
-        """Its rule, or the function of shapes and parameters that gives one."""
+        """The rule, or the function that derives it from shapes and parameters."""
         return self.op.rule
 
     @explained
     def shard(
         self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
     ) -> ShardedOp:
-        """The operator with a given strategy instead of the cheapest one; see :meth:`spmdsim.Op.shard`."""
+        """Return the operator with a given strategy instead of the cheapest one; see :meth:`spmdsim.Op.shard`."""
         return self.op.shard(in_strategy, out_strategy, repeat=repeat)
 
     def __reduce__(self) -> str:
@@ -128,10 +155,14 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
 
 def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of tensors that is no operator; what it is given instead of them is refused in words."""
+    """Wrap a function of tensors that is no operator, so that errors explain wrong arguments.
+
+    An error of an operator inside the function names the wrapped function instead.
+    """
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def checked_call(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function; explain its errors."""
         try:
             return function(*args, **kwargs)
         except (SpmdError, *FOREIGN) as error:
@@ -142,11 +173,17 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
                 error.facts["operator"] = function.__name__
             raise
 
-    return called
+    return checked_call
 
 
 def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
-    """After an error that is not ours: whether there was any tensor at all."""
+    """Raise NoTensorError if none of ``values`` is a tensor, unless ``error`` already explains the call.
+
+    Args:
+        name: the function that the user called.
+        error: the exception that the call raised.
+        values: the arguments of the call.
+    """
     # An error of ours says itself what is wrong, but for the name of the function that the user called.
     of_the_call = isinstance(error, SpmdError) or "argument" in str(error)
     if (not of_the_call or isinstance(error, NoTensorError)) and not any(map(_stands_for_a_tensor, values)):
@@ -157,12 +194,16 @@ def require_tensors(name: str, error: Exception, values: Sequence[object]) -> No
 
 
 def _stands_for_a_tensor(value: object) -> bool:
-    """Whether a value, or one of a list, is a tensor or what is taken for one."""
+    """Return True if a value is a tensor or can become one, or if a list or tuple contains such a value."""
     if isinstance(value, list | tuple):
         return any(map(_stands_for_a_tensor, value))
     return hasattr(value, "meta") or hasattr(value, "as_operand")
 
 
 def operator(op: Op | None = None) -> Callable[[Callable[P, R]], OperatorFunction[P, R]]:
-    """Make a function the public operator of a declaration, or of none if it is made of several."""
+    """Return a decorator that makes a function a public operator.
+
+    Args:
+        op: the declaration; None if the function combines several operators.
+    """
     return lambda function: OperatorFunction(function, op)

@@ -1,4 +1,4 @@
-"""Where the largest and smallest entries are, the largest ones of a dim, and places in a sorted one: of split dims, too."""
+"""Indices of extreme entries, largest entries and positions in sorted tensors, along split dims, too."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand, flag
-from spmdsim.arrays.ops.along import held_entries, take_along_axis, terms_of
-from spmdsim.arrays.ops.declare import Array, Shape, alike
+from spmdsim.arrays.ops.along import find_owned_entries, format_terms, take_along_axis
+from spmdsim.arrays.ops.declare import Array, Shape, to_one_type
 from spmdsim.arrays.ops.dim_reductions import normal_dims
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.scans import ALONG, Tensors, along_dim, beside, rows_back, rows_last, split_axes
+from spmdsim.arrays.ops.scans import ALONG, Tensors, along_dim, other_dims, rows_back, rows_last, split_axes
 from spmdsim.arrays.ops.shape import reshape
-from spmdsim.arrays.ops.sorting import comparable
+from spmdsim.arrays.ops.sorting import to_comparable
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.elements import identity
@@ -27,58 +27,70 @@ from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["argmax", "argmin", "searchsorted", "topk"]
 
-#: The place of a rank that does not have the extreme.
-_NOWHERE = np.iinfo(np.int64).max
+#: Index proposed by a rank that does not own the extreme.
+_NO_INDEX = np.iinfo(np.int64).max
 
 
 def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
-    """Of the ranks that have the extreme, the first place counts."""
+    """Return the rule of ``argmax`` and ``argmin``: of the owners of the extreme, the lowest index counts."""
     dims = normal_dims(dim, len(shape))
     names = [f"d{d}" for d in range(len(shape))]
-    kept = " ".join(name for d, name in enumerate(names) if d not in dims)
-    return Rule.parse(f"{' '.join(names)} -> {kept}", reduce="min")
+    remaining = " ".join(name for d, name in enumerate(names) if d not in dims)
+    return Rule.parse(f"{' '.join(names)} -> {remaining}", reduce="min")
 
 
 def _extreme_steps(
     op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
 ) -> Sequence[Any]:
-    """The extreme of all ranks, and the first place where it is, if a dim that is gone along is split."""
+    """Return two all-reduces if a reduced dimension is split: the extreme, then its lowest index; else ()."""
     (layout,), (x,) = BoundRule.output_layouts(bound, strategy), inputs
     axes = [axis for axis, _ in layout.partial if layout.mesh.axis_size(axis) > 1]
     if not axes:
         return ()
     dims = normal_dims(dim, len(x.shape))
     shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
-    one, first = [
+    extreme_step, index_step = [
         Step("all_reduce", tuple(axes), layout, layout.reduced, shape, kind) for kind in (op, "min")
     ]
-    return (one, accumulator("sum", x.dtype)), (first, np.dtype(np.int64))
+    return (extreme_step, accumulator("sum", x.dtype)), (index_step, np.dtype(np.int64))
 
 
 def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Generator[Array, Array, Array]:
+    """Return the global row-major index of the first extreme entry; nan counts as the extreme.
+
+    A rank proposes the index of its own extreme, or ``_NO_INDEX`` if another rank's entry is more extreme.
+
+    Args:
+        op: "max" or "min".
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block.
+        dim: the dimension, or None for all.
+    """
     dims = normal_dims(dim, x.ndim)
-    kept = [n for d, n in enumerate(x.shape) if d not in dims]
-    rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
-    place_of = np.argmax if op == "max" else np.argmin
+    remaining_sizes = [n for d, n in enumerate(x.shape) if d not in dims]
+    rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(
+        *remaining_sizes, math.prod(x.shape[d] for d in dims)
+    )
+    find_index = np.argmax if op == "max" else np.argmin
     if all(context.strategy.parts(f"d{d}") == 1 for d in dims):
-        return np.asarray(place_of(rows, axis=-1), np.int64)
+        return np.asarray(find_index(rows, axis=-1), np.int64)
     if rows.shape[-1]:
-        own = place_of(rows, axis=-1)
-        value = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
-        within, own = np.unravel_index(own, [x.shape[d] for d in dims]), np.zeros_like(own)
-        for d, at in zip(
-            dims, within
-        ):  # a place in a rank's piece as one in the whole, both in row-major order
-            own = own * context.size(f"d{d}") + context.bounds(f"d{d}")[0] + at
+        index = find_index(rows, axis=-1)
+        value = np.take_along_axis(rows, np.expand_dims(index, -1), -1)[..., 0]
+        local_indices, index = np.unravel_index(index, [x.shape[d] for d in dims]), np.zeros_like(index)
+        # Convert the index in this rank's block to the index in the global dims, both in row-major order.
+        for d, at in zip(dims, local_indices):
+            index = index * context.size(f"d{d}") + context.bounds(f"d{d}")[0] + at
     else:
-        own, value = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
+        index, value = np.full(remaining_sizes, _NO_INDEX), np.full(remaining_sizes, identity(op, x.dtype))
     extreme = yield value
-    has = (value == extreme) | (value != value)  # a nan is the extreme
-    first: Array = yield np.where(has, own, _NOWHERE)
+    owns_extreme = (value == extreme) | (value != value)  # a nan is the extreme
+    first: Array = yield np.where(owns_extreme, index, _NO_INDEX)
     return first
 
 
-def _extreme_op_of(name: str, op: str) -> Op:
+def _declare_extreme(name: str, op: str) -> Op:
+    """Declare ``argmax`` or ``argmin``; ``op`` is "max" or "min"."""
     return SteppedOp(
         name,
         _extreme_rule,
@@ -89,18 +101,19 @@ def _extreme_op_of(name: str, op: str) -> Op:
     )
 
 
-_argmax_op, _argmin_op = _extreme_op_of("argmax", "max"), _extreme_op_of("argmin", "min")
+_argmax_op, _argmin_op = _declare_extreme("argmax", "max"), _declare_extreme("argmin", "min")
 
 
-def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
+def _find_extreme_index(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
+    """Apply ``argmax`` or ``argmin`` along a dimension (None: all) after checking that there are elements."""
     dims = normal_dims(dim, x.ndim)
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
-    place = op(x.detach(), dim=None if dim is None else dims[0])
+    index = op(x.detach(), dim=None if dim is None else dims[0])
     return (
-        reshape(place, [1 if d in dims else n for d, n in enumerate(x.shape)])
+        reshape(index, [1 if d in dims else n for d, n in enumerate(x.shape)])
         if flag("keepdims", keepdims)
-        else place
+        else index
     )
 
 
@@ -108,25 +121,26 @@ def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
 def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
     """Return the index of the largest element along a dimension, the first one of equals.
 
-    int64, places in the whole dim and not in a rank's piece. Where a dim is split, each rank finds its own; the ranks agree
-    on the largest, and on its first place.
+    Indices are int64 and count in the global dimension. If it is split, ranks agree on the largest element and its
+    first index.
 
     Args:
         x: the tensor.
-        dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+        dim: the dimension; negative numbers count from the end. It may be split. None: all, counted in row-major
+            order.
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, no elements, or complex numbers, which have no order.
-        UsageTypeError: a ``keepdims`` that is no truth value.
+        RuleError: If a dimension is out of range, there are no elements, or ``x`` is complex.
+        UsageTypeError: If ``keepdims`` is no bool.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argmax(x, axis=1).full().tolist()
     [0, 0]
     """
-    return _place_of(_argmax_op, x, dim, keepdims)
+    return _find_extreme_index(_argmax_op, x, dim, keepdims)
 
 
 @operator(_argmin_op)
@@ -148,57 +162,70 @@ def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
     >>> ops.argmin(x, axis=1).full().tolist()
     [1, 2]
     """
-    return _place_of(_argmin_op, x, dim, keepdims)
+    return _find_extreme_index(_argmin_op, x, dim, keepdims)
 
 
 def _topk_rule(shape: Shape, dim: int, k: int, largest: bool) -> tuple[Rule, dict[str, int]]:
-    whole, kept = terms_of(len(shape), dim, (ALONG, "k"))
-    return Rule.parse(f"{whole} -> {kept}, {kept}", whole="k"), {"k": k}
+    """Return the rule of ``topk`` with two results, and the size ``k`` of their dimension."""
+    operand_term, result_term = format_terms(len(shape), dim, (ALONG, "k"))
+    return Rule.parse(f"{operand_term} -> {result_term}, {result_term}", whole="k"), {"k": k}
 
 
 def _topk_steps(
     bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int, k: int, largest: bool
 ) -> Any:
+    """Return two all-gathers if the dim is split, for ``k`` values and ``k`` indices per rank, or ()."""
     axes = split_axes(strategy)
     if not axes:
         return ()
     (meta,), ranks = inputs, strategy.mesh.axis_size(*axes)
-    rest, entries = beside(meta, dim)
-    src, dst = (strategy.mesh(first, None, *entries) for first in (axes, None))
-    step = Step("all_gather", axes, src, dst, (ranks, k, *rest))
+    sizes, entries = other_dims(meta, dim)
+    src, dst = (strategy.mesh(dim_entry, None, *entries) for dim_entry in (axes, None))
+    step = Step("all_gather", axes, src, dst, (ranks, k, *sizes))
     return (step, meta.dtype), (step, np.dtype(np.int64))
 
 
 def _topk_forward(
     context: Context, x: Array, dim: int, k: int, largest: bool
 ) -> Generator[Array, Array, tuple[Array, Array]]:
+    """Return the ``k`` extreme entries along a dimension and their global indices.
+
+    If the dim is split, each rank gathers the candidates of all ranks. Ranks with fewer than ``k`` entries pad values
+    with zeros and indices with -1.
+    """
     rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
-    order = _first(rows, min(k, rows.shape[1]), largest)
+    order = _sorted_positions(rows, min(k, rows.shape[1]), largest)
     values, places = np.take_along_axis(rows, order, -1), order + start
     others = [n for d, n in enumerate(x.shape) if d != dim]
     if split_axes(context.strategy):
         missing = [(0, 0), (0, k - order.shape[1])]
         values = np.pad(values, missing) if values.size else np.zeros((len(rows), k), x.dtype)
         places = np.pad(places, missing, constant_values=-1)
-        coordinates = []
-        for part in (values, places):
-            all_of = yield part.T.reshape(1, k, *others)
-            coordinates.append(all_of.reshape(-1 if all_of.size else 0, len(rows)).T)
-        values, places = coordinates
-        there = np.argsort(places < 0, axis=-1, kind="stable")
-        values, places = (np.take_along_axis(part, there, -1) for part in (values, places))
-        held = (places >= 0).sum(-1)[0] if len(places) else 0
-        order = _first(values[:, :held], k if len(places) else 0, largest)
-        values, places = (np.take_along_axis(part, order, -1) for part in (values, places))
+        gathered = []
+        for array in (values, places):
+            candidates = yield array.T.reshape(1, k, *others)
+            gathered.append(candidates.reshape(-1 if candidates.size else 0, len(rows)).T)
+        values, places = gathered
+        order_of_entries = np.argsort(places < 0, axis=-1, kind="stable")
+        values, places = (np.take_along_axis(array, order_of_entries, -1) for array in (values, places))
+        entry_count = (places >= 0).sum(-1)[0] if len(places) else 0
+        order = _sorted_positions(values[:, :entry_count], k if len(places) else 0, largest)
+        values, places = (np.take_along_axis(array, order, -1) for array in (values, places))
     shape = [k if d == dim else n for d, n in enumerate(x.shape)]
     return rows_back(values.reshape(len(rows), k), shape, dim), rows_back(
         places.reshape(len(rows), k), shape, dim
     )
 
 
-def _first(rows: Array, k: int, largest: bool) -> Array:
-    """The places of the first entries in order, the first of equal ones first."""
-    keys = comparable(rows)
+def _sorted_positions(rows: Array, k: int, largest: bool) -> Array:
+    """Return the positions of the first ``k`` entries of sorted rows; equal entries keep their order.
+
+    Args:
+        rows: ``[b, n]``.
+        k: the number of entries per row.
+        largest: sort in descending instead of ascending order.
+    """
+    keys = to_comparable(rows)
     if not largest:
         return np.argsort(keys, axis=-1, kind="stable")[:, :k]
     turned = np.argsort(keys[:, ::-1], axis=-1, kind="stable")[:, ::-1]
@@ -207,19 +234,21 @@ def _first(rows: Array, k: int, largest: bool) -> Array:
 
 
 def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:
+    """Return this rank's block of a tensor of zeros with the entries of ``x`` at the positions ``ids``."""
     start, stop = context.bounds(ALONG)
-    whole = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)
-    mine, where = held_entries(context, ids, dim, ALONG)
-    whole[where] = x[mine]
-    return whole
+    result = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)
+    is_owned, indices = find_owned_entries(context, ids, dim, ALONG)
+    result[indices] = x[is_owned]
+    return result
 
 
 def _place_rule(x: Shape, ids: Shape, dim: int, size: int) -> tuple[Rule, dict[str, int]]:
-    kept, whole = terms_of(len(x), dim, ("k", ALONG))
-    return Rule.parse(f"{kept}, {kept} -> {whole}", whole="k"), {ALONG: size}
+    """Return the rule of an operator that puts entries into a dim of zeros, and the size of this dim."""
+    operand_term, result_term = format_terms(len(x), dim, ("k", ALONG))
+    return Rule.parse(f"{operand_term}, {operand_term} -> {result_term}", whole="k"), {ALONG: size}
 
 
-#: Entries at their places in a dim of zeros, of which each rank makes its piece.
+#: Puts entries at positions of a dim of zeros; each rank computes its own block.
 _place_op = Op(
     "place", _place_rule, _place_forward, dtype=lambda x, _ids, dim, size: x, contextual=True, moves=True
 )
@@ -228,6 +257,7 @@ _place_op = Op(
 def _topk_adjoint(
     dys: Sequence[Tensor | None], operands: Tensors, results: Tensors, dim: int, k: int, largest: bool
 ) -> tuple[Tensor | None]:
+    """Return the gradient of ``topk``: gradients of values at the positions of these values, 0 elsewhere."""
     (dy, _), (x,) = dys, operands
     if dy is None:
         return (None,)
@@ -251,20 +281,20 @@ _topk_op = SteppedOp(
 
 @operator(_topk_op)
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest entries along a dimension, in order, and their indices.
+    """Return the ``k`` largest entries along a dimension in descending order, and their indices.
 
-    Where the dim is split each rank finds its own ``k`` and all are gathered in one call per result: the dim of the
-    results is whole. Of equal entries the first come first; nan count as larger than all other values.
+    If the dim is split, each rank finds its own ``k`` entries, and one all-gather per result collects them: the dim
+    of the results is not split. Of equal entries the first comes first; nan counts as larger than all other values.
 
     Args:
         x: the tensor.
-        k: how many.
+        k: the number of entries.
         dim: the dimension; negative numbers count from the end. It may be split.
-        largest: False for the smallest ones.
+        largest: False for the smallest entries, in ascending order.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, fewer entries than ``k``.
+        RuleError: If a dimension is out of range or has fewer than ``k`` entries.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -281,9 +311,9 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
 _search_op = Op(
     "searchsorted",
     Rule.parse("v, ... -> ..."),
-    # How many entries of a rank's piece lie before each value: what all pieces say together is the place.
+    # Count this rank's entries before each value: the sum of the counts over all ranks is the position.
     lambda x, values, side: np.asarray(
-        np.searchsorted(comparable(x), comparable(values), side=side), np.int64
+        np.searchsorted(to_comparable(x), to_comparable(values), side=side), np.int64
     ),
     dtype=lambda _x, _values, side: np.dtype(np.int64),
     moves=True,
@@ -294,17 +324,17 @@ _search_op = Op(
 def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor | None = None) -> Tensor:
     """Return the indices where values can be inserted into a sorted tensor.
 
-    Where the sorted dim is split each rank counts the entries of its piece before each value: the result is
-    partial over its axes.
+    If the sorted dimension is split, each rank counts the entries of its block before each value: the result is
+    partial over the axes of the dimension.
 
     Args:
         x: sorted values ``[v]``.
-        values: ``[...]``; in the type of ``x``, or both in the type in which they meet.
-        side: ``"left"`` of equal ones, or ``"right"``.
-        sorter: the order in which ``x`` is sorted, as ``argsort`` gives it.
+        values: ``[...]``; compared in the common type of both.
+        side: ``"left"``: insert before equal values; ``"right"``: insert after them.
+        sorter: the order in which ``x`` is sorted, as :func:`argsort` returns it.
 
     Raises:
-        RuleError: another side, or sorted values of several dims.
+        RuleError: If ``side`` is unknown, or if ``x`` has several dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -317,5 +347,5 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
         raise RuleError(f"the side of searchsorted is 'left' or 'right', but got {side!r}")
     if sorter is not None:
         x = take_along_axis(x, sorter, 0)
-    sorted_values, wanted = alike("searchsorted", x, as_operand(values, x))
+    sorted_values, wanted = to_one_type("searchsorted", x, as_operand(values, x))
     return _search_op(sorted_values, wanted, side=side)

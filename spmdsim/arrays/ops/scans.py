@@ -1,4 +1,4 @@
-"""Running sums and products along a dim, split or not: each rank's own, and one exclusive scan of what they come to."""
+"""Running sums and products along a dim; if it is split, an exclusive scan adds other ranks' totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from spmdsim.arrays import Context, Tensor
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Shape, cast
-from spmdsim.arrays.ops.dim_reductions import as_type
+from spmdsim.arrays.ops.dim_reductions import to_type
 from spmdsim.arrays.ops.elementwise import (
     conjugate,
     divide,
@@ -39,14 +39,14 @@ __all__ = ["cumulative_prod", "cumulative_sum", "diff"]
 #: A dim, which may be left out where there is one only.
 Dim = int | None
 Tensors = Sequence[Tensor]
-#: What stands before or behind a tensor, if anything.
+#: Entries before the first or after the last one of a tensor, or None.
 End: TypeAlias = "Operand | None"
 #: The factor along which an operator of this kind goes.
 ALONG = "w"
 
 
 def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: Any) -> Rule:
-    """A rule of which one dim is called :data:`ALONG`.
+    """Return a rule in which dim ``dim`` is the factor :data:`ALONG`; ``{}`` in ``text`` means all dims.
 
     >>> along_rule((2, 3, 4), 1).text
     'd0 w d2 -> d0 w d2'
@@ -56,7 +56,12 @@ def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: A
 
 
 def along_dim(name: str, x: Tensor, dim: Dim) -> int:
-    """The dim that a function goes along, counted from the front; the only one for None."""
+    """Return a dimension as a non-negative number; None is allowed only if the tensor has one dimension.
+
+    Raises:
+        RuleError: If ``dim`` is None and ``x`` has not exactly one dimension.
+        OutOfRange: If ``dim`` is out of range.
+    """
     if dim is None and x.ndim != 1:
         raise RuleError(f"{name} of a tensor of {many(x.ndim, 'dim')} needs the dim to go along, dim=...")
     dim = dim or 0
@@ -66,24 +71,24 @@ def along_dim(name: str, x: Tensor, dim: Dim) -> int:
 
 
 def split_axes(strategy: Strategy, factor: str = ALONG) -> tuple[str, ...]:
-    """The axes that split a factor, by default that along which an operator goes."""
+    """Return the axes of size > 1 that split a factor, by default the factor along which an operator goes."""
     return tuple(a for a in strategy.axes_of(factor) if strategy.mesh.axis_size(a) > 1)
 
 
-def beside(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
-    """The sizes of the other dims, and how they are split."""
+def other_dims(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
+    """Return the sizes of all dims except ``dim``, and their entries in the layout."""
     others = [d for d in range(len(meta.shape)) if d != dim]
     return [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
 
 
 def rows_last(x: Array, dim: int) -> Array:
-    """An array as rows ``[b, n]``, those along a dim."""
+    """Return an array as a matrix ``[b, n]`` whose rows go along ``dim``."""
     count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
     return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
 
 
 def rows_back(rows: Array, shape: Sequence[int], dim: int) -> Array:
-    """Rows as the array of which they are the rows along a dim."""
+    """Return the array of a given shape, in C order, from its rows along ``dim``: undo :func:`rows_last`."""
     others = [n for d, n in enumerate(shape) if d != dim]
     return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
 
@@ -92,16 +97,26 @@ _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.mini
 
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    """Return the exclusive scan of the ranks' totals, or () if the dimension is not split."""
     axes = split_axes(strategy)
     if not axes:
         return ()
     (meta,), op = inputs, params["op"]
-    sizes, entries = beside(meta, params["dim"])
+    sizes, entries = other_dims(meta, params["dim"])
     step = scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
     return ((step, accumulator(op, meta.dtype)),)
 
 
 def _forward(context: Context, x: Array, dim: int, op: str, backward: bool) -> Generator[Array, Array, Array]:
+    """Return running results along ``dim``, combined with the total of all preceding ranks.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block.
+        dim: the dimension.
+        op: a key of ``_UFUNCS``.
+        backward: start at the last element.
+    """
     function = _UFUNCS[op]
     turned = np.flip(x, dim) if backward else x
     scanned = function.accumulate(turned, axis=dim, dtype=x.dtype)
@@ -117,23 +132,27 @@ def _forward(context: Context, x: Array, dim: int, op: str, backward: bool) -> G
 def _adjoint(
     dys: Tensors, operands: Tensors, results: Tensors, dim: int, op: str, backward: bool
 ) -> tuple[Tensor]:
+    """Return the gradient of a running sum or product, as a running sum in the opposite direction."""
     back = {"dim": dim, "op": "sum", "backward": not backward}
     if op == "sum":
         return (_scan_op(dys[0], **back),)
-    # Before the first zero, sums of dy * y over x; at it, those with 1 in its place; behind it nothing.
+    # The gradient before the first zero is the running sum of dy * y, divided by x. At the first zero it is the sum of
+    # dy times the products with 1 in place of the zero. After the first zero it is 0.
     (dy,), (x,), (y,) = dys, operands, results
     zero = equal(x, as_operand(0, x))
     count = _scan_op(cast(zero, np.int64), dim=dim, op="sum", backward=backward)
     first = logical_and(zero, equal(count, as_operand(1, count)))
-    one, none = as_operand(1, x), as_operand(0, x)
-    without = _scan_op(where(first, one, x), dim=dim, op="prod", backward=backward)
-    before = divide(_scan_op(multiply(dy, conjugated(y)), **back), conjugated(where(zero, one, x)))
-    at = _scan_op(multiply(dy, conjugated(without)), **back)
-    return (where(first, at, where(equal(count, as_operand(0, count)), before, none)),)
+    ones, zeros = as_operand(1, x), as_operand(0, x)
+    without = _scan_op(where(first, ones, x), dim=dim, op="prod", backward=backward)
+    before = divide(
+        _scan_op(multiply(dy, conjugate_if_complex(y)), **back), conjugate_if_complex(where(zero, ones, x))
+    )
+    at = _scan_op(multiply(dy, conjugate_if_complex(without)), **back)
+    return (where(first, at, where(equal(count, as_operand(0, count)), before, zeros)),)
 
 
-def conjugated(x: Tensor) -> Tensor:
-    """The complex conjugate of a tensor; what is real stays as it is."""
+def conjugate_if_complex(x: Tensor) -> Tensor:
+    """Return the complex conjugate of a tensor; a real tensor is returned itself."""
     return conjugate(x) if x.dtype.kind == "c" else x
 
 
@@ -150,16 +169,32 @@ _extreme_op = SteppedOp("running_extreme", _linear_in_sums, _forward, steps=_ste
 
 
 def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:
-    """The largest (``max``) or least (``min``) element up to each place of a dim."""
+    """Return the running maximum or minimum along a dimension.
+
+    Args:
+        op: "max" or "min".
+        x: the tensor.
+        axis: the dimension; negative numbers count from the end.
+    """
     at = along_dim(f"running {op}", x, axis)
     return _extreme_op(x, dim=at, op=op, backward=False)
 
 
 def _scan(name: str, op: str, x: Tensor, dim: Dim, dtype: DTypeLike | None, include_initial: bool) -> Tensor:
+    """Compute running sums or products along a dimension.
+
+    Args:
+        name: the function that the user called, for error messages.
+        op: "sum" or "prod".
+        x: the tensor.
+        dim: the dimension, or None if the tensor has only one.
+        dtype: the result type; None: 64 bits for integers and bools, else the type of ``x``.
+        include_initial: insert the identity element of ``op`` first.
+    """
     at = along_dim(name, x, dim)
     wide = {"b": np.int64, "i": np.int64, "u": np.uint64}
     kind = np.dtype(wide.get(x.dtype.kind, x.dtype) if dtype is None else dtype)
-    y = _scan_op(as_type(x, kind), dim=at, op=op, backward=False)
+    y = _scan_op(to_type(x, kind), dim=at, op=op, backward=False)
     if not include_initial:
         return y
     shape = tuple(1 if d == at else n for d, n in enumerate(y.shape))
@@ -240,15 +275,15 @@ def diff(
     """Compute differences of neighbours along a dimension, ``n`` times, as ``numpy.diff``.
 
     Args:
-        x: the tensor; differences of truth values say where they change.
+        x: the tensor; the difference of two bools is True if they differ.
         dim: the dimension; negative numbers count from the end. It may be split.
-        n: how many times.
-        prepend: what stands before it: a tensor or array, or a number.
-        append: what stands behind it.
+        n: the number of repetitions.
+        prepend: a tensor, array or number that is inserted before ``x`` along the dimension.
+        append: a tensor, array or number that is added after ``x`` along the dimension.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, a negative number of times.
+        RuleError: If a dimension is out of range or ``n`` is negative.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -260,8 +295,8 @@ def diff(
         raise RuleError(f"differences are taken any number of times from 0 on, but got {n}")
     if n == 0:
         return x
-    ends = [None if end is None else _end(end, x, at) for end in (prepend, append)]
-    parts = [part for part in (ends[0], x, ends[1]) if part is not None]
+    ends = [None if end is None else _as_end_tensor(end, x, at) for end in (prepend, append)]
+    parts = [tensor for tensor in (ends[0], x, ends[1]) if tensor is not None]
     x = concat(parts, at) if len(parts) > 1 else x
     for _ in range(min(n, x.shape[at])):
         size = x.shape[at]
@@ -272,8 +307,8 @@ def diff(
     return x
 
 
-def _end(value: Operand, x: Tensor, dim: int) -> Tensor:
-    """What stands before or behind a tensor, as one: a number is repeated over the other dims."""
+def _as_end_tensor(value: Operand, x: Tensor, dim: int) -> Tensor:
+    """Return a value of ``prepend`` or ``append`` as a tensor; a number is repeated over the other dims."""
     if isinstance(value, Tensor) and value.ndim:
         return value
     shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))

@@ -1,4 +1,4 @@
-"""Values put or added at places that ids name: each rank does so in its own block, and what is beside that is not moved."""
+"""Values set or combined at positions that ids name; each rank changes its own block of the tensor."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape
-from spmdsim.arrays.ops.dim_reductions import as_type
-from spmdsim.arrays.ops.indexing import Looked, parted
+from spmdsim.arrays.ops.dim_reductions import to_type
+from spmdsim.arrays.ops.indexing import IndexLookup, split_index
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.shape import broadcast_to, merged, reshape, transpose
+from spmdsim.arrays.ops.shape import broadcast_to, merge_dims, reshape, transpose
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.redistribution.steps.row_steps import checked_ids
@@ -21,61 +21,66 @@ from spmdsim.worlds.local_steps import add_rows
 
 __all__ = ["scatter_add"]
 
-#: What a scatter does with an element and a value: numpy's names, and "set".
+#: Functions of an element and a value: NumPy's names, and "set", which replaces the element.
 KINDS = ("add", "subtract", "multiply", "maximum", "minimum", "set")
-#: Those with gradients.
+#: Kinds with gradients.
 LINEAR = ("add", "subtract", "set")
 
 
 def _rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
-    kept = [f"d{k}" for k in range(len(x))]
+    """Return the rule of a scatter into ``dim``; owners of the dim's blocks need all ids and values."""
+    names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
-    table = " ".join("v" if k == dim else name for k, name in enumerate(kept))
-    text = f"{table}, {' '.join(new)}, {' '.join([*kept[:dim], *new, *kept[dim + 1 :]])} -> {table}"
+    table = " ".join("v" if k == dim else name for k, name in enumerate(names))
+    text = f"{table}, {' '.join(new)}, {' '.join([*names[:dim], *new, *names[dim + 1 :]])} -> {table}"
     return Rule.parse(text, whole=" ".join(new), linear=((0, 2),) if kind in LINEAR else "none")
 
 
-def _own(context: Context, ids: Array, dim: int) -> tuple[Array, Array]:
-    """Return the mask of ids inside the rank's block of a dim, and the positions of these ids in the block."""
+def _find_owned_ids(context: Context, ids: Array, dim: int) -> tuple[Array, Array]:
+    """Return the mask of ids inside the rank's block of a dim, and their positions in the block."""
     checked_ids(ids, context.size("v"), what=f"entries of dim {dim}")
     start, stop = context.bounds("v")
-    mine = (ids >= start) & (ids < stop)
-    return mine, ids[mine].astype(np.intp) - start
+    is_owned = (ids >= start) & (ids < stop)
+    return is_owned, ids[is_owned].astype(np.intp) - start
 
 
-def _rows(values: Array, ids: Array, dim: int) -> Array:
-    """The values with the dims of the ids in front."""
+def _ids_first(values: Array, ids: Array, dim: int) -> Array:
+    """Return the values with the dims of the ids first."""
     return np.moveaxis(values, range(dim, dim + ids.ndim), range(ids.ndim))
 
 
 def _scatter(context: Context, x: Array, ids: Array, values: Array, dim: int, kind: str) -> Array:
-    mine, places = _own(context, ids, dim)
-    changed = np.array(np.moveaxis(x, dim, 0), order="C")
-    rows = _rows(values, ids, dim)[mine]
+    """Return this rank's block with the values at its own positions set or combined by ``kind``."""
+    is_owned, positions = _find_owned_ids(context, ids, dim)
+    result = np.array(np.moveaxis(x, dim, 0), order="C")
+    rows = _ids_first(values, ids, dim)[is_owned]
     if kind == "set":
-        changed[places] = rows
+        result[positions] = rows
     elif kind == "add":
-        add_rows(changed, places, rows)
+        add_rows(result, positions, rows)
     else:
-        getattr(np, kind).at(changed, places, rows)
-    return np.asarray(np.moveaxis(changed, 0, dim), order="C")
+        getattr(np, kind).at(result, positions, rows)
+    return np.asarray(np.moveaxis(result, 0, dim), order="C")
 
 
 def _scatter_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, dim: int, kind: str
 ) -> tuple[Array, None, Array]:
-    """Entries that were set have no gradient, nor has a value that a later one for the same entry replaced."""
+    """Return the gradients by the tensor, the ids (None) and the values.
+
+    With "set", replaced entries have gradient 0, and so have values that a later value replaced.
+    """
     _, ids, values = operands
-    mine, places = _own(context, ids, dim)
-    of_x, of_values = np.array(np.moveaxis(dy, dim, 0)), np.zeros(values.shape, dy.dtype)
-    rows = of_x[places] if kind != "subtract" else -of_x[places]
+    is_owned, positions = _find_owned_ids(context, ids, dim)
+    x_gradient, values_gradient = np.array(np.moveaxis(dy, dim, 0)), np.zeros(values.shape, dy.dtype)
+    rows = x_gradient[positions] if kind != "subtract" else -x_gradient[positions]
     if kind == "set":
-        numbers, last = np.arange(len(places)), np.zeros(len(of_x), np.intp)
-        last[places] = numbers
-        rows[last[places] != numbers] = 0
-        of_x[places] = 0
-    _rows(of_values, ids, dim)[mine] = rows
-    return np.moveaxis(of_x, 0, dim), None, of_values
+        numbers, last = np.arange(len(positions)), np.zeros(len(x_gradient), np.intp)
+        last[positions] = numbers
+        rows[last[positions] != numbers] = 0
+        x_gradient[positions] = 0
+    _ids_first(values_gradient, ids, dim)[is_owned] = rows
+    return np.moveaxis(x_gradient, 0, dim), None, values_gradient
 
 
 _scatter_op = Op(
@@ -91,22 +96,20 @@ _scatter_op = Op(
 
 @operator(_scatter_op)
 def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis: int = 0) -> Tensor:
-    """Add values to the entries of a dimension that ``ids`` name.
+    """Add values to the entries of a dimension that ``ids`` name, once per occurrence of an id.
 
-    A value is added for each occurrence of an id.
-
-    A dim that is split stays so: every rank adds what lies in its own block. Ids and values are brought together.
+    A split dimension stays split: each rank adds the values of its own block. Ids and values are gathered.
 
     Args:
         x: ``[a..., v, b...]``.
         ids: integers ``[i...]``, a tensor or an array that all ranks have; negative ones count from the end.
-        values: ``[a..., i..., b...]``, or what broadcasts to that.
-        dim: which dim of ``x`` is ``v``.
+        values: ``[a..., i..., b...]``, or a shape that broadcasts to it.
+        dim: the dimension ``v`` of ``x``.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, values that do not fit, or of a type that the tensor's cannot hold.
-        InputError: an id outside the dim.
+        RuleError: If a dimension is out of range, values do not broadcast, or ``x`` cannot represent their type.
+        InputError: If an id is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -118,22 +121,23 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
     index = [*[slice(None)] * (dim % x.ndim), ids if isinstance(ids, Tensor) else np.asarray(ids)]
     if not np.ndim(ids):  # type: ignore[arg-type]
         index[-1] = as_operand(index[-1], x)
-    return scattered(x, parted(x, index)[2], values, "add", "scatter_add")
+    return scatter_values(x, split_index(x, index)[2], values, "add", "scatter_add")
 
 
-def scattered(x: Tensor, looked: Looked, value: Operand, kind: str, name: str) -> Tensor:
-    """The tensor with values put or added where arrays of an index look it up.
+def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, name: str) -> Tensor:
+    """Return the tensor with values set or combined at the entries that arrays of an index look up.
 
     Args:
         x: the tensor.
-        looked: what they look up.
-        value: broadcasts to what is there.
-        kind: one of :data:`KINDS`. Equal places are visited one after the other, row by row: the last value stays that is set.
-        name: the function, for errors.
+        lookup: the lookup of the index.
+        value: broadcasts to the shape of the looked-up entries.
+        kind: one of :data:`KINDS`. Values of equal positions apply one after the other in row-major order, so "set"
+            keeps the last one.
+        name: the function, for error messages.
 
     Raises:
-        RuleError: a value that does not fit, or of a type that the tensor's cannot hold.
-        UsageTypeError: gradients are wanted, and the kind has none.
+        RuleError: If the value does not broadcast, or ``x`` cannot represent its type.
+        UsageTypeError: If ``kind`` has no gradient and an operand requires one.
     """
     new = as_operand(value, x)
     if new.dtype != x.dtype:
@@ -141,21 +145,21 @@ def scattered(x: Tensor, looked: Looked, value: Operand, kind: str, name: str) -
             raise RuleError(
                 f"{name}: elements of {new.dtype} do not go into a tensor of {x.dtype}; convert them first"
             )
-        new = as_type(new, x.dtype)
+        new = to_type(new, x.dtype)
     if kind not in LINEAR and (x.requires_grad or new.requires_grad):
         raise UsageTypeError(f"{name} has no gradient; detach() its operands")
-    y = x if looked.order == tuple(range(x.ndim)) else transpose(x, looked.order)
-    place, sizes = looked.place, y.shape
-    table = merged(y, place, place + looked.dims) if looked.dims > 1 else y
-    ids = as_operand(looked.ids, x)
-    wanted = (*table.shape[:place], *ids.shape, *table.shape[place + 1 :])
+    y = x if lookup.order == tuple(range(x.ndim)) else transpose(x, lookup.order)
+    position, sizes = lookup.place, y.shape
+    table = merge_dims(y, position, position + lookup.dims) if lookup.dims > 1 else y
+    ids = as_operand(lookup.ids, x)
+    wanted = (*table.shape[:position], *ids.shape, *table.shape[position + 1 :])
     extra = new.ndim - len(wanted)
     if extra > 0 and set(new.shape[:extra]) == {1}:  # numpy drops leading dims of size one
         new = reshape(new, new.shape[extra:])
     if new.shape != wanted:
         new = broadcast_to(new, wanted)
-    result = _scatter_op(table, ids, new, dim=place, kind=kind)
-    if looked.dims > 1:
+    result = _scatter_op(table, ids, new, dim=position, kind=kind)
+    if lookup.dims > 1:
         result = reshape(result, sizes, y.layout.reduced)
-    back = [int(d) for d in np.argsort(looked.order)]
+    back = [int(d) for d in np.argsort(lookup.order)]
     return result if y is x else transpose(result, back)

@@ -1,4 +1,4 @@
-"""Entries chosen by truth values, and the different values: as many as there are, agreed by one small gathering, in balanced blocks."""
+"""Entries selected by masks, and unique values; a small gather of counts gives balanced blocks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.joined import joined, needs_values
+from spmdsim.arrays.joined import join_rows, require_values
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.along import put_along
-from spmdsim.arrays.ops.declare import Array, alike, boolean, cast
+from spmdsim.arrays.ops.declare import Array, bool_type, cast, to_one_type
 from spmdsim.arrays.ops.elementwise import logical_not, subtract
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.scans import ALONG, cumulative_sum, split_axes
-from spmdsim.arrays.ops.shape import merged, reshape
+from spmdsim.arrays.ops.shape import merge_dims, reshape
 from spmdsim.arrays.ops.sorting import sort, sort_with_indices
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
@@ -26,10 +26,14 @@ from spmdsim.worlds.convert_operands import as_operand
 __all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
 
 
-def by_first_dim(x: Tensor, dims: int) -> Tensor:
-    """The tensor with the first of so many dims split by the axes that split any of them, and nothing pending.
+def move_axes_to_first_dim(x: Tensor, dims: int) -> Tensor:
+    """Move all axes that split one of the first ``dims`` dims to the first dim; finish pending reductions.
 
-    So the entries of these dims, in row-major order, lie rank after rank.
+    Entries of these dims are then ordered rank by rank, in row-major order.
+
+    Args:
+        x: the tensor.
+        dims: the number of first dims.
     """
     layout = x.layout.reduced.canonical
     axes = [axis for entry in layout.dims[:dims] for axis in entry]
@@ -37,36 +41,41 @@ def by_first_dim(x: Tensor, dims: int) -> Tensor:
 
 
 def select(x: Tensor, mask: Tensor) -> Tensor:
-    """``x[mask]``: the entries, or rows, where the mask is true, in row-major order.
+    """Return ``x[mask]``: the entries, or rows, where the mask is True, in row-major order.
 
-    Each rank chooses among its own; how many there are in all is agreed by one small gathering, and one exchange cuts
-    them in balanced blocks. Gradients go back to where the entries were.
+    Each rank selects from its own block. One small gather exchanges the counts, and one exchange forms balanced
+    blocks. Gradients go back to the positions of the entries.
+
+    Raises:
+        OutOfRange: If the mask does not have the sizes of the first dims.
+        WorldError: If the world has no values.
     """
     if mask.shape != x.shape[: mask.ndim]:
         raise OutOfRange(f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape}")
-    needs_values(x.world, "x[mask]")
+    require_values(x.world, "x[mask]")
     if not mask.ndim:
         return select(reshape(x, (1, *x.shape)), reshape(mask, (1,)))
-    x = by_first_dim(x, mask.ndim)
-    there = mask.detach().to(Layout(x.layout.mesh, x.layout.dims[: mask.ndim]))
-    masks = there.shards
-    pieces = [held[one] for held, one in zip(x.held, masks)]
-    shapes, dims = [held.shape for held in x.held], x.layout.dims[mask.ndim :]
+    x = move_axes_to_first_dim(x, mask.ndim)
+    split_mask = mask.detach().to(Layout(x.layout.mesh, x.layout.dims[: mask.ndim]))
+    masks = split_mask.shards
+    pieces = [block[block_mask] for block, block_mask in zip(x.held, masks)]
+    shapes, dims = [block.shape for block in x.held], x.layout.dims[mask.ndim :]
 
     def put(k: int, piece: Array) -> Array:
-        whole = np.zeros(shapes[k], piece.dtype)
-        whole[masks[k]] = piece
-        return whole
+        """Return the entries of block ``k`` at their positions, and zeros elsewhere."""
+        block = np.zeros(shapes[k], piece.dtype)
+        block[masks[k]] = piece
+        return block
 
     pieces = [p if p.ndim == 1 + len(dims) else p.reshape(0, *[0] * len(dims)) for p in pieces]
     layout = Layout(x.layout.mesh, [x.layout.dims[0], *dims])
-    return joined("select", (x, mask), layout, pieces, x.shape[mask.ndim :], put)
+    return join_rows("select", (x, mask), layout, pieces, x.shape[mask.ndim :], put)
 
 
-def flattened(x: Tensor) -> Tensor:
-    """All entries in one dim, split by the axes that split any dim."""
+def flatten_in_blocks(x: Tensor) -> Tensor:
+    """Return all entries as one dim, split by the axes that split any dim; no element is gathered."""
     x = x.to(x.layout.reduced.canonical)
-    return x if x.ndim == 1 else merged(x, 0, x.ndim)
+    return x if x.ndim == 1 else merge_dims(x, 0, x.ndim)
 
 
 @operator()
@@ -84,16 +93,16 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
     """
     if not x.ndim:
         raise RuleError("nonzero takes a tensor with dims")
-    needs_values(x.world, "nonzero(x)")
-    x = by_first_dim(x.detach(), x.ndim)
+    require_values(x.world, "nonzero(x)")
+    x = move_axes_to_first_dim(x.detach(), x.ndim)
     pieces = []
     for rank, shard in zip(x.world.ranks, x.shards):
-        local_places = np.stack(np.nonzero(shard), -1)
-        local_places[:, 0] += x.layout.bounds(x.shape, rank)[0][0]
-        pieces.append(local_places.astype(np.int64))
+        local_positions = np.stack(np.nonzero(shard), -1)
+        local_positions[:, 0] += x.layout.bounds(x.shape, rank)[0][0]
+        pieces.append(local_positions.astype(np.int64))
     layout = Layout(x.layout.mesh, [x.layout.dims[0], None])
-    places = joined("nonzero", (x,), layout, pieces, (x.ndim,))
-    return tuple(_column_op(places, column=d) for d in range(x.ndim))
+    positions = join_rows("nonzero", (x,), layout, pieces, (x.ndim,))
+    return tuple(_column_op(positions, column=d) for d in range(x.ndim))
 
 
 _column_op = Op(
@@ -110,7 +119,7 @@ _isin_op = Op(
         f"..., {' '.join(f'v{d}' for d in range(len(values)))} -> ...", reduce="any"
     ),
     lambda x, values: np.asarray(np.isin(x, values.reshape(-1))),
-    dtype=boolean,
+    dtype=bool_type,
 )
 
 
@@ -118,12 +127,12 @@ _isin_op = Op(
 def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
     """Return True for each entry that equals one of some values.
 
-    If the values are split, each rank compares with its own.
+    If the values are split, each rank compares with its own values, and the result is partial.
 
     Args:
         x: the tensor.
-        values: of any shape.
-        invert: whether it is none of them.
+        values: a tensor or array of any shape.
+        invert: return True for entries that equal none of the values instead.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -131,27 +140,27 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
     [[False, True, False], [True, False, False]]
     """
     like: Any = x if isinstance(x, Tensor) else values
-    entries, others = alike("isin", as_operand(x, like), as_operand(values, like))
-    among = _isin_op(entries, others)
-    return logical_not(among) if invert else among
+    entries, others = to_one_type("isin", as_operand(x, like), as_operand(values, like))
+    is_in = _isin_op(entries, others)
+    return logical_not(is_in) if invert else is_in
 
 
 class UniqueCounts(NamedTuple):
-    """What :func:`unique_counts` gives."""
+    """The result of :func:`unique_counts`: unique values and their counts."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What :func:`unique_inverse` gives."""
+    """The result of :func:`unique_inverse`: unique values, and for each entry the number of its value."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 class UniqueAll(NamedTuple):
-    """What :func:`unique_all` gives."""
+    """The result of :func:`unique_all`: values, first indices, inverse indices and counts."""
 
     values: Tensor
     indices: Tensor
@@ -159,7 +168,8 @@ class UniqueAll(NamedTuple):
     counts: Tensor
 
 
-def _beside_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    """Return the all-gather of one entry per rank, or () if the dim is not split."""
     axes = split_axes(strategy)
     if not axes:
         return ()
@@ -168,67 +178,93 @@ def _beside_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], *
     return ((step, inputs[0].dtype),)
 
 
-def _beside(context: Context, x: Array, ahead: bool) -> Generator[Array, Array, tuple[Array, bool]]:
-    """The entry beside this rank's piece, behind it or ahead, and whether there is one."""
+def _neighbour_entry(context: Context, x: Array, ahead: bool) -> Generator[Array, Array, tuple[Array, bool]]:
+    """Return the nearest entry after or before this rank's block, ``[1]``, and True.
+
+    If there is none, return zero and False. Empty blocks are skipped.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block of the dim.
+        ahead: True for the first entry after this block, False for the last one before it.
+    """
     axes, mesh, size = split_axes(context.strategy), context.strategy.mesh, context.size(ALONG)
     if not axes:
         return np.zeros(1, x.dtype), False
-    mine = (x[:1] if ahead else x[-1:]) if len(x) else np.zeros(1, x.dtype)
-    all_of = yield mine
+    entry = (x[:1] if ahead else x[-1:]) if len(x) else np.zeros(1, x.dtype)
+    entries = yield entry
     members = mesh.group(context.rank, *axes)
     line, me = Layout(mesh, [axes]), members.index(context.rank)
     others = range(me + 1, len(members)) if ahead else range(me - 1, -1, -1)
     for k in others:
         if line.local_shape((size,), members[k])[0]:
-            return all_of[k : k + 1], True
+            return entries[k : k + 1], True
     return np.zeros(1, x.dtype), False
 
 
-def _starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
-    """Where entries differ from the one before."""
-    before, there = yield from _beside(context, x, False)
+def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
+    """Return True for each entry that differs from the entry before it, and for the first entry."""
+    before, has_entry = yield from _neighbour_entry(context, x, False)
     earlier = np.concatenate([before, x])[: len(x)]
     differs = np.asarray(x != earlier)
-    if not there:
+    if not has_entry:
         differs[:1] = True
     return differs
 
 
-def _following(context: Context, x: Array, last: int) -> Generator[Array, Array, Array]:
-    """The entry after each, and what stands behind the last one."""
-    after, there = yield from _beside(context, x, True)
-    return np.concatenate([x[1:], after if there else np.full(1, last, x.dtype)])[: len(x)]
+def _next_entries(context: Context, x: Array, last: int) -> Generator[Array, Array, Array]:
+    """Return the entry after each entry; ``last`` follows the very last one."""
+    after, has_entry = yield from _neighbour_entry(context, x, True)
+    return np.concatenate([x[1:], after if has_entry else np.full(1, last, x.dtype)])[: len(x)]
 
 
 _runs_rule = Rule.parse(f"{ALONG} -> {ALONG}")
 _starts_op = SteppedOp(
-    "starts", _runs_rule, _starts, dtype=boolean, steps=_beside_steps, contextual=True, moves=True
+    "starts",
+    _runs_rule,
+    _find_run_starts,
+    dtype=bool_type,
+    steps=_neighbour_steps,
+    contextual=True,
+    moves=True,
 )
 _following_op = SteppedOp(
-    "following", _runs_rule, _following, steps=_beside_steps, contextual=True, moves=True
+    "following", _runs_rule, _next_entries, steps=_neighbour_steps, contextual=True, moves=True
 )
 
 
-def _flat(name: str, x: Tensor) -> Tensor:
-    needs_values(x.world, f"{name}(x)")
-    return flattened(x.detach())
+def _flatten_detached(name: str, x: Tensor) -> Tensor:
+    """Return all entries of a tensor in one dim, detached; raise WorldError in a world without values."""
+    require_values(x.world, f"{name}(x)")
+    return flatten_in_blocks(x.detach())
 
 
-def _counts(ordered: Tensor, starts: Tensor) -> Tensor:
-    """How long the runs of equal values are."""
-    (places,) = nonzero(starts)
-    return subtract(_following_op(places, last=ordered.shape[0]), places)
+def _run_lengths(ordered: Tensor, starts: Tensor) -> Tensor:
+    """Return the lengths of the runs of equal values.
+
+    Args:
+        ordered: sorted values.
+        starts: True at the first entry of each run.
+    """
+    (positions,) = nonzero(starts)
+    return subtract(_following_op(positions, last=ordered.shape[0]), positions)
 
 
-def _inverse(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
-    """For each entry of ``x``, the number of its value."""
+def _inverse_indices(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
+    """Return for each entry of ``x`` the number of its value.
+
+    Args:
+        x: the tensor.
+        starts: True at the first of equal values in sorted order.
+        order: the indices that sort ``x``.
+    """
     numbers = subtract(cumulative_sum(cast(starts, np.int64)), 1)
     return reshape(put_along(numbers, order, 0), x.shape, x.layout.reduced)
 
 
 @operator()
 def unique_values(x: Tensor) -> Tensor:
-    """Return the different values, ascending; every nan counts as different.
+    """Return the unique values in ascending order; every nan counts as a value of its own.
 
     Raises:
         WorldError: a world without values.
@@ -238,7 +274,7 @@ def unique_values(x: Tensor) -> Tensor:
     >>> ops.unique_values(v).full().tolist()
     [1, 2, 3]
     """
-    ordered = sort(_flat("unique_values", x))
+    ordered = sort(_flatten_detached("unique_values", x))
     return select(ordered, _starts_op(ordered))
 
 
@@ -252,9 +288,9 @@ def unique_counts(x: Tensor) -> UniqueCounts:
     >>> values.full().tolist(), counts.full().tolist()
     ([1, 2, 3], [1, 1, 2])
     """
-    ordered = sort(_flat("unique_counts", x))
+    ordered = sort(_flatten_detached("unique_counts", x))
     starts = _starts_op(ordered)
-    return UniqueCounts(select(ordered, starts), _counts(ordered, starts))
+    return UniqueCounts(select(ordered, starts), _run_lengths(ordered, starts))
 
 
 @operator()
@@ -268,24 +304,24 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
     >>> ops.unique_inverse(v).inverse_indices.full().tolist()
     [2, 0, 2, 1]
     """
-    ordered, order = sort_with_indices(_flat("unique_inverse", x))
+    ordered, order = sort_with_indices(_flatten_detached("unique_inverse", x))
     starts = _starts_op(ordered)
-    return UniqueInverse(select(ordered, starts), _inverse(x, starts, order))
+    return UniqueInverse(select(ordered, starts), _inverse_indices(x, starts, order))
 
 
 @operator()
 def unique_all(x: Tensor) -> UniqueAll:
-    """Return values, first indices, inverse and counts.
+    """Return unique values, first indices, inverse indices and counts.
 
-    The values are those of :func:`unique_values`. The first index is the position of a value's first occurrence among all
-    entries. The inverse has for each entry the number of its value.
+    The values are those of :func:`unique_values`. The first index is the row-major position of a value's first
+    occurrence. The inverse indices contain for each entry of ``x`` the number of its value.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.unique_all(v).indices.full().tolist()
     [1, 3, 0]
     """
-    ordered, order = sort_with_indices(_flat("unique_all", x))
+    ordered, order = sort_with_indices(_flatten_detached("unique_all", x))
     starts = _starts_op(ordered)
-    counts, inverse = _counts(ordered, starts), _inverse(x, starts, order)
+    counts, inverse = _run_lengths(ordered, starts), _inverse_indices(x, starts, order)
     return UniqueAll(select(ordered, starts), select(order, starts), inverse, counts)

@@ -16,7 +16,7 @@ from spmdsim.arrays.ops.declare import Array, Shape, unbroadcast
 from spmdsim.arrays.ops.dim_reductions import Dims, normal_dims
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.windowed import WindowOp
-from spmdsim.arrays.sources import reshaped
+from spmdsim.arrays.sources import redistribute_reshaped
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError, UsageTypeError, many
@@ -25,28 +25,34 @@ from spmdsim.layout.windowed_layout import Window
 __all__ = ["broadcast_to", "flatten", "flip", "reshape", "transpose"]
 
 
-def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:
-    """A rule that passes every pending reduction on: elements are only moved."""
-    return Rule.parse(text, whole=" ".join(whole), linear=linear, passes=REDUCE_OPS)
+def moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") -> Rule:
+    """Return a rule that passes every pending reduction on, because the operator only moves elements.
+
+    Args:
+        text: the rule.
+        unsplit: factors that must not be split.
+        linear: operands in which the operator is linear, as in :meth:`Rule.parse`.
+    """
+    return Rule.parse(text, whole=" ".join(unsplit), linear=linear, passes=REDUCE_OPS)
 
 
 def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
-    """The rule of a reshape: the factors both shapes are made of.
+    """Return the rule of a reshape and the sizes of its factors, from which both shapes are composed.
 
-    Dims are cut at each other's boundaries as far as sizes divide; where they do not, the common leading
-    factor can still be split and the rest stays whole.
+    Dims are factorised at each other's boundaries as far as sizes divide. Where they do not, the common leading
+    factor can be split; the remaining factors must not be split.
 
     >>> reshape_rule((6, 4), (2, 3, 4))[0].text
     '(f0 f1) f2 -> f0 f1 f2'
     """
     sizes: dict[str, int] = {}
-    whole: list[str] = []
+    unsplit: list[str] = []
 
     def factor(size: int, keep_whole: bool = False) -> str:
         name = f"f{len(sizes)}"
         sizes[name] = size
         if keep_whole:
-            whole.append(name)
+            unsplit.append(name)
         return name
 
     left: list[list[str]] = [[] for _ in shape]
@@ -59,12 +65,21 @@ def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
     else:
         _match(shape, new_shape, left, right, factor)
     text = f"{_spell(left)} -> {_spell(right)}"
-    return moving_rule(text, whole), sizes
+    return moving_rule(text, unsplit), sizes
 
 
 def _match(
     shape: Shape, new_shape: Shape, left: list[list[str]], right: list[list[str]], factor: Any
 ) -> None:
+    """Append common factors of two shapes to their terms, from the left.
+
+    Args:
+        shape: the old shape.
+        new_shape: the new shape.
+        left: factors of each old dim, extended in place.
+        right: factors of each new dim, extended in place.
+        factor: ``factor(size, keep_whole=False)`` returns the name of a new factor.
+    """
     i = j = 0
     a = b = 1
     while True:
@@ -81,7 +96,7 @@ def _match(
             right[j - 1].append(name)
             a, b = a // common, b // common
         if a > 1 and b > 1:
-            # The boundaries do not line up: what is left up to the next common one stays whole.
+            # The boundaries do not coincide, so factors up to the next common boundary must not be split.
             i, j = _whole_until_aligned(shape, new_shape, left, right, (i, j, a, b), factor)
             a = b = 1
 
@@ -94,6 +109,16 @@ def _whole_until_aligned(
     state: tuple[int, int, int, int],
     factor: Any,
 ) -> tuple[int, int]:
+    """Add unsplit factors up to the next common boundary; return the numbers of the next dims.
+
+    Args:
+        shape: the old shape.
+        new_shape: the new shape.
+        left: factors of each old dim, extended in place.
+        right: factors of each new dim, extended in place.
+        state: numbers of the next old and new dim, and remaining sizes of the current ones.
+        factor: returns the name of a new factor.
+    """
     i, j, a, b = state
     left[i - 1].append(factor(a, True))
     right[j - 1].append(factor(b, True))
@@ -108,11 +133,12 @@ def _whole_until_aligned(
 
 
 def _spell(terms: list[list[str]]) -> str:
+    """Return the text of a rule's side: one name per dim, several in parentheses, "1" for none."""
     return " ".join("1" if not t else t[0] if len(t) == 1 else f"({' '.join(t)})" for t in terms)
 
 
 def _reshape(context: Context, x: Array, shape: Shape) -> Array:
-    sizes = tuple([part.stop - part.start for part in context.index(-1)])
+    sizes = tuple([bounds.stop - bounds.start for bounds in context.index(-1)])
     return np.asarray(x, order="C").reshape(sizes)
 
 
@@ -135,19 +161,19 @@ def reshape(
     copy: bool | None = None,
     order: str = "C",
 ) -> Tensor:
-    """Return the elements in another shape, row by row.
+    """Return the elements in another shape, in row-major order.
 
     Args:
         x: the tensor.
-        shape: new shape, or the only size; one size may be -1.
-        layout: where the result should live; if left out, where it is without moving data, if possible.
-        copy: of no account, as tensors are values; for the array API standard.
-        order: ``"C"``: the last dim's elements follow one another; ``"F"``: the first dim's do, in ``x`` and in the
-            result.
+        shape: the new shape, or its only size; one size may be -1.
+        layout: the layout of the result; None: a layout that needs no communication, if possible.
+        copy: ignored, because tensors are values; for the array API standard.
+        order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x``
+            and in the result. ``"A"`` is ``"C"``.
 
     Raises:
-        RuleError: another number of elements, or another order.
-        UsageTypeError: sizes that are not in one tuple.
+        RuleError: If the number of elements differs or the order is unknown.
+        UsageTypeError: If the sizes are not in one tuple.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -158,37 +184,54 @@ def reshape(
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
     new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if order != "C":
-        return _by_columns(x, new, layout, order)
+        return _reshape_in_order(x, new, layout, order)
     if layout is None and x.ndim == 1 and len(new) > 1:
-        layout = _in_rows(x, new)
+        layout = _row_layout(x, new)
     if layout is not None:
-        return reshaped(x, layout, new)
+        return redistribute_reshaped(x, layout, new)
     return _reshape_op(x, shape=new)
 
 
-def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
+def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
+    """Reshape in column-major order for ``order="F"``, in row-major order for "A".
+
+    Raises:
+        RuleError: If ``order`` is another word.
+    """
     if order == "F":
         if len(shape) == 1:
             result = flatten(x, order="F")
         else:
             result = transpose(reshape(transpose(x), shape[::-1]))
-        return result if layout is None else reshaped(result, layout, shape)
+        return result if layout is None else redistribute_reshaped(result, layout, shape)
     if order == "A":  # how arrays lie in memory is nothing that tensors show
         return reshape(x, shape, layout)
     raise RuleError(f"elements are taken in order 'C' or 'F', but got {order!r}")
 
 
-def _in_rows(x: Tensor, shape: Shape) -> Layout | None:
-    """Where a vector goes whose blocks end within rows: rows are split then, and nothing is gathered."""
-    here, n = x.meta.layout, x.meta.shape[0]
+def _row_layout(x: Tensor, shape: Shape) -> Layout | None:
+    """Return a layout that splits rows of the new shape if blocks of a vector end within rows, else None.
+
+    The elements then move between neighbours, and nothing is gathered.
+    """
+    old_layout, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
-    if not here.dims[0] or here.partial_axes or shape[first] in (0, n) or shape[first] % here.cuts[0] == 0:
+    if (
+        not old_layout.dims[0]
+        or old_layout.partial_axes
+        or shape[first] in (0, n)
+        or shape[first] % old_layout.cuts[0] == 0
+    ):
         return None
-    return Layout(here.mesh, [here.dims[0] if d == first else None for d in range(len(shape))])
+    return Layout(old_layout.mesh, [old_layout.dims[0] if d == first else None for d in range(len(shape))])
 
 
 def full_shape(old: Shape, new: Iterable[int]) -> Shape:
-    """A new shape with its -1 worked out."""
+    """Return a new shape with its -1 replaced by the missing size.
+
+    Raises:
+        RuleError: If several sizes are -1, a size is less than -1, or the number of elements differs.
+    """
     shape, count = as_integers(new), math.prod(old)
     if shape.count(-1) > 1:
         raise RuleError(f"only one size of a new shape may be -1, but got {shape}")
@@ -214,11 +257,11 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
 
     Args:
         x: the tensor.
-        start: the first of them; or the order, as numpy has it, for all dims.
-        order: of all dims, as :func:`reshape` has it.
+        start: the first merged dimension; or the order, as in NumPy, for all dimensions.
+        order: ``"C"`` or ``"F"`` as in :func:`reshape`; ``"A"`` and ``"K"`` are ``"C"``.
 
     Raises:
-        RuleError: another order, or one of some dims.
+        RuleError: If the order is unknown, or "F" with a ``start`` other than 0.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -227,22 +270,22 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
     """
     start, order = (0, start) if isinstance(start, str) else (start, order)
     if order in ("C", "A", "K"):  # how arrays lie in memory is nothing that tensors show
-        return merged(x, start, x.ndim)
+        return merge_dims(x, start, x.ndim)
     if start or order != "F":
         raise RuleError(
             f"all dims are flattened in order 'C' or 'F', but got order {order!r} from dim {start} on"
         )
-    return merged(transpose(x), 0, x.ndim)
+    return merge_dims(transpose(x), 0, x.ndim)
 
 
-def merged(x: Tensor, start: int, stop: int) -> Tensor:
-    """Dims ``start .. stop-1`` as one, split by the axes that split any of them: elements move, nothing is gathered."""
+def merge_dims(x: Tensor, start: int, stop: int) -> Tensor:
+    """Merge dims ``start`` to ``stop - 1`` into one, split by all axes that split them, without a gather."""
     dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
-    split = [d for d in range(x.ndim)[start:stop] if dims[d]]
-    stays = not split or (split == [start] and x.shape[start] % x.layout.cuts[start] == 0)
-    if stays or x.layout.partial_axes:
+    split_dims = [d for d in range(x.ndim)[start:stop] if dims[d]]
+    needs_no_layout = not split_dims or (split_dims == [start] and x.shape[start] % x.layout.cuts[start] == 0)
+    if needs_no_layout or x.layout.partial_axes:
         return reshape(x, shape)
-    axes = tuple(axis for d in split for axis in dims[d])
+    axes = tuple(axis for d in split_dims for axis in dims[d])
     return reshape(x, shape, Layout(x.layout.mesh, [*dims[:start], axes, *dims[stop:]]))
 
 
@@ -288,7 +331,7 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
 
 
 def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
-    """The rule of an operator that only moves elements, whose result has the operands' dims, of whatever size."""
+    """Return the rule of an operator that only moves elements; sizes of the result's dims may differ."""
     names = " ".join(f"d{d}" for d in range(len(shapes[0])))
     return moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear)
 
@@ -307,7 +350,7 @@ _flip_op = WindowOp(
 
 @operator(_flip_op)
 def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
-    """Reverse the order of entries along dimensions; split dimensions stay split.
+    """Reverse the order of entries along dimensions; split dims stay split.
 
     Args:
         x: the tensor.
@@ -326,6 +369,7 @@ def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
 
 
 def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
+    """Return the rule of ``broadcast_to``, and the sizes of the result's dims by factor name."""
     extra = len(shape) - len(old)
     right = [f"d{i}" for i in range(len(shape))]
     left = ["1" if n == 1 else right[i + extra] for i, n in enumerate(old)]

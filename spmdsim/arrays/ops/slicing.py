@@ -1,7 +1,6 @@
-"""Operators that take tensors apart and put them together: slice, split, pad, roll, concat.
+"""Operators that cut and join tensors: slice, split, pad, roll, concat.
 
-Dims stay split as they are: those that are cut, padded, turned or put together are read in windows. Any pending reduction
-passes through.
+Split dims stay split: cut, padded, rolled or joined dims are read in windows. Pending reductions pass through.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Tensor
-from spmdsim.arrays.operands import counted_dim
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike
+from spmdsim.arrays.operands import normalise_dim
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, to_one_type
 from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
-from spmdsim.arrays.ops.windowed import WindowOp, Windows, margins, surrounded
+from spmdsim.arrays.ops.windowed import WindowOp, Windows, margins, pad_block
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError, many
@@ -26,25 +25,27 @@ from spmdsim.layout.windowed_layout import Window
 
 __all__ = ["concat", "pad", "roll", "slice_", "split"]
 
-#: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
+#: As in NumPy: one count for all ends, one pair for all dims, or one pair per dim.
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict[int, tuple[int, int]]
 
 
 def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
+    """Return the window of each dim that the slice cuts, None for others."""
     bounds = zip(start, stop, step, shape)
     return {
         0: [None if (a, b, s) == (0, n, 1) else Window(len(range(a, b, s)), a, 1, s) for a, b, s, n in bounds]
     }
 
 
-def _brought(x: Array, **_: Any) -> Array:
+def _return_window(x: Array, **_: Any) -> Array:
+    """Return the window unchanged; the communication before it has done all the work."""
     return x
 
 
 _slice_op = WindowOp(
     "slice",
     same_dims,
-    _brought,
+    _return_window,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
     windows=_slice_windows,
@@ -55,17 +56,17 @@ _slice_op = WindowOp(
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
     """Return ``x[start:stop:step]`` per dimension, with bounds >= 0 and steps >= 1.
 
-    A dim that is split stays so: its elements go where the balanced blocks of the new size have them, from neighbour to
-    neighbour where the slice is a shift by less than a block, and nothing else is sent.
+    A split dimension stays split: its elements go to the balanced blocks of the new size. They move between
+    neighbours if the slice is a shift by less than a block.
 
     Args:
         x: the tensor.
         start: the first index of each dimension.
         stop: the index after the last one of each dimension, at most its size.
-        step: distance of two indices of each dimension, 1 or more; by default 1.
+        step: distance of two indices of each dimension, at least 1; None: 1.
 
     Raises:
-        RuleError: bounds outside the tensor, a start behind the stop, or a step less than 1.
+        RuleError: If bounds are out of range, a start is greater than its stop, or a step is less than 1.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -80,7 +81,7 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
 
 
 def part_along(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
-    """What lies between two places of a dim."""
+    """Return the entries ``start`` to ``stop - 1`` along a dimension."""
     starts, stops = [0] * x.ndim, list(x.shape)
     starts[dim], stops[dim] = start, stop
     return slice_(x, starts, stops)
@@ -92,19 +93,19 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
 
     Args:
         x: the tensor.
-        parts: how many; divides the size of the dim.
+        parts: the number of blocks; divides the size of the dimension.
         dim: the dimension; negative numbers count from the end. It may be split.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, the size does not divide, or no pieces.
+        RuleError: If a dimension is out of range, or ``parts`` does not divide its size or is less than 1.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [y.full().tolist() for y in ops.split(x, 3, dim=1)]
     [[[3], [6]], [[1], [5]], [[2], [4]]]
     """
-    dim = counted_dim(dim, x.ndim)
+    dim = normalise_dim(dim, x.ndim)
     n = x.shape[dim]
     if parts < 1 or n % parts:
         raise RuleError(f"dim {dim} of size {n} does not split into {parts} equal parts")
@@ -112,11 +113,13 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
 
 
 def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Windows:
+    """Return the window of each padded dim, which includes positions outside of the dim; None for others."""
     sides = zip(before, after, shape)
     return {0: [Window(n + a + b, -a) if a or b else None for a, b, n in sides]}
 
 
 def _pad_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, **_: Any) -> tuple[Array]:
+    """Return the gradient of the elements without the padding."""
     sides = zip(margins(context), operands[0].shape)
     return (dy[tuple(slice(a, a + n) for (a, _), n in sides)],)
 
@@ -124,7 +127,7 @@ def _pad_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, **_: Any) -
 _pad_op = WindowOp(
     "pad",
     lambda shape, before, after, value: same_dims(shape) if value == 0 else Rule.parse(same_dims(shape).text),
-    lambda context, x, before, after, value: surrounded(x, margins(context), [value] * x.ndim),
+    lambda context, x, before, after, value: pad_block(x, margins(context), [value] * x.ndim),
     _pad_vjp,
     contextual=True,
     unseen=(0,),
@@ -144,22 +147,23 @@ def pad(
     mode: str = "constant",
     constant_values: float = 0.0,
 ) -> Tensor:
-    """Add ``before`` and ``after`` elements per dimension; split dimensions stay split.
+    """Add elements before and after each dimension; split dimensions stay split.
 
     Args:
         x: the tensor.
-        before: one count per dim; or, without ``after``, numpy's ``pad_width``: one count, a pair for all dims, or a
+        before: one count per dim; or, without ``after``, NumPy's ``pad_width``: one count, a pair for all dims, or a
             pair per dim.
         after: one count per dim.
-        value: what is added.
+        value: the added elements.
         pad_width: another name of ``before``.
-        mode: as numpy's; it may stand in the place of ``after``. ``"constant"``; ``"edge"``, the outermost element;
-            ``"wrap"``, what is at the other end; ``"reflect"`` and ``"symmetric"``, what lies behind the edge, without
-            and with it.
+        mode: as in NumPy; may be passed as ``after``. ``"constant"``: ``value``; ``"edge"``: the outermost element;
+            ``"wrap"``: elements of the opposite end; ``"reflect"`` and ``"symmetric"``: mirrored elements, without
+            and with the outermost one.
         constant_values: another name of ``value``.
 
     Raises:
-        RuleError: a negative count, or not one per dim; another mode.
+        RuleError: If a count is negative, there is not one per dim, the mode is unknown, or ``x`` cannot represent
+            ``value``.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -173,27 +177,27 @@ def pad(
         raise RuleError(f"pad has the modes {modes}, but got {mode!r}")
     first: Any
     last: Any
-    first, last = _both_sides(before, x.ndim) if after is None else (before, after)
+    first, last = _counts_per_side(before, x.ndim) if after is None else (before, after)
     if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:
         raise RuleError(
             f"pad needs {many(x.ndim, 'count')} >= 0 on each side, but got {before if after is None else (before, after)}"
         )
     if mode != "constant" and any((*first, *last)):
         for d, width in enumerate(zip(first, last)):
-            x = _repeated(x, d, width, mode) if any(width) else x
+            x = _pad_by_repetition(x, d, width, mode) if any(width) else x
         return x
     _check_fits(value, x.dtype)
     return _pad_op(x, before=as_integers(first), after=as_integers(last), value=value)
 
 
 def _check_fits(value: Any, dtype: np.dtype) -> None:
-    """Refuse a number that elements of a type cannot be, by a RuleError."""
+    """Raise RuleError if an element type cannot represent a number: int out of range, or complex in real."""
     number = isinstance(value, (int, float, complex, np.generic))
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     far = number and limits is not None and np.isreal(value) and not limits.min <= value <= limits.max
     if far or (number and not np.isreal(value) and dtype.kind != "c"):
         raise RuleError(
-            f"pad puts {value} beside elements of {dtype.name}, which cannot be that; use .astype first"
+            f"pad: {value} cannot be an element of {dtype.name}; convert the tensor first, x.astype(...)"
         )
 
 
@@ -201,39 +205,57 @@ def _check_fits(value: Any, dtype: np.dtype) -> None:
 _REPEATING = ("edge", "wrap", "reflect", "symmetric")
 
 
-def _repeated(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
-    """A dim with elements of its own before and after it: slices, some of them reversed, and copies of the ends."""
+def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
+    """Pad a dim with elements of its own: slices, reversed slices and copies of the ends.
+
+    Args:
+        x: the tensor.
+        dim: the dimension.
+        width: the counts before and after.
+        mode: a mode of ``numpy.pad`` in :data:`_REPEATING`.
+
+    Raises:
+        RuleError: If the dim has no elements.
+    """
     n = x.shape[dim]
     if not n:
         raise RuleError(
             f"pad in the mode {mode!r} repeats elements, but dim {dim} of shape {x.shape} has none"
         )
-    places = np.pad(np.arange(n), width, mode)  # type: ignore[call-overload]
-    ends = _runs(places[: width[0]]), _runs(places[width[0] + n :])
-    before, after = ([_run(x, dim, run) for run in runs] for runs in ends)
+    positions = np.pad(np.arange(n), width, mode)  # type: ignore[call-overload]
+    runs_of_ends = _split_runs(positions[: width[0]]), _split_runs(positions[width[0] + n :])
+    before, after = ([_take_run(x, dim, run) for run in runs_of_end] for runs_of_end in runs_of_ends)
     return concat([*before, x, *after], dim)
 
 
-def _runs(places: Array) -> list[Array]:
-    """Places in pieces that ascend or descend by one, or stay the same."""
-    steps = np.diff(places)
+def _split_runs(positions: Array) -> list[Array]:
+    """Split positions into runs that ascend by one, descend by one, or stay constant."""
+    steps = np.diff(positions)
     jumps = np.flatnonzero((np.diff(steps, prepend=steps[:1]) != 0) | (abs(steps) > 1)) + 1
-    return [run for run in np.split(places, jumps) if run.size]
+    return [run for run in np.split(positions, jumps) if run.size]
 
 
-def _run(x: Tensor, dim: int, places: Array) -> Tensor:
-    first, last = int(places.min()), int(places.max()) + 1
+def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
+    """Return the entries at a run of positions: a slice, a reversed slice, or copies of one entry."""
+    first, last = int(positions.min()), int(positions.max()) + 1
     piece = part_along(x, dim, first, last)
-    if places[0] > places[-1]:
+    if positions[0] > positions[-1]:
         return flip(piece, dim)
-    shape = [len(places) if d == dim else n for d, n in enumerate(x.shape)]
-    return piece if last - first == len(places) else broadcast_to(piece, shape)
+    shape = [len(positions) if d == dim else n for d, n in enumerate(x.shape)]
+    return piece if last - first == len(positions) else broadcast_to(piece, shape)
 
 
-def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
-    """What numpy's pad_width says: the counts before and those after."""
+def _counts_per_side(width: PadWidth, ndim: int) -> tuple[Any, Any]:
+    """Return the counts before and after each dim, from NumPy's ``pad_width``.
+
+    Raises:
+        RuleError: If the numbers do not fit the number of dims.
+    """
     if isinstance(width, dict):
-        sides = {counted_dim(d, ndim): np.broadcast_to(as_array(one), 2).tolist() for d, one in width.items()}
+        sides = {
+            normalise_dim(d, ndim): np.broadcast_to(as_array(counts), 2).tolist()
+            for d, counts in width.items()
+        }
         width = [sides.get(d, (0, 0)) for d in range(ndim)]
     try:
         pairs = np.broadcast_to(as_array(width), (ndim, 2))
@@ -260,17 +282,17 @@ _roll_op = WindowOp(
 def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims = None) -> Tensor:
     """Move elements ``shift`` positions along one dimension or several, cyclically.
 
-    Split dims stay split, and only what changes ranks is sent. Without a dim the tensor is rolled as if it had one.
+    Split dims stay split, and only elements that change their rank are sent.
 
     Args:
         x: the tensor.
-        shift: how many places, or one number per dim; negative ones to the beginning.
-        dim: along which dim or dims; None: among all elements, in row-major order.
+        shift: the number of positions, or one number per dimension; negative numbers move towards the start.
+        dim: the dimension or dimensions; None: all elements in row-major order.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, neither one shift per dim nor a single one of either.
-        UsageTypeError: dims or shifts that are no integers.
+        RuleError: If a dimension is out of range, or there is neither one shift per dim nor a single one of either.
+        UsageTypeError: If dims or shifts are no integers.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -285,13 +307,14 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
     shifts = as_integers([shift] if isinstance(shift, (int, np.integer, str)) else shift, "shifts")
     if len(shifts) != len(dims) and min(len(shifts), len(dims)) != 1:
         raise RuleError(f"roll needs one shift per dim, but got shifts {shifts} for dims {dims}")
-    total, most = [0] * x.ndim, max(len(shifts), len(dims))
-    for d, s in zip(dims * (most // len(dims)), shifts * (most // len(shifts))):
-        total[counted_dim(d, x.ndim)] += s
+    total, count = [0] * x.ndim, max(len(shifts), len(dims))
+    for d, s in zip(dims * (count // len(dims)), shifts * (count // len(shifts))):
+        total[normalise_dim(d, x.ndim)] += s
     return _roll_op(x, shift=tuple(total))
 
 
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
+    """Return the window of each operand: its position in the joined dim."""
     total, start, windows = sum(shape[dim] for shape in shapes), 0, {}
     for k, shape in enumerate(shapes):
         window = None if shape[dim] == total else Window(total, -start)
@@ -312,29 +335,27 @@ _concat_op = WindowOp(
 
 @operator(_concat_op)
 def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None = 0) -> Tensor:
-    """Join tensors along a dimension, which may be split.
-
-    The result has the type to which all are promoted.
+    """Join tensors along a dimension, which may be split; the result has their promoted type.
 
     Args:
-        tensors: one at least, of sizes that differ along ``dim`` only.
-        dim: along which dim; None: among all elements of each, in row-major order.
+        tensors: at least one tensor; sizes may differ along ``dim`` only.
+        dim: the dimension; None: join all elements of each tensor, in row-major order.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, no tensors, a single number among them, or other dims that differ.
+        RuleError: If a dimension is out of range, there are no tensors, one has no dims, or other sizes differ.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.concat([x, x], dim=1).full().tolist()
     [[3, 1, 2, 3, 1, 2], [6, 5, 4, 6, 5, 4]]
     """
-    tensors = [*tensors]  # a tensor stands for those along its first dim
+    tensors = [*tensors]  # a tensor means the list of its entries along the first dim
     if not tensors:
         raise RuleError("concat needs at least one tensor")
     if dim is None:
         tensors, dim = [flatten(x) for x in tensors], 0
-    tensors = alike("concat", *tensors)
+    tensors = to_one_type("concat", *tensors)
     if not all(x.ndim for x in tensors):
         raise RuleError("concat puts tensors with dims together, but one of them is a single number")
-    return _concat_op(*tensors, dim=counted_dim(dim, tensors[0].ndim))
+    return _concat_op(*tensors, dim=normalise_dim(dim, tensors[0].ndim))

@@ -1,15 +1,16 @@
-"""Sorting along any dim, split or whole: each rank ends with its block of the sorted whole, and nothing is gathered.
+"""Sorting along any dimension. If it is split, each rank ends with its block of the sorted dimension, without a
+gather.
 
-Where the dim is split, ranks sort their pieces, find the exact cuts, and send each other what lies between them: every element
-travels once, and blocks are balanced whatever the values are.
+Ranks sort their blocks, find the exact cuts between the blocks of the result, and exchange the elements between cuts.
+Every element travels once, and blocks are balanced for any values.
 
-All elements together are ordered by value, then by the rank that holds them, then by their place there, so no two are equal.
-For each place in the whole there is one cut per rank. What is known of it is a bracket, at first the whole piece. In a round
-each rank sends evenly spaced samples of its bracket to the rank that decides about this place, which puts them in order and
-sends the narrower brackets back. Between two samples that stand side by side lie at most as many elements as there are between
-samples: a bracket of ``w`` elements in all, of which every rank sends ``s`` samples, is followed by one of at most
-``3 w / s + 3 p``. So how many rounds there are follows from the sizes, and how much is left to be sent as it is in the end,
-which makes the cuts exact.
+Elements are ordered by value, then by owner, then by position, so no two elements are equal. Each border between
+result blocks needs one cut per rank. A bracket bounds each cut; at first it is the rank's whole block. In a round
+each rank sends evenly spaced samples of its bracket to the rank that decides about this border. That rank sorts the
+samples and returns narrower brackets. Between two neighbouring samples lie at most as many elements as the sample
+distance: a round with ``s`` samples per rank reduces a bracket of ``w`` elements in all to at most ``3 w / s + 3 p``
+for ``p`` ranks. So the number of rounds follows from the sizes alone. At the end, ranks send all elements inside the
+brackets, which makes the cuts exact.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from spmdsim.arrays.operands import flag
 from spmdsim.arrays.ops.along import put_along
 from spmdsim.arrays.ops.declare import Array, Arrays
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.scans import ALONG, along_dim, along_rule, beside, rows_back, rows_last, split_axes
+from spmdsim.arrays.ops.scans import (
+    ALONG,
+    along_dim,
+    along_rule,
+    other_dims,
+    rows_back,
+    rows_last,
+    split_axes,
+)
 from spmdsim.arrays.stepped import SteppedOp
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import Step
@@ -36,12 +45,18 @@ from spmdsim.worlds.pool import empty
 
 __all__ = ["argsort", "sort", "sort_with_indices"]
 
-#: What a round is charged besides its samples, in bytes: two more messages.
+#: Cost of a round besides its samples, in bytes: two more messages.
 ROUND = 8192
 
 
 class Sampling(NamedTuple):
-    """How cuts are found: how many samples a rank sends for each place in a round, rounds, and elements left after them."""
+    """The cost parameters of finding cuts.
+
+    Attributes:
+        samples: samples that a rank sends per border in a round.
+        rounds: number of rounds.
+        within: upper limit for the elements inside a bracket after all rounds.
+    """
 
     samples: int
     rounds: int
@@ -49,10 +64,15 @@ class Sampling(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def sampling(size: int, ranks: int, itemsize: int) -> Sampling:
-    """The numbers with which a rank receives the least.
+def choose_sampling(size: int, ranks: int, itemsize: int) -> Sampling:
+    """Return the numbers of samples and rounds with which a rank receives the fewest bytes.
 
-    >>> sampling(10_000_000, 8, 8), sampling(80, 8, 8)
+    Args:
+        size: length of the dimension.
+        ranks: number of ranks that split it.
+        itemsize: bytes per element.
+
+    >>> choose_sampling(10_000_000, 8, 8), choose_sampling(80, 8, 8)
     (Sampling(samples=64, rounds=3, within=1056), Sampling(samples=8, rounds=0, within=80))
     """
     samplings = []
@@ -63,19 +83,27 @@ def sampling(size: int, ranks: int, itemsize: int) -> Sampling:
             within = min(within, 3 * -(-within // samples) + 3 * ranks)
     return min(
         samplings,
-        key=lambda one: one.rounds * (ranks * one.samples * itemsize + ROUND) + one.within * itemsize,
+        key=lambda candidate: (
+            candidate.rounds * (ranks * candidate.samples * itemsize + ROUND) + candidate.within * itemsize
+        ),
     )
 
 
-def comparable(values: Array) -> Array:
-    """Values as numpy orders them: floats of 16 bits as float32, since it does not know all of them."""
+def to_comparable(values: Array) -> Array:
+    """Convert ml_dtypes floats of 16 bits to float32, because NumPy cannot order all of them."""
     return values.astype(np.float32) if is_half(values.dtype) and values.dtype.kind == "V" else values
 
 
-def places(low: Array, high: Array, samples: int) -> tuple[Array, Array]:
-    """Places of the samples of brackets, in a new last dim, and which of them there are.
+def sample_positions(low: Array, high: Array, samples: int) -> tuple[Array, Array]:
+    """Return the positions of samples in brackets, and a mask of the samples that exist.
 
-    >>> [part.tolist() for part in places(np.array([4, 2]), np.array([14, 4]), 5)]
+    Args:
+        low: first position of each bracket.
+        high: position after the last one of each bracket.
+        samples: number of samples per bracket: the size of a new last dim of the results. A shorter bracket has fewer
+            samples, so the mask is False for the rest.
+
+    >>> [part.tolist() for part in sample_positions(np.array([4, 2]), np.array([14, 4]), 5)]
     [[[4, 6, 8, 10, 12], [2, 3, 4, 5, 6]], [[True, True, True, True, True], [True, True, False, False, False]]]
     """
     wide = np.maximum(high - low, samples)[..., None]
@@ -83,104 +111,133 @@ def places(low: Array, high: Array, samples: int) -> tuple[Array, Array]:
     return at, at < high[..., None]
 
 
-def narrowed(values: Array, low: Array, high: Array, before: int) -> tuple[Array, Array]:
-    """The brackets ``[b, p]`` of all ranks for one place, ``before`` elements behind, from samples ``[b, p, s]`` of all."""
+def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tuple[Array, Array]:
+    """Narrow the brackets of all ranks for one border.
+
+    Args:
+        values: samples of all ranks, ``[b, p, s]``: rows, ranks, samples.
+        low: lower ends of the brackets, ``[b, p]``.
+        high: upper ends of the brackets, ``[b, p]``.
+        before: number of elements before the border.
+
+    Returns:
+        The new lower and upper ends, ``[b, p]`` each.
+    """
     count, ranks, samples = values.shape
-    at, there = places(low, high, samples)
+    at, exists = sample_positions(low, high, samples)
     flat = (count, ranks * samples)
-    order = np.argsort(comparable(values).reshape(flat), axis=-1, kind="stable")
-    missing = np.take_along_axis(~there.reshape(flat), order, -1)
+    order = np.argsort(to_comparable(values).reshape(flat), axis=-1, kind="stable")
+    missing = np.take_along_axis(~exists.reshape(flat), order, -1)
     order = np.take_along_axis(order, np.argsort(missing, axis=-1, kind="stable"), -1)
-    there, at = (np.take_along_axis(part.reshape(flat), order, -1) for part in (there, at))
-    own = (order // samples == np.arange(ranks)[:, None, None]) & there
-    # Of each rank, how many elements are not behind a sample, at least; and where its first behind it may be.
-    least = np.maximum.accumulate(np.where(own, at + 1, low.T[..., None]), axis=-1)
-    ahead = np.where(own, at, high.T[..., None])
+    exists, at = (np.take_along_axis(array.reshape(flat), order, -1) for array in (exists, at))
+    is_own = (order // samples == np.arange(ranks)[:, None, None]) & exists
+    # Per rank and sample: a lower bound of the elements up to the sample, and the first position that may follow it.
+    least = np.maximum.accumulate(np.where(is_own, at + 1, low.T[..., None]), axis=-1)
+    ahead = np.where(is_own, at, high.T[..., None])
     ahead = np.minimum.accumulate(ahead[..., ::-1], axis=-1)[..., ::-1]
     most = np.concatenate([ahead[..., 1:], high.T[..., None]], axis=-1)
-    inside = ((most.sum(0) <= before) & there).sum(-1)
-    outside = ((least.sum(0) <= before) & there).sum(-1)
+    inside = ((most.sum(0) <= before) & exists).sum(-1)
+    outside = ((least.sum(0) <= before) & exists).sum(-1)
     least = np.concatenate([low.T[..., None], least], axis=-1)
     ahead = np.concatenate([ahead, high.T[..., None]], axis=-1)
-    outside = np.where(outside == there.sum(-1), ahead.shape[-1] - 1, outside)
-    one = np.arange(count)
-    return least[:, one, inside].T, ahead[:, one, outside].T
+    outside = np.where(outside == exists.sum(-1), ahead.shape[-1] - 1, outside)
+    row_numbers = np.arange(count)
+    return least[:, row_numbers, inside].T, ahead[:, row_numbers, outside].T
 
 
-def cuts(
+def find_cuts(
     pieces: Array, sizes: Array, me: int, before: int, samples: int, rounds: int
 ) -> Generator[Any, Any, Array]:
-    """Where this rank's pieces ``[b, n]`` are to be cut for one place that each rank of the group decides about, ``[p, b]``.
+    """Return the positions where this rank cuts its sorted rows, ``[p, b]``: one cut per border and row.
 
-    ``sizes`` are those of each rank's pieces, ``me`` is this rank, which decides about the place after ``before`` elements.
+    Args:
+        pieces: this rank's sorted rows, ``[b, n]``.
+        sizes: number of entries per row on each rank.
+        me: this rank's number in the group; it decides about the border after ``before`` elements.
+        before: number of elements in the result blocks of preceding ranks.
+        samples: samples per border and round.
+        rounds: number of rounds.
 
     Yields:
-        In each round samples for each rank, ``[p, s, b]``, and then for each the bracket of its cut, ``[p, 2, b]``; in the
-        end what is left in the brackets as :class:`Parts`, and the cuts, ``[p, b]``.
+        In each round samples for each rank, ``[p, s, b]``, and then for each the bracket of its cut, ``[p, 2, b]``.
+            Then the elements inside the brackets as :class:`Parts`, and finally the cuts, ``[p, b]``. The caller
+            sends back the arrays received from each rank.
     """
     count, ranks = len(pieces), len(sizes)
     low, high = np.zeros((ranks, count), np.int64), np.full((ranks, count), pieces.shape[1], np.int64)
     theirs = np.zeros((count, ranks), np.int64), np.broadcast_to(sizes, (count, ranks))
     for _ in range(rounds):
-        at = np.minimum(places(low.T, high.T, samples)[0], pieces.shape[1] - 1)
+        at = np.minimum(sample_positions(low.T, high.T, samples)[0], pieces.shape[1] - 1)
         if pieces.shape[1]:
             chosen = np.take_along_axis(pieces, at.reshape(count, ranks * samples), -1)
         else:
             chosen = np.zeros(at.shape, pieces.dtype)
         landed = yield np.moveaxis(chosen.reshape(at.shape), 0, -1)
-        theirs = narrowed(np.moveaxis(landed, -1, 0), *theirs, before)
+        theirs = narrow_brackets(np.moveaxis(landed, -1, 0), *theirs, before)
         brackets = yield np.stack([theirs[0].T, theirs[1].T], axis=1)
         low, high = brackets[:, 0], brackets[:, 1]
     lengths = theirs[1] - theirs[0]
-    rest = yield Parts([between(pieces, a, b) for a, b in zip(low, high)], lengths.sum(0).tolist())
-    inside = _counted(rest, lengths, before - theirs[0].sum(-1))
+    remaining = yield Parts(
+        [concatenate_ranges(pieces, a, b) for a, b in zip(low, high)], lengths.sum(0).tolist()
+    )
+    inside = _count_first_per_rank(remaining, lengths, before - theirs[0].sum(-1))
     borders: Array = yield (theirs[0] + inside).T
     return borders
 
 
-def between(rows: Array, starts: Array, stops: Array) -> Array:
-    """What lies between two cuts of each row, one row's after the other's."""
+def concatenate_ranges(rows: Array, starts: Array, stops: Array) -> Array:
+    """Return the elements ``[start, stop)`` of each row, concatenated row by row."""
     if len(rows) == 1:
         return rows[0, starts[0] : stops[0]]
     pieces = [row[start:stop] for row, start, stop in zip(rows, starts.tolist(), stops.tolist())]
     return np.concatenate(pieces) if pieces else rows.reshape(-1)
 
 
-def _counted(parts: Arrays, lengths: Array, first: Array) -> Array:
-    """How many of each rank's elements are among the first ones of all, for each sequence, ``[b, p]``, as ``lengths``."""
+def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
+    """Count for each row the elements of each rank among the first elements of all ranks.
+
+    Args:
+        parts: elements of each rank, row after row.
+        lengths: number of these elements per row and rank, ``[b, p]``.
+        first: number of first elements to count in each row, ``[b]``.
+
+    Returns:
+        Counts ``[b, p]``.
+    """
     counts, begins = np.zeros_like(lengths), [0] * len(parts)
     for k, (row, number) in enumerate(zip(lengths.tolist(), first.tolist())):
         ends = [begin + length for begin, length in zip(begins, row)]
-        values = np.concatenate([part[begin:end] for part, begin, end in zip(parts, begins, ends)])
+        values = np.concatenate([elements[begin:end] for elements, begin, end in zip(parts, begins, ends)])
         owner = np.repeat(np.arange(len(parts)), row)
-        order = np.argsort(comparable(values), kind="stable")[:number]
+        order = np.argsort(to_comparable(values), kind="stable")[:number]
         counts[k], begins = np.bincount(owner[order], minlength=len(parts)), ends
     return counts
 
 
-#: What a sort may give: the values in order, and where they were.
+#: The results of a sort: the values in order, and their indices in the operand.
 VALUES, INDICES = "values", "indices"
 
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    """Return the exchanges of a sort along a split dim, or (): samples, remaining elements, cuts, entries."""
     axes = split_axes(strategy)
     if not axes:
         return ()
     (meta,), dim, give = inputs, params["dim"], params["give"]
     size = meta.shape[dim]
     mesh, ranks = strategy.mesh, strategy.mesh.axis_size(*axes)
-    rest, entries = beside(meta, dim)
-    samples, rounds, within = sampling(size, ranks, meta.dtype.itemsize)
+    sizes, entries = other_dims(meta, dim)
+    samples, rounds, within = choose_sampling(size, ranks, meta.dtype.itemsize)
     number = np.dtype(np.int64)
 
     def transposed(inner: list[int]) -> Any:
-        """From each rank to each: an array of this shape."""
+        """Return the all-to-all of arrays with sizes ``inner`` before the other dims' sizes."""
         middle = [None] * len(inner)
         src, dst = mesh(axes, None, *middle, *entries), mesh(None, axes, *middle, *entries)
-        return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *rest))
+        return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *sizes))
 
     selection = [(transposed([samples]), meta.dtype), (transposed([2]), number)] * rounds
-    left = parts_step(mesh(axes, *entries), axes, (ranks * within, *rest))
+    left = parts_step(mesh(axes, *entries), axes, (ranks * within, *sizes))
     exchange = parts_step(meta.layout, axes, meta.shape)
     moved = {VALUES: (exchange, meta.dtype), INDICES: (exchange, number)}
     kinds = [VALUES, *[kind for kind in give if kind == INDICES]]
@@ -191,11 +248,23 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
 def _forward(
     context: Context, x: Array, dim: int, descending: bool, give: tuple[str, ...]
 ) -> Generator[Any, Any, Any]:
+    """Sort this rank's block, and exchange entries if the dimension is split.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        x: this rank's block.
+        dim: the dimension.
+        descending: the largest entries come first.
+        give: the results: VALUES, INDICES or both.
+
+    Returns:
+        One array, or a tuple of two, in the order of ``give``.
+    """
     rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
-    if descending:  # the rows turned round, sorted, and turned round again: equal ones stay in their order
+    if descending:  # reverse, sort, and reverse again, so that equal entries keep their order
         rows = rows[:, ::-1]
     numbered = INDICES in give
-    rows, order = _sorted(rows, numbered)
+    rows, order = _sort_rows(rows, numbered)
     if order is not None:
         order = start + (rows.shape[1] - 1 - order if descending else order)
     if split_axes(context.strategy):
@@ -203,16 +272,16 @@ def _forward(
     if descending:
         rows, order = rows[:, ::-1], None if order is None else order[:, ::-1]
     results = [
-        rows_back(part, x.shape, dim)
-        for part in (rows if VALUES in give else None, order)
-        if part is not None
+        rows_back(rows_of_result, x.shape, dim)
+        for rows_of_result in (rows if VALUES in give else None, order)
+        if rows_of_result is not None
     ]
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _sorted(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
-    """Rows in order, and the order if it is asked for."""
-    keys = comparable(rows)
+def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
+    """Return sorted rows and their order; the order is None unless ``numbered``."""
+    keys = to_comparable(rows)
     if not numbered and keys is rows:
         result = empty(rows.shape, rows.dtype)  # numpy's sort would copy into fresh pages
         result[...] = rows
@@ -225,7 +294,15 @@ def _sorted(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
 def _exchange(
     context: Context, rows: Array, order: Array | None, dim: int, descending: bool
 ) -> Generator[Any, Any, tuple[Array, Array | None]]:
-    """This rank's block of the rows of all ranks, in order."""
+    """Return this rank's block of the sorted rows of all ranks, and its global indices or None.
+
+    Args:
+        context: the operator call as this rank sees it: strategy, rank, sizes.
+        rows: this rank's sorted rows, ``[b, n]``.
+        order: global indices of these entries, or None if the caller does not need indices.
+        dim: the dimension.
+        descending: rows are reversed, so the last rank's block comes first.
+    """
     mesh, axes = context.strategy.mesh, split_axes(context.strategy)
     members = mesh.group(context.rank, *axes)
     line, size = Layout(mesh, [axes]), context.size(ALONG)
@@ -235,49 +312,55 @@ def _exchange(
         sizes, me = sizes[::-1], len(members) - 1 - me
     layout, shape = context.bound.input_layouts(context.strategy)[0], context.bound.shapes[0]
     meta_rest = [n for d, n in enumerate(layout.local_shape(shape, context.rank)) if d != dim]
-    samples, rounds, _ = sampling(size, len(members), rows.itemsize)
-    selection = cuts(rows, sizes, me, int(sizes[:me].sum()), samples, rounds)
+    samples, rounds, _ = choose_sampling(size, len(members), rows.itemsize)
+    selection = find_cuts(rows, sizes, me, int(sizes[:me].sum()), samples, rounds)
 
-    def sent(array: Array, inner: int) -> Array:
-        """One array for each rank, as a step between all wants it."""
+    def as_operand(array: Array, inner: int) -> Array:
+        """Reshape arrays for all ranks to the operand of an all-to-all."""
         return array[turn].reshape(1, *array.shape[: 1 + inner], *meta_rest)
 
-    def came(array: Array, inner: int) -> Array:
+    def as_received(array: Array, inner: int) -> Array:
+        """Reshape the result of an all-to-all to one array per rank."""
         return array.reshape(len(members), *array.shape[2 : 2 + inner], len(rows))[turn]
 
     outgoing = next(selection)
     for _ in range(2 * rounds):
-        outgoing = selection.send(came((yield sent(outgoing, 1)), 1))
-    rest = yield Parts(outgoing.arrays[turn], outgoing.counts[turn])
-    outgoing = selection.send(rest[turn])
+        outgoing = selection.send(as_received((yield as_operand(outgoing, 1)), 1))
+    remaining = yield Parts(outgoing.arrays[turn], outgoing.counts[turn])
+    outgoing = selection.send(remaining[turn])
     try:
-        selection.send(came((yield sent(outgoing, 0)), 0))
+        selection.send(as_received((yield as_operand(outgoing, 0)), 0))
     except StopIteration as end:
         starts = end.value
     ends = np.concatenate([starts[1:], np.full((1, len(rows)), rows.shape[1])])
-    counts = came((yield sent(ends - starts, 0)), 0)
+    counts = as_received((yield as_operand(ends - starts, 0)), 0)
     blocks = []
-    for what in (rows, order):
-        if what is not None:
-            parts = [between(what, a, b) for a, b in zip(starts, ends)]
+    for entries in (rows, order):
+        if entries is not None:
+            parts = [concatenate_ranges(entries, a, b) for a, b in zip(starts, ends)]
             landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
-            blocks.append(_joined(landed[turn], counts).reshape(rows.shape))
-    if len(blocks) == 1 and comparable(blocks[0]) is blocks[0]:
-        blocks[0].sort(axis=-1, kind="stable")  # what came from each rank is in order: runs are merged
+            blocks.append(_concatenate_rows(landed[turn], counts).reshape(rows.shape))
+    if len(blocks) == 1 and to_comparable(blocks[0]) is blocks[0]:
+        blocks[0].sort(axis=-1, kind="stable")  # merges the sorted runs of the ranks
         return blocks[0], None
-    rows, again = _sorted(blocks[0], order is not None)
+    rows, again = _sort_rows(blocks[0], order is not None)
     return rows, None if again is None or len(blocks) == 1 else np.take_along_axis(blocks[1], again, -1)
 
 
-def _joined(landed: Arrays, counts: Array) -> Array:
-    """Rows put together of what came from each rank, one after the other: of each row, all ranks' parts."""
+def _concatenate_rows(landed: Arrays, counts: Array) -> Array:
+    """Concatenate the entries received from all ranks row by row.
+
+    Args:
+        landed: entries received from each rank, row after row.
+        counts: number of these entries per rank and row, ``[p, b]``.
+    """
     if counts.shape[1] == 1:
         return one_array(landed)
     ends = np.cumsum(counts, axis=1)
     pieces = [
-        part[end - count : end]
+        entries[end - count : end]
         for row_ends, row_counts in zip(ends.T.tolist(), counts.T.tolist())
-        for part, end, count in zip(landed, row_ends, row_counts)
+        for entries, end, count in zip(landed, row_ends, row_counts)
     ]
     return np.concatenate(pieces or landed)
 
@@ -299,21 +382,36 @@ _sort_op = SteppedOp(
 
 
 def _sort(name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...]) -> tuple[Tensor, ...]:
+    """Sort along a dimension in the layout that moves fewer bytes; return results in the layout of ``x``.
+
+    Args:
+        name: the function that the user called, for error messages.
+        x: the tensor.
+        dim: the dimension.
+        descending: the largest entries come first.
+        give: the results: VALUES, INDICES or both.
+    """
     at = along_dim(name, x, dim)
     x = x.to(x.layout.reduced)
-    home, other = x.layout, _turned(x, at)
-    results = _sort_op.results(x.to(other), dim=at, descending=flag("descending", descending), give=give)
+    home, sorting_layout = x.layout, _choose_layout(x, at)
+    results = _sort_op.results(
+        x.to(sorting_layout), dim=at, descending=flag("descending", descending), give=give
+    )
     return tuple(result.to(home) for result in results)
 
 
-def _turned(x: Tensor, dim: int) -> Layout:
-    """Where the sort is done: in another layout, with the dim whole, where moving there and back is less than sampling."""
+def _choose_layout(x: Tensor, dim: int) -> Layout:
+    """Return the layout in which to sort: the layout of ``x``, or one that does not split ``dim``.
+
+    The axes of ``dim`` go to the largest other dimension that has an element for each of them, if moving there and
+    back is less than the samples of a sort of a split dimension.
+    """
     layout, shape = x.layout.canonical, x.shape
     axes = layout.dims[dim]
     parts = layout.mesh.axis_size(*axes)
     if parts == 1 or not math.prod(shape):
         return x.layout
-    samples, rounds, within = sampling(shape[dim], parts, x.dtype.itemsize)
+    samples, rounds, within = choose_sampling(shape[dim], parts, x.dtype.itemsize)
     if rounds * parts * samples + within <= layout.largest_shape(shape)[dim]:
         return x.layout
     rooms = [d for d, n in enumerate(layout.largest_shape(shape)) if d != dim and n >= parts]
@@ -330,19 +428,20 @@ def sort(
 ) -> Tensor:
     """Sort values along a dimension; the layout stays.
 
-    Where the dim is split no rank ever has more than its block: regular samples lead to the exact cuts, and every
-    element goes once to the rank in whose block it ends. Nan count as larger than all other values, complex numbers
-    are ordered by their real parts first. The gradient of a value goes to where the value was.
+    If the dimension is split, ranks exchange samples to find exact cuts, and every element goes once to the rank
+    whose block contains it. No rank ever stores more than its block. Nan counts as larger than all other values;
+    complex numbers are ordered by their real parts first. The gradient of a value goes to the position the value came
+    from.
 
     Args:
         x: the tensor.
         dim: the dimension; negative numbers count from the end. It may be split.
-        descending: largest first.
+        descending: sort the largest values first.
         stable: accepted as in NumPy; equal values keep their order in any case.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range.
+        RuleError: If a dimension is out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))

@@ -1,4 +1,4 @@
-"""Order statistics by sorting, and counts of values: of split dims too."""
+"""Order statistics, which sort entries, and counts of values; dimensions may be split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.joined import needs_values
+from spmdsim.arrays.joined import require_values
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Shape, cast
 from spmdsim.arrays.ops.dim_reductions import Dims, mean, normal_dims
@@ -20,7 +20,7 @@ from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, divide, equal, multiply, not_equal, subtract, where
 from spmdsim.arrays.ops.lookup import gather
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.selecting import flattened
+from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.arrays.ops.shape import reshape, transpose
 from spmdsim.arrays.ops.slicing import part_along
 from spmdsim.arrays.ops.sorting import sort
@@ -30,35 +30,51 @@ from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["bincount", "histogram", "median", "percentile", "quantile"]
 
-#: How a quantile between two entries is found: from the place below, the one above, and how far it is between them.
+#: Rules that determine a quantile between two neighbouring entries.
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
-#: Of which parts there is a quantile.
+#: Fractions, or percentages, whose quantiles are computed.
 Quantiles = float | Sequence[float] | np.ndarray
-#: Those that take an entry as it is.
+#: Methods that return one of the two entries.
 PICKING = METHODS[1:4]
 
 
 def _quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
+    """Compute quantiles along dimensions; the shape of ``q`` comes first in the shape of the result.
+
+    Args:
+        name: the function that the user called, for error messages.
+        x: the tensor.
+        q: fractions between 0 and 1.
+        dim: one dimension or several, or None for all.
+        method: one of :data:`METHODS`.
+        keepdims: keep reduced dimensions with size 1.
+
+    Raises:
+        RuleError: If ``method`` is unknown, ``q`` is out of range, or ``x`` is complex or has no entries.
+    """
     if method not in METHODS:
         raise RuleError(f"the method of {name} is {', '.join(map(repr, METHODS))}, but got {method!r}")
-    checked_parts(q)
+    check_fractions(q)
     if x.dtype.kind == "c":
         raise RuleError(f"complex numbers have no {name}")
     dims = normal_dims(dim, x.ndim)
-    rows = as_rows(x, dims)
-    quantiles = _between(
+    rows = merge_dims_last(x, dims)
+    quantiles = _interpolate_sorted(
         sort(rows if method in PICKING or rows.dtype.kind in "fV" else cast(rows, np.float64)),
         q.reshape(-1),
         method,
     )
-    kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
-    return reshape(transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *kept))
+    remaining_sizes = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
+    return reshape(
+        transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *remaining_sizes)
+    )
 
 
-def in_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
-    """Return entries in the type that NumPy gives their quantiles: parts in an array or of a NumPy type have a type of their own.
+def to_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
+    """Convert floats to the type that NumPy gives their quantiles; integers stay unchanged.
 
-    Parts that are Python numbers have none. Whole numbers stay as they are: their quantiles are float64.
+    ``q`` has an element type of its own if it is an array or a NumPy number, so it takes part in the promotion. A
+    Python number does not.
     """
     if x.dtype.kind != "f" or type(q) in (int, float):
         return x
@@ -66,27 +82,41 @@ def in_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
     return x if kind == x.dtype else cast(x, kind)
 
 
-def checked_parts(q: Array) -> Array:
-    """Parts of which there are quantiles."""
+def check_fractions(q: Array) -> Array:
+    """Return fractions of quantiles unchanged; raise RuleError if one is outside of 0 to 1."""
     if q.size and not (q.min() >= 0 and q.max() <= 1):
         raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
     return q
 
 
-def as_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """The tensor with some dims as one, the last."""
+def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return the tensor with dimensions ``dims`` merged into one, which is the last."""
     others = [d for d in range(x.ndim) if d not in dims]
-    rows = x if list(dims) == [x.ndim - 1] else transpose(x, [*others, *dims]) if others else flattened(x)
+    rows = (
+        x
+        if list(dims) == [x.ndim - 1]
+        else transpose(x, [*others, *dims])
+        if others
+        else flatten_in_blocks(x)
+    )
     if len(dims) != 1 and others:
         rows = reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
     return rows
 
 
-def _between(ordered: Tensor, q: Array, method: str) -> Tensor:
-    """Entries at parts of the way through the last dim, nan where there are any."""
+def _interpolate_sorted(ordered: Tensor, q: Array, method: str) -> Tensor:
+    """Return the quantiles of sorted rows along the last dimension; nan for rows that contain nan.
+
+    Args:
+        ordered: entries sorted along the last dimension.
+        q: fractions between 0 and 1, ``[k]``; the last dimension of the result.
+        method: how to interpolate between two entries, one of :data:`METHODS`.
+    """
     n, last = ordered.shape[-1], ordered.ndim - 1
     if not n:
-        raise RuleError("there are no quantiles of nothing")
+        raise RuleError(
+            f"quantiles need at least one entry along the dimension, but got shape {ordered.shape}"
+        )
     at = q * (n - 1)
     low, high = np.floor(at).astype(np.int64), np.ceil(at).astype(np.int64)
     if method == "nearest":
@@ -99,19 +129,29 @@ def _between(ordered: Tensor, q: Array, method: str) -> Tensor:
     places = np.stack([low, high, np.full_like(low, n - 1)])
     picked = gather(ordered, as_operand(places, ordered), last)
     below, above, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(3))
-    entries = middle(below, above) if method == "midpoint" else _part_way(below, above, at - low)
+    entries = mean_of_pairs(below, above) if method == "midpoint" else _interpolate(below, above, at - low)
     return where(not_equal(largest, largest), largest, entries)
 
 
-def middle(below: Tensor, above: Tensor) -> Tensor:
-    """The mean of two entries each, by halves: infinite where one is, and without overflow."""
+def mean_of_pairs(below: Tensor, above: Tensor) -> Tensor:
+    """Return the means of pairs of entries; halves are added, so the sum cannot overflow.
+
+    Equal entries are returned unchanged, so the mean of two equal infinities is infinite.
+    """
     return where(equal(below, above), below, add(multiply(below, 0.5), multiply(above, 0.5)))
 
 
-def _part_way(below: Tensor, above: Tensor, part: Array) -> Tensor:
+def _interpolate(below: Tensor, above: Tensor, fractions: Array) -> Tensor:
+    """Interpolate between pairs of entries; each fraction applies to one index of the last dimension.
+
+    Args:
+        below: the lower entries.
+        above: the upper entries.
+        fractions: distance from the lower entry as a part of the whole distance, 0 to 1.
+    """
     # From the nearer of the two, as numpy does it: half of the way from -inf to 1 is still infinite.
-    nearer = where(as_operand(part >= 0.5, below), above, below) if (part >= 0.5).any() else below
-    signed = np.where(part >= 0.5, part - 1, part)
+    nearer = where(as_operand(fractions >= 0.5, below), above, below) if (fractions >= 0.5).any() else below
+    signed = np.where(fractions >= 0.5, fractions - 1, fractions)
     weight = as_operand(signed.astype(np.float32 if below.dtype.itemsize <= 2 else below.dtype), below)
     step = where(equal(below, above), as_operand(0, below), subtract(above, below))
     entries = add(nearer, multiply(step, weight))
@@ -130,20 +170,20 @@ def quantile(
 ) -> Tensor:
     """Compute quantiles of the entries along dimensions, by sorting; nan where an entry is nan.
 
-    Of the type of ``x``; float64 for whole numbers, but where the method takes an entry as it is.
+    The result has the type of ``x``. For integers it is float64, unless the method returns entries themselves.
 
     Args:
         x: the tensor.
-        q: parts between 0 and 1; their shape comes first in that of the result.
-        dim: the dimension; negative numbers count from the end. It may be split.
+        q: fractions between 0 and 1; their shape comes first in that of the result.
+        dim: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
         method: how to interpolate between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or
             ``"midpoint"``.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, a part outside of 0 and 1, an unknown method, no entries, or complex
-            numbers.
+        RuleError: If a dimension or a fraction is out of range, the method is unknown, or ``x`` is complex or has no
+            entries.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -163,20 +203,20 @@ def percentile(
     *,
     axis: Dims = None,
 ) -> Tensor:
-    """Compute :func:`quantile` of parts in hundredths.
+    """Compute percentiles: :func:`quantile` with percentages instead of fractions.
 
     Args:
         x: the tensor.
         q: percentages between 0 and 100; their shape comes first in that of the result.
-        dim: the dimension; negative numbers count from the end. It may be split.
+        dim: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
         method: how to interpolate between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or
             ``"midpoint"``.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, a percentage outside of 0 and 100, an unknown method, no entries, or
-            complex numbers.
+        RuleError: If a dimension or a percentage is out of range, the method is unknown, or ``x`` is complex or has
+            no entries.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -190,18 +230,17 @@ def percentile(
 def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Return the middle entry along dimensions, or the mean of the two middle ones.
 
-    It is nan where an entry is nan.
-
-    Of the type of ``x``, float64 for whole numbers. Of no entries it is nan, with a RuntimeWarning, as in NumPy.
+    The result has the type of ``x``, float64 for integers. The median of no entries is nan, with a RuntimeWarning, as
+    in NumPy.
 
     Args:
         x: the tensor.
-        dim: the dimension; negative numbers count from the end. It may be split.
+        dim: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
         axis: another name of ``dim``.
 
     Raises:
-        RuleError: a dimension out of range, complex numbers.
+        RuleError: If a dimension is out of range, or if ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -216,6 +255,7 @@ def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = 
 
 
 def _count_rule(*shapes: Shape, size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
+    """Return the rule of ``bincount`` and the size of its result; a second shape is that of weights."""
     weighted = len(shapes) > 1
     text = "n, n -> b" if weighted else "n -> b"
     return Rule.parse(text, whole="b", linear=((1,),) if weighted else "none"), {"b": size}
@@ -234,19 +274,19 @@ _count_op = Op(
 
 @operator(_count_op)
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Count how often each integer from 0 on occurs.
+    """Count the occurrences of each integer from 0 to the largest one.
 
     Each rank counts its own entries; the result is partial.
 
     Args:
-        x: whole numbers ``[n]``, none of them negative.
-        weights: what each counts, 1 if left out.
-        minlength: of the result; else it ends with the largest number, which takes a small reduction to know.
+        x: non-negative integers ``[n]``.
+        weights: number added per entry instead of 1, ``[n]``; the result is then float64.
+        minlength: least number of counts. Finding the largest integer takes a small reduction.
 
     Raises:
-        RuleError: several dims, or elements that are no whole numbers.
-        InputError: a negative number.
-        WorldError: a world without values.
+        RuleError: If ``x`` has several dimensions or elements that are no integers.
+        InputError: If an integer is negative.
+        WorldError: If the world has no values.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -255,7 +295,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     """
     if x.ndim != 1 or x.dtype.kind not in "iub":
         raise RuleError(f"bincount counts whole numbers in one dim, but got {x.dtype} of shape {x.shape}")
-    needs_values(x.world, "bincount(x)")
+    require_values(x.world, "bincount(x)")
     x = x.detach()
     least, most = (int(f(x).full()) if x.size else -1 for f in (min_, max_))
     if x.size and least < 0:
@@ -268,6 +308,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 
 def _bins_rule(x: Shape, edges: Shape, *weights: Shape, uniform: Any) -> tuple[Rule, dict[str, int]]:
+    """Return the rule of ``histogram`` and the number of bins; ``weights`` has one shape or none."""
     entries = " ".join(f"d{d}" for d in range(len(x)))
     more = f", {entries}" if weights else ""
     rule = Rule.parse(f"{entries}, e{more} -> b", whole="e b", linear=((2,),) if weights else "none")
@@ -292,21 +333,21 @@ def histogram(
     density: bool = False,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Count the entries in each of several bins; return the counts and the bins' edges.
+    """Count the entries in bins; return the counts and the edges of the bins.
 
     Each rank counts its own entries; the counts are partial.
 
     Args:
         x: the tensor.
-        bins: how many equal bins, or their edges, ascending.
-        range: from where to where; if left out from the smallest entry to the largest, which two small reductions
-            find.
-        density: divide by the number of entries and by the bins' widths.
-        weights: what each entry counts.
+        bins: the number of equal bins, or their edges in ascending order.
+        range: lower edge of the first bin and upper edge of the last one. None: the smallest and the largest entry,
+            which takes two small reductions. Equal limits are moved apart by 0.5 each.
+        density: divide counts by the number of entries and by the widths of the bins.
+        weights: number added per entry instead of 1, in the shape of ``x``.
 
     Raises:
-        RuleError: no bins, edges that do not ascend, entries that are no numbers.
-        WorldError: no range, in a world without values.
+        RuleError: If there are no bins, edges do not ascend, or ``x`` is complex.
+        WorldError: If ``range`` is None in a world without values.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -316,14 +357,14 @@ def histogram(
     """
     if x.dtype.kind == "c":
         raise RuleError("complex numbers have no order, so no histogram")
-    operands = [one for one in (x.detach(), weights) if one is not None]
+    operands = [operand for operand in (x.detach(), weights) if operand is not None]
     if weights is not None and weights.shape != x.shape:
         raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
     if isinstance(bins, int):
         if bins < 1:
             raise RuleError(f"histogram takes one bin at least, but got {bins}")
         if range is None:
-            needs_values(x.world, "a range that is found from the entries")
+            require_values(x.world, "a range that is found from the entries")
             range = (
                 (float(min_(operands[0]).full()), float(max_(operands[0]).full())) if x.size else (0.0, 1.0)
             )

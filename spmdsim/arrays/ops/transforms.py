@@ -1,4 +1,4 @@
-"""Fourier transforms along one dim as an operator: the dim is whole, or brought together, or transformed as a matrix."""
+"""Fourier transforms along one dim as an operator; a split dim moves its axes or becomes a matrix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from spmdsim.errors import RuleError
 
 @lru_cache(maxsize=256)
 def factors(n: int, parts: int) -> tuple[int, int] | None:
-    """Two factors of a number of points, as alike as they can be, of which both are cut in so many equal parts, or one is.
+    """Return two factors of ``n``, as equal as possible, whose first is a multiple of ``parts``, or None.
+
+    Pairs whose second factor is a multiple of ``parts``, too, are preferred.
+
+    Args:
+        n: the number of points.
+        parts: the number of blocks of the dim.
 
     >>> factors(4096, 4), factors(24, 4), factors(15, 4)
     ((64, 64), (4, 6), None)
@@ -29,14 +35,24 @@ def factors(n: int, parts: int) -> tuple[int, int] | None:
     rows = rows[n % rows == 0]
     if not len(rows):
         return None
-    first = min(rows.tolist(), key=lambda one: (n // one % parts > 0, abs(math.log(one * one / n))))
+    first = min(
+        rows.tolist(),
+        key=lambda candidate: (n // candidate % parts > 0, abs(math.log(candidate * candidate / n))),
+    )
     return first, n // first
 
 
 def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, inverse: bool) -> Tensor:
-    """A split dim as a matrix, of which columns and then rows are transformed, each entry turned in between.
+    """Transform a split dim as a matrix: columns, twiddle factors, then rows.
 
-    All ranks exchange their pieces three times, and no rank ever has more than one. There must be :func:`factors`.
+    All ranks exchange their blocks three times, and no rank ever stores more than one block. :func:`factors` must not
+    be None.
+
+    Args:
+        transform: transforms a tensor along a dim.
+        x: the tensor.
+        dim: the dimension.
+        inverse: the direction of the transform.
     """
     layout = x.layout.canonical
     sizes = factors(x.shape[dim], layout.cuts[dim])
@@ -50,8 +66,8 @@ def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, 
     return reshape(y.to(split), x.shape, layout)
 
 
-def _turned(context: Context, x: Array, dim: int, inverse: bool) -> Array:
-    """Entries ``[k, j]`` of two dims times the root of unity of power ``k j``."""
+def _multiply_twiddles(context: Context, x: Array, dim: int, inverse: bool) -> Array:
+    """Multiply entries ``[k, j]`` of two dims by the ``n``-th root of unity to the power ``k j``."""
     (first, last), (start, stop) = context.bounds(f"d{dim}"), context.bounds(f"d{dim + 1}")
     n = context.size(f"d{dim}") * context.size(f"d{dim + 1}")
     powers = np.outer(np.arange(first, last), np.arange(start, stop)) % n
@@ -64,24 +80,26 @@ _turn_op = Op(
     lambda shape, dim, inverse: Rule.parse(
         "{0} -> {0}".format(" ".join(f"d{d}" for d in range(len(shape)))), linear="each"
     ),
-    _turned,
-    lambda context, dy, _operands, _y, dim, inverse: (_turned(context, dy, dim, not inverse),),
+    _multiply_twiddles,
+    lambda context, dy, _operands, _y, dim, inverse: (_multiply_twiddles(context, dy, dim, not inverse),),
     contextual=True,
 )
 
 
-#: Which norm undoes which: a transform's transpose is the one the other way, scaled alike.
+#: The norm of the opposite transform by the norm of a transform, with equal scale factors.
 OTHER_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
+    """Return the rule of a transform, whose dim must not be split, and the size of its result."""
     names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
     left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
     rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
     return rule, {"v": n // 2 + 1 if kind == "rfft" else n}
 
 
-def _local(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
+def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
+    """Apply NumPy's transform to this rank's block; an empty block gives an empty result."""
     if x.size or not n:
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
     shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
@@ -90,16 +108,16 @@ def _local(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
 
 
 def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str) -> tuple[Array]:
-    """The transposed transform: the one the other way, of what was cut off or filled up."""
-    size, other = operands[0].shape[dim], OTHER_NORM[norm]
+    """Return the gradient by the transform in the opposite direction, cut or padded to the operand's size."""
+    size, opposite_norm = operands[0].shape[dim], OTHER_NORM[norm]
     if not dy.size:
         return (np.zeros_like(operands[0]),)
     if kind in ("fft", "rfft"):
-        slope = _local(dy, "ifft", n, dim, other)
+        slope = _apply_numpy(dy, "ifft", n, dim, opposite_norm)
     elif kind == "ifft":
-        slope = _local(dy, "fft", n, dim, other)
-    else:  # all but the first and the middle one stand for two conjugate ones
-        slope = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
+        slope = _apply_numpy(dy, "fft", n, dim, opposite_norm)
+    else:  # each value except the first and the middle one represents two conjugate values
+        slope = _apply_numpy(np.ascontiguousarray(dy.real), "rfft", n, dim, opposite_norm)
         doubled = np.full(n // 2 + 1, 2.0, dy.real.dtype)
         doubled[0] = 1
         if n % 2 == 0:
@@ -112,19 +130,38 @@ def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm
 
 
 def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
+    """Return the result type of a transform.
+
+    It has single precision for operands of at most 4 bytes per real number, else double. It is real for ``irfft``.
+    """
     single = x.itemsize <= (8 if x.kind == "c" else 4) and x.kind in "fcV"
     if kind == "irfft":
         return np.dtype(np.float32 if single else np.float64)
     return np.dtype(np.complex64 if single else np.complex128)
 
 
-_op = Op("fft", _rule, _local, _vjp, dtype=_dtype)
+_op = Op("fft", _rule, _apply_numpy, _vjp, dtype=_dtype)
 
 
 def transform(
     kind: str, x: Tensor, n: int | None, axis: int, norm: str | None, done: Sequence[int] = ()
 ) -> Tensor:
-    """A transform along a dim; of a dim that is split, the axes go to another one, best to one that is ``done``."""
+    """Compute a transform along a dim.
+
+    If the dim is split, its axes move to another dim first, if one is large enough. Else it is transformed as a
+    matrix, or gathered.
+
+    Args:
+        kind: "fft", "ifft", "rfft" or "irfft".
+        x: the tensor.
+        n: the number of points; None: the size of the dim, or ``2 * (size - 1)`` for irfft.
+        axis: the dim.
+        norm: "backward", "forward", "ortho" or None for "backward".
+        done: dims that are transformed already, preferred for the axes.
+
+    Raises:
+        RuleError: If the dim is out of range, ``n`` < 1, the norm is unknown, or ``x`` is complex for rfft.
+    """
     at = along_dim(kind, x, axis)
     if norm not in (None, *OTHER_NORM):
         raise RuleError(f"the norm of a transform is {', '.join(map(repr, OTHER_NORM))}, but got {norm!r}")
@@ -134,32 +171,36 @@ def transform(
         raise RuleError(f"{kind} of {n} points along dim {at}; it takes one at least")
     if kind == "rfft" and x.dtype.kind == "c":
         raise RuleError("rfft takes real numbers, but got complex ones: use fft")
-    x = _together(x, at, done)
+    x = _move_axes_away(x, at, done)
     parts = x.layout.canonical.parts[at]
     if parts > 1 and n == x.shape[at] and kind != "irfft" and factors(n, parts):
-        return _long(kind, x, int(n), at, norm)
+        return _transform_as_matrix(kind, x, int(n), at, norm)
     return _op(x, kind=kind, n=int(n), dim=at, norm=norm or "backward")
 
 
-def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
-    """The tensor with a dim whole: its axes split another dim, one that is transformed already if there is such a one."""
+def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
+    """Move the axes of a dim to another dim that has an entry for each of them.
+
+    Dims in ``done`` are preferred, then dims that the axes divide evenly, then large ones. The tensor is returned
+    unchanged if no dim is large enough.
+    """
     axes = x.layout.canonical.dims[dim]
     if not axes:
         return x
     layout, parts = x.layout.canonical, x.layout.mesh.axis_size(*axes)
     pieces = layout.largest_shape(x.shape)
-    rooms = [d for d in range(x.ndim) if d != dim and pieces[d] >= parts]
-    if not rooms:
-        return x  # the operator finds the cheapest way, which is to gather
-    room = max(rooms, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
-    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
+    candidates = [d for d in range(x.ndim) if d != dim and pieces[d] >= parts]
+    if not candidates:
+        return x  # the operator then gathers the dim
+    target = max(candidates, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
+    dims = [() if d == dim else entry + axes * (d == target) for d, entry in enumerate(layout.dims)]
     return x.to(Layout(layout.mesh, dims))
 
 
-def _long(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
-    """A split dim without another that has room."""
-    one = "ifft" if kind == "ifft" else "fft"
-    y = four_steps(lambda y, at: transform(one, y, None, at, norm), x, dim, one == "ifft")
+def _transform_as_matrix(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
+    """Transform a split dim as a matrix; ``rfft`` keeps the first half of the result."""
+    kind_of_steps = "ifft" if kind == "ifft" else "fft"
+    y = four_steps(lambda y, at: transform(kind_of_steps, y, None, at, norm), x, dim, kind_of_steps == "ifft")
     if kind != "rfft":
         return y
     return part_along(y, dim, 0, n // 2 + 1)

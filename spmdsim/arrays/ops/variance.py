@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.ops.dim_reductions import Dims, as_type, mean, normal_dims, reduced, wide
+from spmdsim.arrays.ops.dim_reductions import Dims, finish_reductions, mean, normal_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import equal, multiply, sqrt, square, subtract, where
 from spmdsim.arrays.ops.operators import operator
@@ -26,11 +26,11 @@ def var(
     axis: Dims = None,
     ddof: float = 0,
 ) -> Tensor:
-    """Compute the mean square of the differences from the mean, over dimensions.
+    """Compute the variance over dimensions: the mean square of the differences from the mean.
 
-    Of the type of ``x``, float64 for whole numbers, partial as a sum; types of two bytes are computed in more. Two passes
-    lose no digits where the mean is large against the spread; where a reduced dim is split, each is one reduction of a
-    result's size. Of no more elements than the correction (numpy's ``ddof``) the variance is nan.
+    The result has the type of ``x``, float64 for integers, and is a pending sum. Types of two bytes are computed in
+    float32. Two passes keep all digits if the mean is large against the spread. If a reduced dimension is split, each
+    pass is one reduction of the result's size. The variance is nan if there are no more elements than ``correction``.
 
     Args:
         x: the tensor.
@@ -42,7 +42,7 @@ def var(
         ddof: another name of ``correction``.
 
     Raises:
-        RuleError: a dimension out of range or given twice, a complex tensor.
+        RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -56,13 +56,13 @@ def var(
     # Of no more elements than the correction there is none: nan, as the array API standard has it.
     share = 1.0 / (count - correction) if count > correction else math.nan
     exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
-    widened = wide(as_type(x, exact))
-    whole = reduced(widened)
+    widened = to_sum_type(to_type(x, exact))
+    values = finish_reductions(widened)
     # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
-    average = (mean if count else sum_)(whole.detach(), over, keepdims=True)
-    centred = subtract(whole, reduced(average))
+    average = (mean if count else sum_)(values.detach(), over, keepdims=True)
+    centred = subtract(values, finish_reductions(average))
     result = multiply(sum_(square(centred), over, keepdims), share)
-    return as_type(result, exact)
+    return to_type(result, exact)
 
 
 @operator()
@@ -75,9 +75,9 @@ def std(
     axis: Dims = None,
     ddof: float = 0,
 ) -> Tensor:
-    """Compute the square root of :func:`var`; nothing stays partial.
+    """Compute the standard deviation over dimensions: the square root of :func:`var`.
 
-    Where the variance is zero, the gradient is defined as zero.
+    The result has no pending reduction. Its gradient is 0 where the variance is 0.
 
     Args:
         x: the tensor.
@@ -89,17 +89,17 @@ def std(
         ddof: another name of ``correction``.
 
     Raises:
-        RuleError: a dimension out of range or given twice, a complex tensor.
+        RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.std(x, axis=1).full().round(4).tolist()
     [0.8165, 0.8165]
     """
-    widened = wide(x)
-    spread = reduced(var(widened, dims, keepdims, correction=correction))
+    widened = to_sum_type(x)
+    spread = finish_reductions(var(widened, dims, keepdims, correction=correction))
     dtype = spread.dtype if widened is x else x.dtype
     if not spread.requires_grad:
-        return as_type(sqrt(spread), dtype)
+        return to_type(sqrt(spread), dtype)
     zero = equal(spread.detach(), 0)
-    return as_type(where(zero, 0, sqrt(where(zero, 1, spread))), dtype)
+    return to_type(where(zero, 0, sqrt(where(zero, 1, spread))), dtype)

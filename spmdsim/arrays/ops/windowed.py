@@ -1,7 +1,7 @@
-"""Operators whose result's dims read windows of an operand's: declared by a rule, and by which window each dim reads.
+"""Operators whose result's dims read windows of an operand's dims, declared by a rule and by windows.
 
-In the rule the dim of the operand has the name of the result's: it is split alike, and brought in windows. So is that of a
-convolution, with a kernel that every rank has whole.
+In the rule, a dim that is read in windows has the name of the result's dim: both are split alike. The convolution
+with a kernel that every rank has is declared here, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand
-from spmdsim.arrays.ops.declare import Array, Arrays, Shape, alike, conj
+from spmdsim.arrays.ops.declare import Array, Arrays, Shape, conj, to_one_type
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.errors import RuleError, context, many
@@ -33,33 +33,40 @@ Margins = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class WindowBound(BoundRule):
-    """A rule with sizes, of which operands are brought in windows."""
+    """A rule with sizes, some of whose operands are read in windows.
+
+    Attributes:
+        windows: pairs of an operand's number and the window of each of its dims, or None.
+    """
 
     windows: tuple[tuple[int, tuple[Window | None, ...]], ...] = ()
 
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """The layout every operand must have, windows included."""
-        return tuple(self._with(one, i) for i, one in enumerate(super().input_layouts(strategy)))
+        """Return the layout of every operand, with its windows."""
+        return tuple(
+            self._with_windows(layout, i) for i, layout in enumerate(super().input_layouts(strategy))
+        )
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
-        """The layout in which a gradient comes: contributions to what the windows read."""
-        return self._with(super().gradient_layout(strategy, operand), operand)
+        """Return the layout of an operand's gradient: contributions to the elements that the windows read."""
+        return self._with_windows(super().gradient_layout(strategy, operand), operand)
 
-    def _with(self, layout: Layout, operand: int) -> Layout:
+    def _with_windows(self, layout: Layout, operand: int) -> Layout:
+        """Return the layout with the windows of an operand, if it has any."""
         windows = dict(self.windows).get(operand)
         return Windowed(layout, windows) if windows else layout
 
 
 @dataclass(frozen=True, eq=False)
 class WindowOp(Op):
-    """An operator that reads windows."""
+    """An operator that reads windows; ``windows(*shapes, **params)`` returns the windows per operand."""
 
     windows: Callable[..., Windows] | None = None
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """The rule for these shapes: a dim that is read in windows is as long as there are windows."""
+        """Bind the rule to shapes: the size of a dim that is read in windows is the number of windows."""
         assert self.windows is not None
         with context(operator=self.name):
             by_operand = self.windows(*shapes, **params)
@@ -75,8 +82,8 @@ class WindowOp(Op):
         return WindowBound(bound.rule, original, bound.inputs, bound.outputs, bound.factor_sizes, windows)
 
 
-def in_blocks(bound: BoundRule) -> BoundRule:
-    """The same rule for who reads no windows: dims that would be read in windows must not be split."""
+def forbid_split_windows(bound: BoundRule) -> BoundRule:
+    """Return a rule without windows: dims that would be read in windows must not be split."""
     if not isinstance(bound, WindowBound):
         return bound
     read = {
@@ -90,10 +97,15 @@ def in_blocks(bound: BoundRule) -> BoundRule:
     return BoundRule(rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
 
 
-def surrounded(block: Array, beyond: Margins, values: Sequence[float | complex]) -> Array:
-    """A block with numbers around it, a number per dim, those of later dims in the corners: one copy for all dims.
+def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) -> Array:
+    """Pad a block with one number per dim; corners get the number of the later dim.
 
-    No copy where the block lies in memory that was left around it for that.
+    The block is not copied if the memory around it was reserved for the padding.
+
+    Args:
+        block: this rank's elements.
+        beyond: counts before and after the block, per dim.
+        values: the added number per dim.
     """
     if not any(map(any, beyond)):
         return block
@@ -113,7 +125,7 @@ def surrounded(block: Array, beyond: Margins, values: Sequence[float | complex])
 
 @lru_cache(maxsize=4096)
 def margins(context: Context, operand: int = 0) -> Margins:
-    """Per dim how many elements a rank's windows reach before the first element, and beyond the last."""
+    """Return per dim the number of elements that a rank's windows read before index 0 and after the end."""
     bound = context.bound
     assert isinstance(bound, WindowBound)
     windows = dict(bound.windows).get(operand) or (None,) * len(bound.inputs[operand])
@@ -127,12 +139,19 @@ MODES = ("full", "same", "valid")
 
 
 def _convolve_rule(shape: Shape, kernel: Shape, mode: str) -> Rule:
-    dims, whole = (" ".join(f"{letter}{d}" for d in range(len(shape))) for letter in "dk")
-    return Rule.parse(f"{dims}, {whole} -> {dims}", whole=whole, linear="each")
+    """Return the rule of ``convolve``; the kernel must not be split."""
+    dims, kernel_dims = (" ".join(f"{letter}{d}" for d in range(len(shape))) for letter in "dk")
+    return Rule.parse(f"{dims}, {kernel_dims} -> {dims}", whole=kernel_dims, linear="each")
 
 
 def _window(n: int, k: int, mode: str) -> Window:
-    """The elements that each element of the result is made of; those before the first and beyond the last are zero."""
+    """Return the window of elements that a result element reads; elements out of range are zero.
+
+    Args:
+        n: the size of the dim.
+        k: the size of the kernel.
+        mode: one of :data:`MODES`.
+    """
     if mode == "valid":
         return Window(max(n - k + 1, 0), 0, k)
     if mode == "full":
@@ -140,37 +159,39 @@ def _window(n: int, k: int, mode: str) -> Window:
     return Window(n, (k - 1) // 2 + 1 - k, k, padded=True)
 
 
-def _places(context: Context, kernel: Array) -> Iterator[tuple[Shape, tuple[slice, ...]]]:
-    """Each place of the kernel, and what of the block, zeros added, it is multiplied by."""
+def _kernel_windows(context: Context, kernel: Array) -> Iterator[tuple[Shape, tuple[slice, ...]]]:
+    """Yield each index of the kernel, and the slices of the padded block that its element multiplies."""
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
-    for at in product(*map(range, kernel.shape)):
-        first = [k - 1 - i for k, i in zip(kernel.shape, at)]
-        yield at, tuple(slice(a, a + stop - start) for a, (start, stop) in zip(first, bounds))
+    for index in product(*map(range, kernel.shape)):
+        first = [k - 1 - i for k, i in zip(kernel.shape, index)]
+        yield index, tuple(slice(a, a + stop - start) for a, (start, stop) in zip(first, bounds))
 
 
 def _forward(context: Context, x: Array, kernel: Array, mode: str) -> Array:
-    block, total = surrounded(x, margins(context), [0] * x.ndim), None
+    """Compute this rank's block of the convolution from its window of the operand."""
+    block, total = pad_block(x, margins(context), [0] * x.ndim), None
     if 0 in x.shape:
         bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
         return np.zeros([stop - start for start, stop in bounds], np.result_type(x, kernel))
-    for at, part in _places(context, kernel):
-        term = block[part] * kernel[at]
+    for index, window in _kernel_windows(context, kernel):
+        term = block[window] * kernel[index]
         total = term if total is None else np.add(total, term, out=total)
     return np.asarray(total)
 
 
 def _vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: str) -> tuple[Array, Array]:
+    """Return the gradients by the operand's window and by the kernel."""
     x, kernel = operands
-    block = surrounded(x, margins(context), [0] * x.ndim)
-    along, weights = (
+    block = pad_block(x, margins(context), [0] * x.ndim)
+    x_gradient, kernel_gradient = (
         np.zeros(block.shape, np.result_type(dy, kernel)),
         np.zeros(kernel.shape, np.result_type(dy, x)),
     )
-    for at, part in _places(context, kernel) if dy.size and x.size else ():
-        along[part] += dy * conj(kernel[at])
-        weights[at] = (dy * conj(block[part])).sum()
+    for index, window in _kernel_windows(context, kernel) if dy.size and x.size else ():
+        x_gradient[window] += dy * conj(kernel[index])
+        kernel_gradient[index] = (dy * conj(block[window])).sum()
     sides = zip(margins(context), x.shape)
-    return along[tuple(slice(a, a + n) for (a, _), n in sides)], weights
+    return x_gradient[tuple(slice(a, a + n) for (a, _), n in sides)], kernel_gradient
 
 
 _convolve_op = WindowOp(
@@ -189,36 +210,35 @@ _convolve_op = WindowOp(
 def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
     """Compute the convolution with a kernel: ``y[i] = sum of x[i - j] * kernel[j]``.
 
-    The kernel has as many dimensions as the tensor.
-
     Split dims stay split: each rank receives as many elements of its neighbours as the kernel reaches.
 
     Args:
         x: the tensor.
-        kernel: a tensor, or an array that all ranks have; it is brought together. A longer one changes places with the
-            tensor, as in numpy.convolve: it stays split then, and the tensor is brought together.
-        mode: ``"full"`` wherever both meet, ``n + k - 1`` elements of each dim; ``"same"`` the middle ``n`` of them;
-            ``"valid"`` the ``n - k + 1`` where the whole kernel meets elements. numpy.convolve and
-            scipy.signal.convolve say the same, where the kernel is the shorter one.
+        kernel: a tensor with as many dims, or an array that all ranks have; it is gathered. If the kernel is larger
+            than the tensor, they change roles, as in numpy.convolve: the kernel stays split and the tensor is
+            gathered.
+        mode: ``"full"``: all positions where both overlap, ``n + k - 1`` per dim; ``"same"``: the middle ``n`` of
+            them; ``"valid"``: the ``n - k + 1`` positions where the whole kernel overlaps. Equal to numpy.convolve
+            and scipy.signal.convolve if the kernel is the shorter operand.
 
     Raises:
-        RuleError: another mode, another number of dims, a kernel that is empty, or longer in one dim and shorter in
-            another.
+        RuleError: If the mode is unknown, the numbers of dims differ, the kernel is empty, or it is longer in one dim
+            and shorter in another.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
     >>> ops.convolve(v, [1.0, 0.0, -1.0], "same").full().tolist()
     [1.0, 0.0, 1.0, -3.0]
     """
-    x, other = alike("convolve", x, kernel)
+    x, weights = to_one_type("convolve", x, kernel)
     if mode not in MODES:
         raise RuleError(f"the mode of convolve is {', '.join(map(repr, MODES))}, but got {mode!r}")
-    fits = other.ndim == x.ndim and 0 not in (*other.shape, *x.shape)
-    if fits and other.shape != x.shape and all(k >= n for n, k in zip(x.shape, other.shape)):
-        x, other = other, x
-    if other.ndim != x.ndim or 0 in other.shape or any(k > n for n, k in zip(x.shape, other.shape)):
+    fits = weights.ndim == x.ndim and 0 not in (*weights.shape, *x.shape)
+    if fits and weights.shape != x.shape and all(k >= n for n, k in zip(x.shape, weights.shape)):
+        x, weights = weights, x
+    if weights.ndim != x.ndim or 0 in weights.shape or any(k > n for n, k in zip(x.shape, weights.shape)):
         raise RuleError(
             f"convolve needs a kernel of {many(x.ndim, 'dim')}, all as long as the tensor's {x.shape} at most, or all at least, "
-            f"but got {other.shape}"
+            f"but got {weights.shape}"
         )
-    return _convolve_op(x, other, mode=mode)
+    return _convolve_op(x, weights, mode=mode)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor, ops
-from spmdsim.arrays.ops.windowed import in_blocks
+from spmdsim.arrays.ops.windowed import forbid_split_windows
 from spmdsim.arrays.watch import watchers
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.cuts import ShardedOp
@@ -186,7 +186,7 @@ class Primitive(DialectObject):
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
         """The rule for these operands, the operator as configured for them, and the strategy meant."""
-        bound = in_blocks(self.op.bind([shape_of(x) for x in operands], params))
+        bound = forbid_split_windows(self.op.bind([shape_of(x) for x in operands], params))
         sharding = rules.fitted(self._sharding, [len(shape) for shape in bound.shapes])
         ranks = current_world().size
         return bound, sharding, rules.strategy_of(self.row, type(self).__name__, bound, sharding, ranks)

@@ -9,7 +9,7 @@ from typing import Any
 
 from spmdsim import nn
 from spmdsim.arrays import Tensor, ops
-from spmdsim.arrays.ops.dim_reductions import as_type, wide
+from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.missing import DialectObject, add_words, refuse
 from spmdsim.dialects.paddle import static
@@ -28,7 +28,7 @@ class L2Decay:
 
     def slope(self, value: Any) -> Any:
         """What the gradient gains."""
-        return ops.multiply(wide(value), float(self.coeff))
+        return ops.multiply(to_sum_type(value), float(self.coeff))
 
 
 class L1Decay(L2Decay):
@@ -36,7 +36,7 @@ class L1Decay(L2Decay):
 
     def slope(self, value: Any) -> Any:
         """What the gradient gains."""
-        return super().slope(ops.sign(wide(value)))
+        return super().slope(ops.sign(to_sum_type(value)))
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class ClipGradByGlobalNorm(ClipGradByNorm):
         """New gradients for those that have one."""
         factor = self.clip_norm / max(nn.global_norm(parameters), self.clip_norm)
         for parameter in parameters if factor < 1 else ():
-            scaled = ops.multiply(wide(parameter.grad), factor)
-            parameter.value.grad = as_type(scaled, parameter.grad.dtype)
+            scaled = ops.multiply(to_sum_type(parameter.grad), factor)
+            parameter.value.grad = to_type(scaled, parameter.grad.dtype)
 
 
 class ClipGradByValue:
@@ -177,7 +177,7 @@ class Optimizer(DialectObject, nn.Optimiser):
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
         attribute, rate = _attribute(parameter), self.rate
         if (regularizer := attribute.regularizer or self.regularization) is not None:
-            gradient = ops.add(wide(gradient), regularizer.slope(parameter.value.detach()))
+            gradient = ops.add(to_sum_type(gradient), regularizer.slope(parameter.value.detach()))
         self.rate = rate * attribute.learning_rate
         decays = self._decays is None or self._decays(parameter.name)
         vars(self)["weight_decay"] = self._decay if decays else 0.0
