@@ -194,7 +194,7 @@ class GradientMessage:
         """Return the modelled seconds; ``prices`` are used for published cost models."""
         if isinstance(self.machine, Machine):
             return sum(price_step(step, self.itemsize, self.machine)[1] for step in self.steps)
-        return prices.together(self.merge, self.itemsize * sum(self.elements))
+        return prices.message_seconds(self.merge, self.itemsize * sum(self.elements))
 
 
 def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
