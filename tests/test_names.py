@@ -30,7 +30,6 @@ UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", 
 KNOWN = {
     ("arrays/rounding.py", "got"),
     ("dialects/paddle/static.py", "known"),
-    ("redistribution/implementations/trial.py", "known"),
 }
 
 

@@ -180,7 +180,7 @@ def training_bytes(mesh: Mesh, split: bool, merge: bool = True, helped: bool = T
         layer.materialise(here, seed=seed)
     x = Tensor.from_global(np.ones((8 * mesh.size, width), np.float32), mesh("dp", None), here)
     optimiser = nn.SGD([p for layer in layers for p in layer.parameters()], 1e-2)
-    alone = nullcontext() if helped else patch("spmdsim.nn.gradients.shared_copies", lambda layouts: ())
+    alone = nullcontext() if helped else patch("spmdsim.nn.gradients.common_replica_axes", lambda layouts: ())
     with record() as trace, alone:
         y = layers[1](ops.relu(layers[0](x))).to(mesh("dp", None))
         nn.backward(ops.sum(ops.multiply(y, y)), merge=merge)

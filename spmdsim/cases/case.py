@@ -212,4 +212,4 @@ def _nbytes(event: CollectiveEvent, rank: int, ids: Block | None) -> int:
     step, itemsize = event.step, parse_dtype(event.dtype).itemsize
     if ids is None or not isinstance(step, RowStep):
         return step.nbytes(rank, itemsize)
-    return itemsize * step.received(rank, ids(step.src.slices(step.shape, rank)[:-1]))
+    return itemsize * step.received_for_ids(rank, ids(step.src.slices(step.shape, rank)[:-1]))

@@ -83,13 +83,13 @@ def _merge_files(files: list[str], path: Path) -> int:
     Raises:
         InputError: If the files have no choices.
     """
-    from spmdsim.redistribution.implementations.tuning import keep
+    from spmdsim.redistribution.implementations.tuning import save_tuning
 
     libraries: set[str] = set()
     for name in files:
         require_file(name)
         for vendor, library, _ in _read_records(name):
-            keep(path, vendor, library)
+            save_tuning(path, vendor, library)
             libraries.add(vendor)
     if not libraries:
         raise InputError(f"{', '.join(files)}: no choices for any MPI library, so {path} was not written")
@@ -121,11 +121,11 @@ def _show(path: Path) -> None:
 def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
     """Yield `(vendor, data, records)` for each MPI library in a file: name, JSON entry and choices."""
     from spmdsim.reading import readable
-    from spmdsim.redistribution.implementations.tuning import TrialRecords, stored
+    from spmdsim.redistribution.implementations.tuning import TrialRecords, load_tuning
 
-    for vendor, library in stored(path).items():
+    for vendor, library in load_tuning(path).items():
         with readable(path, "a tuning file"):
-            records = TrialRecords.read(library.get("implementations", {}))
+            records = TrialRecords.parse(library.get("implementations", {}))
         yield vendor, library, records
 
 

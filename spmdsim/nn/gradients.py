@@ -18,7 +18,13 @@ from spmdsim.core.tape import accumulate_grad, add_gradients, pull_back, reduce_
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
-from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies
+from spmdsim.redistribution.plans.merge import (
+    BUCKET_BYTES,
+    Merge,
+    common_replica_axes,
+    merge_of,
+    shard_elements,
+)
 from spmdsim.worlds.programs import Posted
 from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.recorder import programs
@@ -208,7 +214,7 @@ class Bucket:
         tensors = [tensor for _, tensor, _ in self.items]
         world, dtype = tensors[0].world, tensors[0].meta.held
         total = sum(map(_count_elements, tensors))
-        copies = shared_copies(tensor.layout for tensor in tensors)
+        copies = common_replica_axes(tensor.layout for tensor in tensors)
         steps = self.merge.steps(total, copies, dtype.itemsize, world.machine)
         if not world.has_data:
             return [world.empty((total,), dtype)], steps
@@ -247,7 +253,7 @@ def _without_data(tensor: Tensor) -> Tensor:
 
 def _count_elements(tensor: Tensor) -> int:
     """Return the number of elements of the tensor that a rank owns."""
-    return elements_held(tensor.layout, tensor.shape)
+    return shard_elements(tensor.layout, tensor.shape)
 
 
 def _concatenate_rows(

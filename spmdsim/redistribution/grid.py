@@ -1,8 +1,9 @@
 """Describe the shards of a layout as a grid: positions of the cuts, and the rank that owns each cell.
 
-A layout cuts each dimension independently, so its distinct shards form a grid. The shards that overlap a box, and their
-owners, follow dimension by dimension from sorted cuts, without a list of pairs of ranks. A *piece* is a block of one
-dimension and may be empty; a *cell* is a piece that is not empty.
+A layout cuts each dimension independently, so its distinct shards form a grid. The shards that overlap a box, and
+their owners, follow dimension by dimension from sorted cuts, without a list of pairs of ranks. A *piece* is a block of
+one dimension and may be empty; a *cell* is a piece that is not empty. A *position* is the row-major number of a rank
+in its mesh.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ Entries = tuple[tuple[str, ...], ...]
 
 
 #: The largest number of ranks for which the bounds of a layout are cached.
-REMEMBERED = 64
+MOST_CACHED_RANKS = 64
 
 
 class Ends(NamedTuple):
-    """The input of an exchange: a tensor's shape and two splits, each a mesh and the axes that split each dimension."""
+    """Input of an exchange: a tensor's shape and its two splits.
+
+    Attributes:
+        have: the mesh before the exchange.
+        src: the axes of ``have`` that split each dimension before the exchange.
+        want: the mesh after the exchange.
+        dst: the axes of ``want`` that split each dimension after the exchange.
+        shape: the tensor's global shape.
+    """
 
     have: Mesh
     src: Entries
@@ -36,13 +45,16 @@ class Ends(NamedTuple):
     shape: tuple[int, ...]
 
 
-def parts_of(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the number of parts into which each axis of an entry cuts."""
+def block_counts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the number of blocks into which each axis of an entry cuts a dimension."""
     return tuple([mesh.size_of[axis] for axis in entry])
 
 
-def apart(ends: Ends) -> tuple[str, ...]:
-    """Return the axes of a common mesh along which both sides are replicated. Ranks exchange nothing along them."""
+def idle_axes(ends: Ends) -> tuple[str, ...]:
+    """Return the axes of a common mesh along which both sides are replicated; none if the meshes differ.
+
+    Ranks that differ in their coordinates along these axes exchange nothing.
+    """
     have, src, want, dst, _ = ends
     if have != want:
         return ()
@@ -55,7 +67,9 @@ FEW = 32
 
 
 class Cuts:
-    """One dimension of ``size`` elements cut by nested balanced splits. ``start`` and ``stop`` are the bounds of each piece.
+    """Dimension of ``size`` elements, cut by nested balanced splits.
+
+    ``start`` and ``stop`` are arrays with the bounds of each piece.
 
     >>> cuts(5, (2, 2)).edges, cuts(1, (2, 2)).cell.tolist()
     ([0, 2, 3, 4, 5], [0, -1, -1, -1])
@@ -73,23 +87,23 @@ class Cuts:
 
     @cached_property
     def piece(self) -> np.ndarray:
-        """The piece of each cell."""
+        """Piece number of each cell."""
         return np.flatnonzero(self.stop > self.start)
 
     @cached_property
     def cell(self) -> np.ndarray:
-        """The cell of each piece, -1 for an empty piece."""
+        """Cell number of each piece, -1 for an empty piece."""
         full = self.stop > self.start
         return np.where(full, np.cumsum(full) - 1, -1)
 
     @cached_property
     def edge_array(self) -> np.ndarray:
-        """The start of each cell, and the end of the last one."""
+        """Start of each cell, followed by the end of the last cell."""
         return np.append(self.start[self.piece], self.size)
 
     @cached_property
     def edges(self) -> list[int]:
-        """``edge_array`` as plain numbers."""
+        """Values of ``edge_array`` as Python integers."""
         edges: list[int] = self.edge_array.tolist()
         return edges
 
@@ -98,12 +112,15 @@ class Cuts:
         """Number of cells."""
         return len(self.edges) - 1
 
-    def overlapping(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the range of cells that share an element with the non-empty interval ``[start, stop)``."""
+    def cells_in(self, start: int, stop: int) -> tuple[int, int]:
+        """Return ``(first, stop)``: the range of cells that share an element with ``[start, stop)``.
+
+        The interval must not be empty.
+        """
         return bisect_right(self.edges, start) - 1, bisect_left(self.edges, stop)
 
-    def overlaps(self, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ranges of cells like :meth:`overlapping`, for arrays of intervals."""
+    def cell_ranges(self, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ranges of :meth:`cells_in` for arrays of intervals, as two arrays."""
         first = np.searchsorted(self.edge_array, start, "right") - 1
         return first, np.searchsorted(self.edge_array, stop, "left")
 
@@ -112,7 +129,10 @@ cuts = lru_cache(maxsize=4096)(Cuts)
 
 
 class Ranks:
-    """Arrays of the rank numbers and mesh positions of a mesh."""
+    """Conversion between rank numbers and mesh positions of a mesh, for arrays.
+
+    ``rank`` is the array of the rank numbers by position.
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         self.size = mesh.size
@@ -138,7 +158,10 @@ ranks_of = lru_cache(maxsize=512)(Ranks)
 
 @lru_cache(maxsize=2048)
 def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Return the position offset of every combination of coordinates on ``axes``, the first axis being the major one."""
+    """Return how much each combination of coordinates on ``axes`` adds to a mesh position.
+
+    The combinations are in row-major order; the first axis is the major one.
+    """
     strides = dict(zip(mesh.axes, mesh._strides))
     out = np.zeros(1, np.int64)
     for axis in axes:
@@ -148,7 +171,10 @@ def _offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
 
 @lru_cache(maxsize=2048)
 def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Return the mixed-radix number of each position's coordinates on ``axes``, the first axis being the major one."""
+    """Return, for every mesh position, the number of its piece of a dimension split by ``axes``.
+
+    It is the mixed-radix number of the position's coordinates on ``axes``; the first axis is the major one.
+    """
     coordinates = np.indices(mesh.shape, sparse=True)
     numbers = np.zeros((1,) * len(mesh.shape), np.int64)
     for axis in axes:
@@ -157,57 +183,77 @@ def piece_numbers(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
 
 
 class Grid:
-    """The cells of a tensor of ``sizes`` whose dims are split by ``entries`` of a mesh.
+    """Cells of a tensor whose dimensions are split.
 
-    Axes that are in no entry only copy cells; a cell's copies are numbered by the coordinates on those axes.
+    Ranks that differ only on axes in no entry own copies of a cell. The copies are numbered by the coordinates on
+    these axes.
+
+    Attributes:
+        mesh: the mesh.
+        entries: the axes that split each dimension.
+        sizes: the tensor's shape.
+        ranks: the conversion of rank numbers.
+        cuts: the cuts of each dimension.
+        free: the axes of copies.
+        copies: the number of copies of each cell.
     """
 
     def __init__(self, mesh: Mesh, entries: Entries, sizes: tuple[int, ...]) -> None:
         self.mesh, self.entries, self.sizes = mesh, entries, sizes
         self.ranks = ranks_of(mesh)
-        self.cuts = [cuts(size, parts_of(mesh, entry)) for size, entry in zip(sizes, entries)]
+        self.cuts = [cuts(size, block_counts(mesh, entry)) for size, entry in zip(sizes, entries)]
         used = {axis for entry in entries for axis in entry}
         self.free = tuple(axis for axis in mesh.axes if axis not in used)
         self.copies = mesh.axis_size(*self.free)
 
     @cached_property
     def offsets(self) -> list[np.ndarray]:
-        """Per dim and cell, what the cell adds to the mesh position."""
+        """Mesh offset of each cell, one array per dimension.
+
+        The sum of a cell's offsets over the dimensions is the position of its first copy.
+        """
         return [_offsets(self.mesh, entry)[cut.piece] for entry, cut in zip(self.entries, self.cuts)]
 
     @cached_property
     def copy_offsets(self) -> np.ndarray:
-        """What each copy adds to the mesh position."""
+        """Mesh offset of each copy."""
         return _offsets(self.mesh, self.free)
 
     @cached_property
     def pieces(self) -> list[np.ndarray]:
-        """Per dim and mesh position, the piece held."""
+        """Piece that each mesh position owns, one array per dimension."""
         return [piece_numbers(self.mesh, entry) for entry in self.entries]
 
     @cached_property
     def volumes(self) -> np.ndarray:
-        """Per mesh position, the elements of its piece."""
+        """Number of elements that each mesh position owns."""
         lengths = [(cut.stop - cut.start)[piece] for cut, piece in zip(self.cuts, self.pieces)]
         volumes: np.ndarray = math.prod(lengths, start=np.ones(self.mesh.size, np.int64))
         return volumes
 
     @cached_property
     def cells(self) -> list[np.ndarray]:
-        """Per dim and mesh position, the cell held, or -1 for an empty piece."""
+        """Cell that each mesh position owns, one array per dimension; -1 for an empty piece."""
         return [cut.cell[piece] for cut, piece in zip(self.cuts, self.pieces)]
 
     @cached_property
     def copy_numbers(self) -> np.ndarray:
-        """Which copy each mesh position holds."""
+        """Copy number of each mesh position."""
         return piece_numbers(self.mesh, self.free)
 
     def spans(self, box: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the range of cells of each dimension that share an element with a box that is not empty."""
-        return [cut.overlapping(*interval) for cut, interval in zip(self.cuts, box)]
+        return [cut.cells_in(*interval) for cut, interval in zip(self.cuts, box)]
 
-    def clipped(self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-        """Return the edges of a range of cells in each dimension, clipped to a box that overlaps all of them."""
+    def clip_edges(
+        self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]
+    ) -> list[np.ndarray]:
+        """Return the edges of a range of cells in each dimension, clipped to a box.
+
+        Args:
+            spans: ``(first, stop)`` of the cells in each dimension; the box overlaps all of them.
+            box: ``(start, stop)`` in each dimension.
+        """
         dims = zip(self.cuts, spans, box)
         return [
             np.concatenate(([start], cut.edge_array[a + 1 : b], [stop]))
@@ -215,7 +261,7 @@ class Grid:
         ]
 
     def positions(self, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Return the mesh positions of the first copies of ranges of cells, the first dimension varying slowest."""
+        """Return the mesh positions of the first copies of ranges of cells, in row-major order of the cells."""
         out = np.zeros(1, np.int64)
         for offset, (a, b) in zip(self.offsets, spans):
             out = (out[:, None] + offset[a:b]).ravel()
@@ -234,17 +280,23 @@ grid = lru_cache(maxsize=1024)(Grid)
 
 @lru_cache(maxsize=1024)
 def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid, int]:
-    """Return the grids of two layouts of one tensor, and the number of the tensor's own dimensions, which come first.
+    """Return the grids of two layouts of one tensor, and the number of the tensor's own dimensions.
 
-    On one mesh, ranks exchange nothing along axes that split neither layout. These axes become dimensions of their own,
-    split in both grids, so that every rank stays in its slice of the mesh.
+    On one mesh, ranks exchange nothing along axes that split neither layout. These axes become further dimensions at
+    the end, split in both grids, so that every rank stays in its slice of the mesh.
     """
     if src.mesh != dst.mesh:
         return grid(src.mesh, src.dims, shape), grid(dst.mesh, dst.dims, shape), len(shape)
-    split = {*src.split_axes, *dst.split_axes}
-    apart = tuple((axis,) for axis in src.mesh.axes if axis not in split and src.mesh.size_of[axis] > 1)
-    sizes = shape + tuple(src.mesh.size_of[axis] for (axis,) in apart)
-    return grid(src.mesh, src.dims + apart, sizes), grid(dst.mesh, dst.dims + apart, sizes), len(shape)
+    split_axes = {*src.split_axes, *dst.split_axes}
+    free_axes = tuple(
+        (axis,) for axis in src.mesh.axes if axis not in split_axes and src.mesh.size_of[axis] > 1
+    )
+    sizes = shape + tuple(src.mesh.size_of[axis] for (axis,) in free_axes)
+    return (
+        grid(src.mesh, src.dims + free_axes, sizes),
+        grid(dst.mesh, dst.dims + free_axes, sizes),
+        len(shape),
+    )
 
 
 def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -257,20 +309,24 @@ def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np
 
 
 def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
-    """Return the bounds of all ranks: a read-only int64 array ``[mesh position, dim, start|stop]``."""
+    """Return the bounds of all ranks as a read-only int64 array ``[mesh position, dim, start|stop]``.
+
+    Layouts of up to :data:`MOST_CACHED_RANKS` ranks are cached. Raises LayoutError if the shape has another number of dims.
+    """
     if len(shape) != len(layout.dims):
         layout.check_shape(shape)
-    return (_few_bounds if layout.mesh.size <= REMEMBERED else _all_bounds)(layout, tuple(shape))
+    return (_few_bounds if layout.mesh.size <= MOST_CACHED_RANKS else _all_bounds)(layout, tuple(shape))
 
 
 def _all_bounds(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    """Compute :func:`all_bounds` for all ranks at once, with one array per mesh axis."""
     mesh = layout.mesh
-    places = np.indices(mesh.shape, sparse=True)
+    coordinates = np.indices(mesh.shape, sparse=True)
     out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
     for dim, (size, entry) in enumerate(zip(shape, layout.dims)):
         start, length = 0, size
         for axis in entry:
-            start, length = split_block(start, length, mesh.size_of[axis], places[mesh.axis_index(axis)])
+            start, length = split_block(start, length, mesh.size_of[axis], coordinates[mesh.axis_index(axis)])
         out[..., dim, 0], out[..., dim, 1] = start, start + length
     out.flags.writeable = False
     return out.reshape(mesh.size, len(shape), 2)
@@ -281,7 +337,10 @@ _few_bounds = lru_cache(maxsize=1024)(_all_bounds)
 
 @lru_cache(maxsize=4096)
 def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the starts and lengths of the pieces of a dimension."""
+    """Return the starts and lengths of all pieces of a dimension of ``size`` elements, as lists.
+
+    ``parts`` has the number of blocks of each nested cut.
+    """
     count = math.prod(parts)
     if size % count == 0:
         length = size // count
@@ -292,31 +351,39 @@ def pieces_of(size: int, parts: tuple[int, ...]) -> tuple[list[int], list[int]]:
 
 @lru_cache(maxsize=1024)
 def boxes_of(layout: Layout, shape: tuple[int, ...]) -> list[Bounds]:
-    """Return the bounds of all ranks by position, as plain numbers."""
+    """Return the bounds of every rank's shard by mesh position, as Python integers."""
     mesh, sides = layout.mesh, []
     for size, entry in zip(shape, layout.dims):
-        spans = [(start, start + length) for start, length in zip(*pieces_of(size, parts_of(mesh, entry)))]
+        spans = [
+            (start, start + length) for start, length in zip(*pieces_of(size, block_counts(mesh, entry)))
+        ]
         sides.append([spans[piece] for piece in piece_numbers(mesh, entry).tolist()])
     return [*zip(*sides)] if sides else [()] * mesh.size
 
 
 @lru_cache(maxsize=512)
 def positions_in(have: Mesh, want: Mesh) -> list[int]:
-    """Return the source position of the rank at each target position, -1 if the rank is not in the source mesh."""
+    """Return, for each position of ``want``, the position of the rank in ``have``.
+
+    It is -1 if the rank is not in ``have``.
+    """
     result: list[int] = ranks_of(have).positions(ranks_of(want).rank).tolist()
     return result
 
 
-def common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:
+def count_common_axes(before: tuple[str, ...], after: tuple[str, ...]) -> int:
     """Return the number of leading axes that two entries have in common."""
-    for count, (one, other) in enumerate(zip(before, after)):
-        if one != other:
+    for count, (axis, axis_after) in enumerate(zip(before, after)):
+        if axis != axis_after:
             return count
     return min(len(before), len(after))
 
 
-def next_run(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
-    """Return the target's next axes of a dimension as far as they are allowed; none if ``entry`` does not begin the target."""
+def next_axes(entry: tuple[str, ...], target: tuple[str, ...], allowed: set[str]) -> tuple[str, ...]:
+    """Return the axes that follow ``entry`` in a target entry, as long as they are in ``allowed``.
+
+    There are none if the target does not start with ``entry``.
+    """
     if len(target) <= len(entry) or target[: len(entry)] != entry:
         return ()
     stop = len(entry)

@@ -24,15 +24,15 @@ _modes: list[str] = []
 
 
 class RedistributionWarning(UserWarning):
-    """An operator moved data to bring an operand into the layout it needs."""
+    """Warning of an operator that redistributed an operand into the layout that it needs."""
 
 
 @contextmanager
 @explained
 def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
-    """Make an operator that must move an operand raise an error, or warn, inside the block.
+    """Make operators raise an error or warn before they redistribute an operand with communication.
 
-    Moves by ``.to`` and steps without communication are always allowed.
+    This holds inside the block. Moves by ``.to`` and steps without communication are always allowed.
 
     Args:
         mode: ``"raise"``, ``"warn"`` or ``"allow"`` (an exception to an outer block).
@@ -49,7 +49,7 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
     if mode not in ("raise", "warn", "allow"):
         raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")
     _modes.append(mode)
-    guards.append(implicit)
+    guards.append(guard_redistribution)
     try:
         yield
     finally:
@@ -57,8 +57,11 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
         _modes.pop()
 
 
-def implicit(operator: str, plan: Plan) -> None:
-    """Raise or warn, by the innermost mode, before an operator redistributes an operand."""
+def guard_redistribution(operator: str, plan: Plan) -> None:
+    """Raise PlanError or warn, by the innermost mode, before an operator redistributes an operand.
+
+    Plans without communication are allowed.
+    """
     if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
         return
     text = (
@@ -71,10 +74,13 @@ def implicit(operator: str, plan: Plan) -> None:
 
 
 class GatheringWarning(RedistributionWarning):
-    """An operator could keep no split: its operands are gathered, and every rank computes the whole result."""
+    """Warning of an operator that cannot keep a split.
+
+    Its operands are gathered, and every rank computes the whole result.
+    """
 
 
-_told: Bounded[tuple[str, str, int], bool] = Bounded(1000)
+_warned: Bounded[tuple[str, str, int], bool] = Bounded(1000)
 
 
 def warn_of_gathering(
@@ -82,23 +88,33 @@ def warn_of_gathering(
     bound: BoundRule,
     operands: Sequence[Meta],
     routes: Sequence[Route | None],
-    place: tuple[str, int],
+    source_line: tuple[str, int],
 ) -> None:
-    """Warn once per line of the program that operands are gathered, with the bytes and with what to write instead."""
+    """Warn once per line of the program that operands are gathered.
+
+    The message states the bytes and alternatives.
+
+    Args:
+        operator: the operator's name.
+        bound: its rule.
+        operands: the metas of its operands.
+        routes: the redistribution of each operand, or None.
+        source_line: file and line number of the call.
+    """
     split = [
         k
         for k, route in enumerate(routes)
         if isinstance(route, Plan) and 1 < route.src.shard_count < math.prod(route.shape)
     ]
     received = sum(route.max_nbytes for route in routes if isinstance(route, Plan)) if split else 0
-    if not received or (operator, *place) in _told:
+    if not received or (operator, *source_line) in _warned:
         return
-    _told[(operator, *place)] = True
+    _warned[(operator, *source_line)] = True
     moved = [k for k, route in enumerate(routes) if isinstance(route, Plan) and route.max_nbytes]
-    told = " and ".join(f"{operands[k]!r}" for k in moved)
+    moved_text = " and ".join(f"{operands[k]!r}" for k in moved)
     text = (
-        f"{operator} cannot keep how {told} {'is' if len(moved) == 1 else 'are'} split: everything is "
+        f"{operator} cannot keep how {moved_text} {'is' if len(moved) == 1 else 'are'} split: everything is "
         f"gathered, {many(received, 'byte')} to a rank, and computed on every rank; give it another split "
         f"with .to(layout) or a strategy with .shard (its rule is '{bound.rule}'), or gather once with .to yourself"
     )
-    warnings.warn_explicit(text, GatheringWarning, *place)
+    warnings.warn_explicit(text, GatheringWarning, *source_line)

@@ -1,9 +1,9 @@
 """Search the cheapest path of collective steps to a target layout.
 
-A state is a layout without its mesh: the axes that split each dimension, and the axes that are still pending. State are
-nested, so only the last axes of a dimension can be gathered or moved away, and axes can only be appended at the end.
-Steps are directed: an axis is placed where the target needs it, after the axes that precede it in the target, or it is
-gathered. The direct exchange reaches the other targets: swapped axes and other cuts.
+A state is a layout without its mesh: the axes that split each dimension, and the axes that are still pending. Splits
+are nested, so only the last axes of a dimension can be gathered or moved away, and axes can only be appended at the
+end. Steps are directed: an axis is placed where the target needs it, after the axes that precede it in the target, or
+it is gathered. The direct exchange reaches the other targets: swapped axes and other cuts.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from spmdsim.core import Layout
 from spmdsim.core.layout import largest_block
 from spmdsim.core.step import REDUCING, Step, reduction_elements
 from spmdsim.redistribution.bound.lower_bound import kept_axes
-from spmdsim.redistribution.grid import common_axes, next_run
+from spmdsim.redistribution.grid import count_common_axes, next_axes
 from spmdsim.redistribution.price import Prices
 
 Dims = tuple[tuple[str, ...], ...]
 
 
 class State(NamedTuple):
-    """The axes that split each dimension, major first, and the axes whose values have to be reduced."""
+    """Layout in a search.
+
+    ``dims`` has the axes that split each dimension, major first; ``partial`` the axes that still have to be reduced.
+    """
 
     dims: Dims
     partial: tuple[str, ...]
 
 
 class StateStep(NamedTuple):
-    """A step between states: a collective over axes that leads to ``state``."""
+    """Step between states: a collective over ``axes`` that leads to ``state``."""
 
     collective: str
     axes: tuple[str, ...]
@@ -39,18 +42,24 @@ class StateStep(NamedTuple):
 
 
 class Target:
-    """The target of a search, and the steps that lead towards it.
+    """Target of a search, and the steps that lead towards it.
 
-    The target is on the source's mesh. Its pending axes are pending in the source, too.
+    The target is on the source's mesh. Its pending axes are pending in the source, too, and stay so.
+
+    Attributes:
+        start: the state of the source.
+        goal: the state of the target.
+        movable: the axes that do not stay pending.
+        wanted: the axes that split the target.
     """
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
         self.mesh, self.shape = src.mesh, shape
-        kept = kept_axes(src, dst)
+        common_partial = kept_axes(src, dst)
         self.dims = dst.dims
-        self.start = State(src.dims, tuple([axis for axis in src.partial_axes if axis not in kept]))
+        self.start = State(src.dims, tuple([axis for axis in src.partial_axes if axis not in common_partial]))
         self.goal = State(dst.dims, ())
-        self.movable = {*src.mesh.axes} - {*kept}
+        self.movable = {*src.mesh.axes} - {*common_partial}
         self.wanted = {axis for entry in dst.dims for axis in entry}
         self._local: dict[Dims, tuple[int, list[int]]] = {}
         self._members: dict[tuple[str, ...], int] = {}
@@ -58,7 +67,7 @@ class Target:
     # -- sizes --------------------------------------------------------------------------------------
 
     def local(self, dims: Dims) -> tuple[int, list[int]]:
-        """Return ``(elements, shape)`` of the largest shard."""
+        """Return the number of elements and the shape of the largest shard, for splits ``dims``."""
         local = self._local.get(dims)
         if local is None:
             members = self.members
@@ -85,12 +94,13 @@ class Target:
     # -- slice --------------------------------------------------------------------------------------
 
     def _slice(self, state: State) -> StateStep | None:
+        """Return the slice by all axes that the target needs next and that are free; None if there are none."""
         if state.dims == self.dims:
             return None
         free = self.movable.difference(state.partial, *state.dims)
         if free.isdisjoint(self.wanted):
             return None
-        runs = [next_run(entry, target, free) for entry, target in zip(state.dims, self.dims)]
+        runs = [next_axes(entry, target, free) for entry, target in zip(state.dims, self.dims)]
         if not any(runs):
             return None
         dims = tuple([entry + run for entry, run in zip(state.dims, runs)])
@@ -99,92 +109,107 @@ class Target:
     # -- reductions ---------------------------------------------------------------------------------
 
     def _reductions(self, state: State) -> list[StateStep]:
+        """Return the steps that reduce pending axes.
+
+        They are reduce_scatter steps to the axes that the target needs next, in one dimension or in all of them;
+        all_reduce steps of the axes that the target does not use, or of all axes; and reduce_scatter steps of all axes
+        in any evenly split dimension.
+        """
         dims, partial = state
         axes = {*partial}
-        runs = [next_run(entry, target, axes) for entry, target in zip(dims, self.dims)]
-        fitting = [dim for dim, run in enumerate(runs) if run]
+        runs = [next_axes(entry, target, axes) for entry, target in zip(dims, self.dims)]
+        dims_with_run = [dim for dim, run in enumerate(runs) if run]
         steps = []
-        if len(fitting) > 1:
-            every = tuple([axis for run in runs for axis in run])
+        if len(dims_with_run) > 1:
+            all_axes = tuple([axis for run in runs for axis in run])
             after = tuple([entry + run for entry, run in zip(dims, runs)])
-            steps.append(StateStep("reduce_scatter", every, State(after, _without(partial, every))))
-        steps += [_scattered(state, dim, runs[dim]) for dim in fitting]
-        lost = tuple([axis for axis in partial if axis not in self.wanted])
-        if lost and len(lost) < len(partial):
-            steps.append(StateStep("all_reduce", lost, State(dims, _without(partial, lost))))
+            steps.append(StateStep("reduce_scatter", all_axes, State(after, _remove(partial, all_axes))))
+        steps += [_reduce_scatter(state, dim, runs[dim]) for dim in dims_with_run]
+        unused_axes = tuple([axis for axis in partial if axis not in self.wanted])
+        if unused_axes and len(unused_axes) < len(partial):
+            steps.append(StateStep("all_reduce", unused_axes, State(dims, _remove(partial, unused_axes))))
         steps.append(StateStep("all_reduce", partial, State(dims, ())))
-        anywhere = self._even_dims([entry + partial for entry in dims])
-        steps += [_scattered(state, dim, partial) for dim in anywhere if runs[dim] != partial]
+        even_dims = self._even_dims([entry + partial for entry in dims])
+        steps += [_reduce_scatter(state, dim, partial) for dim in even_dims if runs[dim] != partial]
         return steps + self._reduce_scatter_steps(state)
 
     def _reduce_scatter_steps(self, state: State) -> list[StateStep]:
-        """Return reduce_scatter steps that reduce all pending axes and split the result over replicated axes, too.
+        """Return reduce_scatter steps that reduce all pending axes and also split by replicated axes.
 
         The target's next axes come first. The other axes follow in one dimension and are gathered later.
         """
         dims, partial = state
         free = self.movable.difference(*dims)
-        runs = [next_run(entry, target, free) for entry, target in zip(dims, self.dims)]
+        runs = [next_axes(entry, target, free) for entry, target in zip(dims, self.dims)]
         placed = [entry + run for entry, run in zip(dims, runs)]
-        rest = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
+        free_axes = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
         steps = []
-        for axes in dict.fromkeys((rest, tuple([axis for axis in rest if axis in partial]))):
+        for axes in dict.fromkeys((free_axes, tuple([axis for axis in free_axes if axis in partial]))):
             for dim in self._even_dims([entry + axes for entry in placed]):
                 after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
                 steps.append(StateStep("reduce_scatter", partial, State(after, ())))
         return steps
 
     def _even_dims(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
-        """Return the dimensions that are cut into equal blocks, or all dimensions if there is none."""
+        """Return the dimensions that these axes cut into equal blocks, or all dimensions if there is none."""
         equal = [d for d, entry in enumerate(dims) if self.shape[d] % self.members(entry) == 0]
         return equal or [*range(len(dims))]
 
     # -- placements ---------------------------------------------------------------------------------
 
     def _placements(self, state: State) -> list[StateStep]:
+        """Return the steps that move or gather axes, for a state without pending axes.
+
+        They are all_to_all steps of surplus axes to the dimension that needs them next, and all_gather steps of
+        surplus axes, in one dimension or in all of them.
+        """
         dims = state.dims
-        beyond: list[tuple[int, tuple[str, ...]]] = []  # axes of a dimension that the target splits otherwise
-        ahead: list[tuple[int, tuple[str, ...]]] = []  # axes that the target has after those of a dimension
+        surplus: list[
+            tuple[int, tuple[str, ...]]
+        ] = []  # axes of a dimension that the target splits otherwise
+        missing: list[tuple[int, tuple[str, ...]]] = []  # axes that the target has after those of a dimension
         for dim, (entry, target) in enumerate(zip(dims, self.dims)):
-            common = common_axes(entry, target)
+            common = count_common_axes(entry, target)
             if common < len(entry):
-                beyond.append((dim, entry[common:]))
+                surplus.append((dim, entry[common:]))
             elif common < len(target):
-                ahead.append((dim, target[common:]))
+                missing.append((dim, target[common:]))
         steps = []
-        for dim, extra in beyond if ahead else ():
-            for count in range(1, len(extra) + 1):
-                axes = {*extra[-count:]}
-                for other, run in ahead:
-                    if {*run[:count]} == axes:
-                        after = _with(dims, dim, dims[dim][:-count])
-                        after = _with(after, other, dims[other] + run[:count])
-                        steps.append(StateStep("all_to_all", run[:count], State(after, ())))
-        for dim, extra in beyond:
-            for count in range(len(extra), 0, -1):
-                after = _with(dims, dim, dims[dim][:-count])
-                steps.append(StateStep("all_gather", extra[-count:], State(after, ())))
-        if len(beyond) > 1:
+        for dim, surplus_axes in surplus if missing else ():
+            for count in range(1, len(surplus_axes) + 1):
+                axes = {*surplus_axes[-count:]}
+                for to_dim, missing_axes in missing:
+                    if {*missing_axes[:count]} == axes:
+                        after = _replace_entry(dims, dim, dims[dim][:-count])
+                        after = _replace_entry(after, to_dim, dims[to_dim] + missing_axes[:count])
+                        steps.append(StateStep("all_to_all", missing_axes[:count], State(after, ())))
+        for dim, surplus_axes in surplus:
+            for count in range(len(surplus_axes), 0, -1):
+                after = _replace_entry(dims, dim, dims[dim][:-count])
+                steps.append(StateStep("all_gather", surplus_axes[-count:], State(after, ())))
+        if len(surplus) > 1:
             after = dims
-            for dim, extra in beyond:
-                after = _with(after, dim, dims[dim][: -len(extra)])
-            every = tuple([axis for _, extra in beyond for axis in extra])
-            steps.append(StateStep("all_gather", every, State(after, ())))
+            for dim, surplus_axes in surplus:
+                after = _replace_entry(after, dim, dims[dim][: -len(surplus_axes)])
+            all_axes = tuple([axis for _, surplus_axes in surplus for axis in surplus_axes])
+            steps.append(StateStep("all_gather", all_axes, State(after, ())))
         return steps
 
 
-def _scattered(state: State, dim: int, axes: tuple[str, ...]) -> StateStep:
-    after = _with(state.dims, dim, state.dims[dim] + axes)
-    return StateStep("reduce_scatter", axes, State(after, _without(state.partial, axes)))
+def _reduce_scatter(state: State, dim: int, axes: tuple[str, ...]) -> StateStep:
+    """Return the reduce_scatter of ``axes`` that splits ``dim`` by them."""
+    after = _replace_entry(state.dims, dim, state.dims[dim] + axes)
+    return StateStep("reduce_scatter", axes, State(after, _remove(state.partial, axes)))
 
 
-def _with(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
-    """Return ``dims`` with another entry."""
+def _replace_entry(dims: Dims, dim: int, entry: tuple[str, ...]) -> Dims:
+    """Return ``dims`` with another entry for one dimension."""
     return (*dims[:dim], entry, *dims[dim + 1 :])
 
 
-def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple([axis for axis in axes if axis not in gone])
+def _remove(axes: tuple[str, ...], removed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``axes`` without the removed ones."""
+    return tuple([axis for axis in axes if axis not in removed])
 
 
 #: The largest number of states that a search visits.
@@ -194,12 +219,16 @@ STEP_PENALTY = 1e-15
 
 
 class PathState:
-    """A state with the cheapest path to it so far. No later path to a settled state is cheaper.
+    """State with the cheapest path to it so far. No later path to a settled state is cheaper.
 
     Attributes:
-        elements, shape: number of elements and shape of the largest shard.
+        state: the state.
+        elements: the number of elements of the largest shard.
+        shape: the shape of the largest shard.
         seconds: the price of the path, with `STEP_PENALTY` per step.
-        before, step: the previous state of the path, and the step from it.
+        settled: True if the search has visited the state.
+        before: the previous state of the path, or None.
+        step: the step from it, or None.
     """
 
     __slots__ = ("before", "elements", "seconds", "settled", "shape", "state", "step")
@@ -212,7 +241,7 @@ class PathState:
 
     @property
     def steps(self) -> list[StateStep]:
-        """The steps of the path."""
+        """Steps of the path."""
         if self.before is None or self.step is None:
             return []
         return [*self.before.steps, self.step]
@@ -226,7 +255,7 @@ class PathState:
 
 
 class Paths(NamedTuple):
-    """The result of a search: the path to the target or None, and the paths to states without pending axes."""
+    """Result of a search: the path to the target, or None, and the paths to states without pending axes."""
 
     target: PathState | None
     reduced: tuple[PathState, ...]
@@ -241,52 +270,54 @@ def search(
     limit: int,
     bound: float = float("inf"),
 ) -> Paths:
-    """Return the cheapest paths of collective steps to a layout on the same mesh.
+    """Return the cheapest paths of collective steps to a layout on the source's mesh.
+
+    At most :data:`MOST_STATES` states are visited.
 
     Args:
         src: the layout before.
         dst: the layout after; its pending axes are pending in ``src``, too.
-        shape: global shape.
-        itemsize: bytes per element.
-        prices: prices of collectives on the mesh.
-        limit: the largest number of elements of a shard in between.
+        shape: the global shape.
+        itemsize: the bytes of an element.
+        prices: the prices of collectives on the mesh.
+        limit: the largest number of elements that a shard may have in between.
         bound: the search leaves out paths that take so many seconds or more.
     """
-    goal = Target(src, dst, shape)
-    start = PathState(goal.start, *goal.local(goal.start.dims), 0.0)
-    paths = {goal.start: start}
+    target = Target(src, dst, shape)
+    start = PathState(target.start, *target.local(target.start.dims), 0.0)
+    paths = {target.start: start}
     queue = [(0.0, 0, start)]
     reduced: list[PathState] = []
-    states = pushed = 0
+    states = tie_breaker = 0
     while queue and states < MOST_STATES:
         seconds, _, current = heapq.heappop(queue)
         if current.settled:
             continue
         current.settled = True
         states += 1
-        if current.state == goal.goal:
+        if current.state == target.goal:
             return Paths(current, tuple(reduced))
-        for step in goal.next_steps(current.state):
+        for step in target.next_steps(current.state):
             collective, axes, state = step
             successor = paths.get(state)
             if successor is None:
-                successor = paths[state] = PathState(state, *goal.local(state.dims), math.inf)
+                successor = paths[state] = PathState(state, *target.local(state.dims), math.inf)
             if successor.settled or successor.elements > limit:
                 continue
-            members = goal.members(axes)
-            nbytes = _received(collective, members, current, successor) * itemsize
+            members = target.members(axes)
+            nbytes = _count_received(collective, members, current, successor) * itemsize
             total = seconds + prices.seconds(collective, members, nbytes, axes) + STEP_PENALTY
             if total < bound and total < successor.seconds:
                 if current.state.partial and not state.partial and successor.seconds == math.inf:
                     reduced.append(successor)
                 successor.seconds, successor.before, successor.step = total, current, step
-                pushed += 1
-                heapq.heappush(queue, (total, pushed, successor))
+                tie_breaker += 1
+                heapq.heappush(queue, (total, tie_breaker, successor))
     return Paths(None, tuple(reduced))
 
 
-def _received(collective: str, members: int, before: PathState, after: PathState) -> int:
-    """Return the elements that the busiest rank receives in a step. For uneven blocks, it may be a few more."""
+def _count_received(collective: str, members: int, before: PathState, after: PathState) -> int:
+    """Return the elements that the busiest rank receives in a step; for uneven blocks, perhaps a few more."""
     elements = after.elements
     if collective == "slice":
         return 0
@@ -298,22 +329,28 @@ def _received(collective: str, members: int, before: PathState, after: PathState
 
 
 def one_step(
-    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+    src: Layout, dst: Layout, shape: tuple[int, ...], still_partial: tuple[tuple[str, str], ...]
 ) -> Step | None:
-    """Return the single step that leads to a layout, or None if one step is not enough."""
-    goal = Target(src, dst, shape)
-    steps = [step for step in goal.next_steps(goal.start) if step.state == goal.goal]
-    return build_steps(steps[:1], src, shape, kept)[0] if steps else None
+    """Return the single step that leads to a layout, or None if one step is not enough.
+
+    ``still_partial`` has the axes that stay pending, with their reductions.
+    """
+    target = Target(src, dst, shape)
+    steps = [step for step in target.next_steps(target.start) if step.state == target.goal]
+    return build_steps(steps[:1], src, shape, still_partial)[0] if steps else None
 
 
 def build_steps(
-    path: Sequence[StateStep], src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+    path: Sequence[StateStep], src: Layout, shape: tuple[int, ...], still_partial: tuple[tuple[str, str], ...]
 ) -> list[Step]:
-    """Return the steps of a path that begins at ``src``. The axes of ``kept`` stay pending, with their reductions."""
+    """Return the steps of a path that starts at ``src``.
+
+    ``still_partial`` has the axes that stay pending, with their reductions.
+    """
     steps, layout, op = [], src, src.reduce_op
     for collective, axes, state in path:
         partial = [(axis, str(op)) for axis in state.partial]
-        after = Layout(src.mesh, state.dims, (*partial, *kept))
+        after = Layout(src.mesh, state.dims, (*partial, *still_partial))
         over = () if collective == "slice" else axes
         steps.append(Step(collective, over, layout, after, shape, op if collective in REDUCING else None))
         layout = after

@@ -26,7 +26,10 @@ BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
 
 def machine_on(machine: CostModel | None, *meshes: Mesh) -> CostModel:
-    """Return the cost model of a mesh or between two meshes. A machine with nodes uses the links that the mesh crosses."""
+    """Return the cost model of a mesh or between two meshes.
+
+    A machine with nodes uses the links that the mesh crosses. Without a machine, the model is :data:`BYTES_ONLY`.
+    """
     if machine is None:
         return BYTES_ONLY
     if isinstance(machine, Restricted) or (isinstance(machine, Machine) and machine.intra is not None):
@@ -40,7 +43,10 @@ def _on_mesh(machine: Machine | Restricted, *meshes: Mesh) -> CostModel:
 
 
 class Prices:
-    """Modelled seconds of collectives on a mesh or between two. Caches the links of a machine by group."""
+    """Modelled seconds of collectives on a mesh or between two meshes.
+
+    It caches the links of a machine by group.
+    """
 
     def __init__(self, machine: CostModel | None, *meshes: Mesh) -> None:
         self._model = model = machine_on(machine, *meshes)
@@ -63,7 +69,15 @@ class Prices:
         axes: tuple[str, ...] | None,
         messages: int | None = None,
     ) -> float:
-        """Return the seconds of a collective, like :meth:`~spmdsim.cost.machine.Machine.seconds`, and 0 for no bytes."""
+        """Return the modelled seconds of a collective; 0 for no bytes.
+
+        Args:
+            collective: its name.
+            members: the number of ranks of a group.
+            nbytes: the bytes that the busiest rank receives.
+            axes: the mesh axes along which the group communicates; None between two meshes.
+            messages: the number of messages of an exchange; None for the model's own count.
+        """
         model: Any = self._model
         if not nbytes or self.bytes_only:
             return nbytes * BYTES_ONLY.beta
@@ -79,34 +93,40 @@ class Prices:
         return seconds
 
     def copying(self, nbytes: int) -> float:
-        """Return the seconds of local copies."""
+        """Return the modelled seconds of local copies of ``nbytes`` bytes."""
         return self._model.seconds("slice", 1, 0, copied=nbytes) if nbytes and not self.bytes_only else 0.0
 
 
 @lru_cache(maxsize=256)
 def _rising(machine: Machine) -> bool:
+    """Return True if the machine's times rise with the size and it has no measured exchanges."""
     pieces = (*machine.pieces, Piece(math.inf, machine.alpha, machine.beta))
-    return all(one.collective != "exchange" for one in machine.measured) and all(
+    return all(curve.collective != "exchange" for curve in machine.measured) and all(
         low.alpha <= high.alpha and low.alpha + low.limit * low.beta <= high.alpha + low.limit * high.beta
         for low, high in pairwise(pieces)
     )
 
 
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
-    """Return ``(elements, seconds)``: the elements that a step's busiest rank receives, and the step's modelled seconds."""
+    """Return ``(elements, seconds)`` of a step.
+
+    The elements are those that its busiest rank receives; the seconds are modelled, by bytes alone if ``machine`` is
+    None.
+    """
     meshes = (step.src.mesh, step.dst.mesh)
     model, received = machine_on(machine, *meshes), most_received(step)
     if step.collective in LOCAL_STEPS:
         size = 0 if step.collective == "reshape" else largest_shard(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
     if isinstance(step, CountedStep):
-        moved = received if machine is None else step.most_moved  # by bytes alone, sending is free
+        # By bytes alone, sending is free.
+        priced_elements = received if machine is None else step.most_moved
         members = (
             step.src.mesh.axis_size(*step.axes) if step.axes else max(*[mesh.size for mesh in meshes], 2)
         )
         prices = Prices(machine, *meshes)
         return received, prices.seconds(
-            "exchange", members, moved * itemsize, step.axes or None, step.most_messages
+            "exchange", members, priced_elements * itemsize, step.axes or None, step.most_messages
         )
     if step.collective == "exchange":
         return received, price_exchange(ends_of(step), itemsize, Prices(machine, *meshes))
@@ -115,13 +135,17 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
 
 
 def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> float:
-    """Return the modelled seconds of steps in the middle of a local function. Each item begins with a step and its dtype."""
+    """Return the modelled seconds of the steps that run inside a local function.
+
+    Each item begins with a step and the element type that it moves. Restrictions of a machine to some collectives are
+    ignored.
+    """
     model = machine.model if isinstance(machine, Restricted) else machine
     return sum(price_step(step, dtype.itemsize, model)[1] for step, dtype, *_ in steps)
 
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Return the modelled seconds of an exchange: those of its busiest rank."""
+    """Return the modelled seconds of an exchange, from the bytes and messages of its busiest rank."""
     counts = busiest_counts(ends)
     received = counts.most_received
     if not received or prices.bytes_only:
@@ -132,23 +156,26 @@ def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 
 
 def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Return a lower bound of :func:`price_exchange` from the blocks of two ranks, which takes less time to compute.
+    """Return a lower bound of :func:`price_exchange` that takes less time to compute.
 
-    In each dimension, the first rank owns at most the smaller of its two blocks. If other axes split a dimension after than
-    before, some rank has two blocks without a common element. Both ranks receive from as many ranks as that takes.
-    The axes of the splits must be longer than 1. Returns 0 for a model whose times may fall while sizes grow.
+    It follows from the blocks of two ranks. In each dimension, the first rank owns at most the smaller of its two
+    blocks. If other axes split a dimension after than before, some rank has two blocks without a common element. Both
+    ranks receive from as many ranks as their missing blocks need. The axes of the splits must be longer than 1.
+    Returns 0 for a model whose times may fall while sizes grow.
     """
     if not prices.rising:
         return 0.0
     have, src, want, dst, shape = ends
-    held, wanted = largest_shard_shape(have, src, shape), largest_shard_shape(want, dst, shape)
-    missing = math.prod(wanted) - math.prod(map(min, wanted, held))
-    messages = math.prod([-(-a // max(b, 1)) for a, b in zip(wanted, held)]) - 1
+    source_shape, target_shape = largest_shard_shape(have, src, shape), largest_shard_shape(want, dst, shape)
+    missing = math.prod(target_shape) - math.prod(map(min, target_shape, source_shape))
+    messages = math.prod([-(-a // max(b, 1)) for a, b in zip(target_shape, source_shape)]) - 1
     if have == want and any(a != b for old, new in zip(src, dst) for a, b in zip(old, new)):
         counts = [math.prod([want.size_of[axis] for axis in entry]) for entry in dst]
-        least = [size // count for size, count in zip(shape, counts)]
-        missing = max(missing, math.prod(least))
-        messages = max(messages, math.prod([-(-a // max(b, 1)) for a, b in zip(least, held)]))
+        smallest_shape = [size // count for size, count in zip(shape, counts)]
+        missing = max(missing, math.prod(smallest_shape))
+        messages = max(
+            messages, math.prod([-(-a // max(b, 1)) for a, b in zip(smallest_shape, source_shape)])
+        )
     if not missing or prices.bytes_only:
         return missing * itemsize * BYTES_ONLY.beta
     members, axes = _exchange_group(ends)
@@ -156,7 +183,10 @@ def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 
 
 def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
-    """Return the number of ranks that an exchange connects, and the axes along which it moves values; None on two meshes."""
+    """Return the number of ranks that an exchange connects, and the axes along which it moves values.
+
+    The axes are None for two meshes.
+    """
     have, src, want, dst, _ = ends
     if have != want:
         return max(have.size, want.size, 2), None

@@ -30,7 +30,7 @@ LISTED = 1024
 
 
 def largest_shard_shape(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
-    """Return the shape of the largest shard of a split. The first block of each dimension is its largest.
+    """Return the shape of the largest shard of a split; the first block of each dimension is its largest.
 
     >>> largest_shard_shape(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
     [2, 3]
@@ -40,7 +40,7 @@ def largest_shard_shape(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequen
 
 
 def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
-    """Return the number of elements of the largest shard."""
+    """Return the number of elements of the largest shard of a tensor with this global shape."""
     return math.prod(largest_shard_shape(layout.mesh, layout.dims, shape))
 
 
@@ -72,20 +72,24 @@ def ends_of(step: Step) -> Ends:
 
 
 def _count_busiest(step: Step) -> BusiestCounts | ExchangeCounts:
+    """Return the counts of an exchange from which the busiest rank's numbers can be read."""
     return busiest_counts(ends_of(step))
 
 
 def busiest_received(steps: Sequence[Step]) -> int:
-    """Return the number of elements that the busiest rank receives over all steps. It may differ from the busiest of a step."""
+    """Return the number of elements that the busiest rank receives over all steps together.
+
+    It can be smaller than the sum of the steps' maxima, because different ranks can be the busiest ones.
+    """
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
-    one_mesh = len({step.dst.mesh for step in sending}) < 2
-    if len(sending) < 2 or (one_mesh and sum(not _is_equal_on_ranks(step) for step in sending) < 2):
+    has_one_mesh = len({step.dst.mesh for step in sending}) < 2
+    if len(sending) < 2 or (has_one_mesh and sum(not _is_equal_on_ranks(step) for step in sending) < 2):
         return sum(most_received(step) for step in sending)
     return int(all_received(sending).max())
 
 
 def all_received(steps: Sequence[Step]) -> np.ndarray:
-    """Return the number of elements that each rank number receives over all steps."""
+    """Return the number of elements that each rank receives over all steps, by rank number."""
     ranks = [ranks_of(mesh).rank for step in steps for mesh in (step.src.mesh, step.dst.mesh)]
     total = np.zeros(1 + max([int(numbers.max(initial=0)) for numbers in ranks], default=0), np.int64)
     for step in steps:
@@ -129,7 +133,7 @@ def most_sent(step: Step) -> int:
 
 
 def received_elements(step: Step) -> np.ndarray:
-    """Return the number of elements that each position of the target mesh receives, like ``Step.received_elements``.
+    """Return the number of elements that each position of the target mesh receives in a step.
 
     For a direct reduction, the array has one entry per rank number.
     """
@@ -157,7 +161,10 @@ def group_numbers(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
 
 
 def step_messages(step: Step) -> int:
-    """Return the number of messages that the busiest rank receives in a step if every pair of ranks communicates directly."""
+    """Return the number of messages that the busiest rank receives in a step.
+
+    It counts as if every pair of ranks communicated directly, whatever algorithm runs.
+    """
     if step.collective in LOCAL_STEPS:
         return 0
     if isinstance(step, CountedStep):
@@ -170,14 +177,20 @@ def step_messages(step: Step) -> int:
 
 
 def reduced_block(step: Step, rank: int) -> int:
-    """Return the elements of the block that ``rank`` reduces in an all_reduce."""
-    held = math.prod(step.dst.local_shape(step.shape, rank))
-    number: int = split_block(0, held, step.src.mesh.axis_size(*step.axes), step.group_position(rank))[1]
-    return number
+    """Return the number of elements of the block that ``rank`` reduces in an all_reduce."""
+    shard_size = math.prod(step.dst.local_shape(step.shape, rank))
+    block_size: int = split_block(
+        0, shard_size, step.src.mesh.axis_size(*step.axes), step.group_position(rank)
+    )[1]
+    return block_size
 
 
 def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
-    """Return the bytes that ``rank`` sends to others. Reductions count like in :meth:`Step.nbytes`, in the other direction."""
+    """Return the bytes that ``rank`` sends to other ranks in a step of elements of ``itemsize`` bytes.
+
+    It is 0 for local steps and ranks outside the source mesh. Reductions count like in :meth:`Step.nbytes`, in the
+    other direction.
+    """
     if isinstance(step, CountedStep):
         return itemsize * step.sent_elements(rank)
     if step.collective in LOCAL_STEPS or rank not in step.src.mesh:
@@ -187,16 +200,16 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
     if step.collective == "all_reduce":
         return step.nbytes(rank, itemsize)
     box = step.src.bounds(step.shape, rank)
-    held, members = volume(box), step.src.mesh.axis_size(*step.axes)
+    shard_size, members = volume(box), step.src.mesh.axis_size(*step.axes)
     if step.collective == "all_gather":
-        return itemsize * (members - 1) * held
-    own = overlap(box, step.dst.bounds(step.shape, rank))
-    mine = 0 if own is None else volume(own)
-    same = {*step.src.split_axes, *step.axes} == {*step.dst.split_axes}
-    whole = same and step.src.mesh == step.dst.mesh
-    if step.collective != "reduce_scatter" or whole:
-        return itemsize * (held - mine)
-    if step.dst.is_even(step.shape):  # the blocks are only a part of what is held
-        return itemsize * (members - 1) * mine
-    others = (member for member in step.group(rank) if member != rank)
-    return itemsize * sum(math.prod(step.dst.local_shape(step.shape, member)) for member in others)
+        return itemsize * (members - 1) * shard_size
+    kept_box = overlap(box, step.dst.bounds(step.shape, rank))
+    kept_size = 0 if kept_box is None else volume(kept_box)
+    splits_all_axes = {*step.src.split_axes, *step.axes} == {*step.dst.split_axes}
+    splits_shard = splits_all_axes and step.src.mesh == step.dst.mesh
+    if step.collective != "reduce_scatter" or splits_shard:
+        return itemsize * (shard_size - kept_size)
+    if step.dst.is_even(step.shape):  # The blocks of the group cover only a part of the rank's shard.
+        return itemsize * (members - 1) * kept_size
+    peers = (member for member in step.group(rank) if member != rank)
+    return itemsize * sum(math.prod(step.dst.local_shape(step.shape, member)) for member in peers)

@@ -187,7 +187,11 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
         _same_ids(members, ids)
         frame = row_frame(step, members[0])
         wants = frame.wants(ids[members[0]])
-        run, moved = (_return_rows, frame.returned) if step.goes_back else (_look_up_rows, frame.elements)
+        run, moved = (
+            (_return_rows, frame.returned_elements)
+            if step.goes_back
+            else (_look_up_rows, frame.looked_up_elements)
+        )
         for k, (rank, result) in enumerate(zip(members, run(step, frame, wants, values))):
             results[rank], peers[rank] = result, tuple(moved(wants, k))
     return results, peers

@@ -27,7 +27,7 @@ from spmdsim.layout.element_type import check_reduce
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.exchange.flat import flat_receives
 from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
-from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
+from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received_boxes
 from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.settings import RANKS
 from spmdsim.worlds.base import V, World
@@ -84,13 +84,13 @@ def _exchange(step: Step, dtype: np.dtype) -> Program:
 
 def _summing(step: Step, dtype: np.dtype) -> Program:
     """Every part added up where its adder does it, in the same order."""
-    from spmdsim.redistribution.exchange.direct_reduction import parts
+    from spmdsim.redistribution.exchange.direct_reduction import reduction_parts
 
     op = check_reduce(step.op, dtype)
     own = {rank: step.src.bounds(step.shape, rank) for rank in step.src.mesh.rank_list}
     target = {rank: step.dst.bounds(step.shape, rank) for rank in step.dst.mesh.rank_list}
     jobs = []
-    for part in parts(step.src, step.dst, step.shape):
+    for part in reduction_parts(step.src, step.dst, step.shape):
         terms = [[(rank, within(part.box, own[rank])) for rank in ranks] for _, ranks in part.adders]
         jobs.append((part, terms, [(rank, within(part.box, target[rank])) for rank in part.wanting]))
 
@@ -156,7 +156,7 @@ def _windows(step: Step, dtype: np.dtype) -> Program:
     assert isinstance(step, HaloStep)
     jobs = []
     for rank in step.dst.mesh.rank_list:
-        traffic = received(step, rank)
+        traffic = received_boxes(step, rank)
         words = str([pieces for _, pieces in traffic])  # what it puts together, whoever has it
         jobs.append((rank, step.dst.local_shape(step.shape, rank), traffic, words))
 
@@ -230,7 +230,7 @@ class LockStep(World):
         """Return the program of windows of a single rank, which are a piece of its block."""
         if self.size > 1 or not isinstance(step, HaloStep) or step.back:
             return None
-        (_, pieces), *others = received(step, 0) or (((), ()),)
+        (_, pieces), *others = received_boxes(step, 0) or (((), ()),)
         if others or len(pieces) != 1:
             return None
         program = StepProgram()

@@ -173,7 +173,7 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
 ) -> None:
     """Random choices, and the one that was found: with one message of a kind, and with buckets that are full."""
     monkeypatch.setattr(move_prices, "BUCKET_BYTES", bucket)
-    monkeypatch.setattr(merge.buckets, "__defaults__", (bucket,))
+    monkeypatch.setattr(merge.fill_buckets, "__defaults__", (bucket,))
     checked = 0
     for seed in range(8):
         rng = random.Random(seed)

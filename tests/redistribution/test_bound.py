@@ -19,7 +19,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.bound.adder_shares import balanced, level_shares
+from spmdsim.redistribution.bound.adder_shares import balance_loads, level_shares
 from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds.lockstep_world import LockStep
@@ -211,7 +211,7 @@ def test_shares_of_adders_are_the_optimum_of_a_linear_programme() -> None:
         groups, ranks = random_of.integers(1, 6), random_of.integers(2, 9)
         extras = random_of.integers(1, 4, (groups, ranks))
         volumes, loads = random_of.integers(1, 50, groups), random_of.integers(0, 30, ranks)
-        shares, weights = balanced(extras, volumes, loads)
+        shares, weights = balance_loads(extras, volumes, loads)
         assert shares.min() >= 0 and np.allclose(shares.sum(axis=1), volumes)
         below = np.zeros((ranks, groups * ranks + 1))
         below[:, -1] = -1
@@ -349,7 +349,7 @@ def test_whole_shares_are_near_the_optimum_of_a_linear_programme() -> None:
         volumes, loads = random_of.integers(1, 500, groups), random_of.integers(0, 300, ranks)
         shares = level_shares(extras, volumes, loads)
         assert shares.min() >= 0 and (shares.sum(axis=1) == volumes).all()
-        least = loads + (balanced(extras, volumes, loads)[0] * extras).sum(axis=0)
+        least = loads + (balance_loads(extras, volumes, loads)[0] * extras).sum(axis=0)
         assert (loads + (shares * extras).sum(axis=0)).max() <= 1.25 * least.max() + 3, seed
 
 

@@ -11,7 +11,7 @@ from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.grid import Cuts
-from spmdsim.redistribution.plans.merge import Merge, buckets, shared_copies
+from spmdsim.redistribution.plans.merge import Merge, common_replica_axes, fill_buckets
 from spmdsim.redistribution.plans.reshape_plans import reshape_bound
 from spmdsim.redistribution.price import Prices, price_step
 from spmdsim.redistribution.step_counts import busiest_received, step_messages
@@ -64,14 +64,16 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
 def test_what_shares_a_message_is_counted_by_hand() -> None:
     mesh = Mesh((4, 2), ("a", "b"))
     received = {
-        kind: Merge(kind, mesh, ("a",), op).received(8.0)
+        kind: Merge(kind, mesh, ("a",), op).received_elements(8.0)
         for kind, op in (("all_gather", None), ("reduce_scatter", "sum"), ("all_reduce", "sum"))
     }
     assert received == {"all_gather": 24, "reduce_scatter": 6, "all_reduce": 12}
-    assert shared_copies([mesh("a", None), mesh(None, None)]) == ("b",)
-    assert shared_copies([mesh("a"), mesh("b")]) == ()
-    assert buckets([("a", 10), ("b", 30), ("c", 1)], 10) == [["a"], ["b"], ["c"]] and buckets([]) == []
-    assert buckets([("a", 9), ("b", 1), ("c", 1)], 10) == [["a", "b"], ["c"]]
+    assert common_replica_axes([mesh("a", None), mesh(None, None)]) == ("b",)
+    assert common_replica_axes([mesh("a"), mesh("b")]) == ()
+    assert (
+        fill_buckets([("a", 10), ("b", 30), ("c", 1)], 10) == [["a"], ["b"], ["c"]] and fill_buckets([]) == []
+    )
+    assert fill_buckets([("a", 9), ("b", 1), ("c", 1)], 10) == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 2), (2, 2, 2), (4, 3)])

@@ -28,7 +28,7 @@ from spmdsim.redistribution.exchange.exchange_counts import ExchangeCounts, busi
 from spmdsim.redistribution.exchange.replica_shares import shares
 from spmdsim.redistribution.exchange.transfers import Transfers
 from spmdsim.redistribution.grid import Ends, ranks_of
-from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, candidates, endpoints
+from spmdsim.redistribution.plans.plan_candidates import REDUCED, PlanTask, candidates, common_endpoints
 from spmdsim.redistribution.price import Prices, least_exchange, machine_on, price_exchange, price_step
 from spmdsim.redistribution.step_counts import most_sent, sent_nbytes, step_messages
 from spmdsim.worlds.lockstep_world import LockStep
@@ -337,7 +337,7 @@ def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
         layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
         for _ in range(25):
             src, dst = choose.choice(layouts), choose.choice(layouts)
-            task = PlanTask(*endpoints(src, dst.reduced, shape), 4, machine)
+            task = PlanTask(*common_endpoints(src, dst.reduced, shape), 4, machine)
             taken = candidates(task)[0]
             best = next(one for one in candidates(task, everything=True) if one.allowed)
             reduced += taken.kind == REDUCED

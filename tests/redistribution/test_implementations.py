@@ -33,7 +33,7 @@ from spmdsim.redistribution.implementations.tuning import (
     TrialRecord,
     TrialRecords,
     Tuning,
-    stored,
+    load_tuning,
     tuning,
 )
 from spmdsim.redistribution.steps.group_steps import scan_step
@@ -136,7 +136,7 @@ def test_blocks_of_a_reduction_by_hand():
             direct,
             True,
         )
-        assert division.whole and division.target == (2, 2)
+        assert division.covers_source and division.target == (2, 2)
 
 
 def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only():
@@ -302,7 +302,7 @@ def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monke
             tuning("MPICH", f"{tmp_path}/./{file.name}")
         tuning.cache_clear()
     assert [threshold(((2, 10), (8, 30)), ranks) for ranks in (1, 2, 7, 8, 9)] == [NEVER, 10, 10, 30, 30]
-    assert stored(tmp_path / "none.json") == {}
+    assert load_tuning(tmp_path / "none.json") == {}
 
 
 def test_settings_say_yes_no_or_how(monkeypatch) -> None:
@@ -316,9 +316,9 @@ def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
     records = TrialRecords({"m": {"old": TrialRecord("b", {"b": 1.0})}})
     steps = (TunedStep("new", 2, "a", {"a": 3.0}, "tried"), TunedStep("table", 2, "a", {}, "first"))
     TunedSteps(steps, "m", "first", "MPICH", records).save(path)
-    assert {*stored(path)["MPICH"]["implementations"]["m"]} == {"old", "new"}
+    assert {*load_tuning(path)["MPICH"]["implementations"]["m"]} == {"old", "new"}
     TunedSteps(steps[1:], "x", "first", "Open MPI", NOTHING).save(path)
-    assert stored(path)["Open MPI"]["implementations"] == {}
+    assert load_tuning(path)["Open MPI"]["implementations"] == {}
     TunedSteps(steps, "m").save(tmp_path / "nobody.json")
     assert not (tmp_path / "nobody.json").exists()
 
@@ -343,7 +343,7 @@ def test_blocks_of_very_many_ranks_are_counted_as_they_are_listed(ranks: tuple[i
                     listed = blocks(step, tuple(sorted(step.group(rank))), rank)
                     counted = count_blocks(step, rank)
                     facts = [
-                        (one.counts, one.direct, one.packed, one.whole, one.target)
+                        (one.counts, one.direct, one.packed, one.covers_source, one.target)
                         for one in (listed, counted)
                     ]
                     assert facts[0] == facts[1], (step, rank)

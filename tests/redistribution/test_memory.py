@@ -157,7 +157,7 @@ def test_the_peak_counts_the_first_shard_and_the_one_in_between():
     """Of halves, sums in float32: 16 MiB pending, 4 reduced of them, and 16 of the result, rounded to 8 in the end."""
     shape, mib = (4096, 1024), 1 << 20
     route = plan(FLAT(None, None, partial="x"), FLAT(None, None), shape, "float16")
-    assert route.held == np.float32
+    assert route.step_dtype == np.float32
     assert [step.collective for step in route.steps] == ["all_reduce"]
     assert route.peak_nbytes == (16 + 16 + 8) * mib
     assert plan(FLAT("x", None), FLAT("x", None), shape).peak_nbytes == 4 * mib

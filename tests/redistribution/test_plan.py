@@ -390,19 +390,23 @@ def test_more_memory_only_when_allowed() -> None:
 
 
 def test_moves_behind_ones_back_are_refused_or_warned_of() -> None:
-    from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution, implicit
+    from spmdsim.redistribution.guard import (
+        RedistributionWarning,
+        forbid_redistribution,
+        guard_redistribution,
+    )
 
     moving = plan(CUBE("a", None), CUBE(None, "a"), (8, 8))
     free = plan(CUBE(None, None), CUBE(None, "a"), (8, 8))
-    implicit("matmul", moving)
+    guard_redistribution("matmul", moving)
     with forbid_redistribution():
-        implicit("matmul", free)
+        guard_redistribution("matmul", free)
         with pytest.raises(PlanError, match=r"matmul would move .*\[a, -\].*\[-, a\].* 64 bytes"):
-            implicit("matmul", moving)
+            guard_redistribution("matmul", moving)
         with forbid_redistribution("allow"):
-            implicit("matmul", moving)
+            guard_redistribution("matmul", moving)
     with forbid_redistribution("warn"), pytest.warns(RedistributionWarning, match="64 bytes"):
-        implicit("matmul", moving)
+        guard_redistribution("matmul", moving)
     with pytest.raises(PlanError, match="takes 'raise'"), forbid_redistribution("shout"):
         pass
 

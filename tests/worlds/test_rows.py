@@ -291,7 +291,7 @@ def test_what_is_wanted_is_what_is_sent():
         frame = row_frame(step, rank)
         wants = frame.wants(some_ids((13,), 6))
         me = frame.members.index(rank)
-        received = dict(frame.elements(wants, me))
+        received = dict(frame.looked_up_elements(wants, me))
         assert rank not in received and sum(wants[me].counts) == len(wants[me].rows)
         for k, member in enumerate(frame.members):
             start, stop = frame.edges[k : k + 2]
@@ -324,7 +324,9 @@ def test_bytes_without_data_are_an_expectation():
                 (gradient,) = here.run_rows(step.returning, [ids], [slopes])
             (event,) = trace.collectives
             assert event.expected and gradient.shape == (100, width)
-            seen = [step.returning.received(0, some_ids((tokens,), rows, seed)) for seed in range(200)]
+            seen = [
+                step.returning.received_for_ids(0, some_ids((tokens,), rows, seed)) for seed in range(200)
+            ]
             assert event.nbytes[0] == pytest.approx(4 * np.mean(seen), rel=0.03)
 
 

@@ -33,8 +33,8 @@ from spmdsim.redistribution.implementations.tuning import (
     TABLE,
     TrialRecord,
     TrialRecords,
-    keep,
-    stored,
+    load_tuning,
+    save_tuning,
     tuning,
 )
 from spmdsim.worlds import LockStep
@@ -245,21 +245,21 @@ def test_what_was_found_before_is_not_tried_again():
 def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
     path, here = tmp_path / "here.json", TrialRecords({"m": {"s": TrialRecord("a", {"a": 1.0, "b": 2.0})}})
     path.write_text('{"MPICH": {"chunk": [[2, 64]]}}')
-    keep(path, "MPICH", here)
-    keep(path, "Open MPI", here)
-    keep(
+    save_tuning(path, "MPICH", here)
+    save_tuning(path, "Open MPI", here)
+    save_tuning(
         path,
         "MPICH",
         TrialRecords({"m": {"s": TrialRecord("b", {"b": 1.5}), "t": TrialRecord("a", {})}, "n": {}}),
     )
-    assert stored(path)["Open MPI"] == {"implementations": here.to_dict()}
+    assert load_tuning(path)["Open MPI"] == {"implementations": here.to_dict()}
     tuning.cache_clear()
     settings = tuning("MPICH", str(path))
     assert settings.chunk == ((2, 64),) and settings.implementations.of("m", "s") == TrialRecord(
         "b", {"b": 1.5}
     )
     assert repr(settings.implementations) != repr(here) and hash(settings.implementations) == hash(
-        TrialRecords.read(settings.implementations.to_dict())
+        TrialRecords.parse(settings.implementations.to_dict())
     )
     assert (
         run_python("-m", "spmdsim", "tune", "-o", tmp_path / "both.json", "--show", path).stdout.count("m:")
@@ -284,7 +284,7 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
         7,
         TrialRecord("a", {}),
     )
-    assert stored(both)["Open MPI"] == {"first": ["typed"]}
+    assert load_tuning(both)["Open MPI"] == {"first": ["typed"]}
     one.write_text("{}")
     empty = run_python("-m", "spmdsim", "tune", "-o", tmp_path / "none.json", one)
     assert empty.returncode == 2 and "no choices for any MPI library" in empty.stderr
@@ -296,8 +296,8 @@ def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):
         raise OSError("no locks")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    keep(tmp_path / "here.json", "MPICH", TrialRecords({"m": {"s": TrialRecord("a", {})}}))
-    assert list(stored(tmp_path / "here.json")["MPICH"]["implementations"]) == ["m"]
+    save_tuning(tmp_path / "here.json", "MPICH", TrialRecords({"m": {"s": TrialRecord("a", {})}}))
+    assert list(load_tuning(tmp_path / "here.json")["MPICH"]["implementations"]) == ["m"]
 
 
 @pytest.mark.filterwarnings(
@@ -308,14 +308,16 @@ def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
 
     def add(number):
         for step in range(20):
-            keep(path, "MPICH", TrialRecords({f"machine {number}": {f"step {step}": TrialRecord("a", {})}}))
+            save_tuning(
+                path, "MPICH", TrialRecords({f"machine {number}": {f"step {step}": TrialRecord("a", {})}})
+            )
 
     jobs = [multiprocessing.get_context("fork").Process(target=add, args=(number,)) for number in range(3)]
     for job in jobs:
         job.start()
     for job in jobs:
         job.join()
-    implementations = stored(path)["MPICH"]["implementations"]
+    implementations = load_tuning(path)["MPICH"]["implementations"]
     assert {machine: len(steps) for machine, steps in implementations.items()} == {
         f"machine {k}": 20 for k in range(3)
     }

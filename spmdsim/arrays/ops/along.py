@@ -19,7 +19,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError, many
 from spmdsim.redistribution.steps.group_steps import Parts, parts_step
-from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.redistribution.steps.row_steps import check_ids
 from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["take_along_axis"]
@@ -110,7 +110,7 @@ def find_owned_entries(
         A boolean array of the shape of ``ids``, and one index array per dim that select the owned entries from this
             rank's block.
     """
-    checked_ids(ids, context.size(factor), what=what or f"entries of dim {dim}")
+    check_ids(ids, context.size(factor), description=what or f"entries of dim {dim}")
     start, stop = context.bounds(factor)
     is_owned = (ids >= start) & (ids < stop)
     indices = list(np.nonzero(is_owned))
@@ -121,7 +121,9 @@ def find_owned_entries(
 def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks."""
     if x.shape[dim] == context.size("v"):
-        return np.take_along_axis(x, checked_ids(ids, context.size("v"), what=f"entries of dim {dim}"), dim)
+        return np.take_along_axis(
+            x, check_ids(ids, context.size("v"), description=f"entries of dim {dim}"), dim
+        )
     is_owned, indices = find_owned_entries(context, ids, dim)
     entries = np.zeros(ids.shape, x.dtype)
     entries[is_owned] = x[indices]

@@ -21,13 +21,13 @@ from spmdsim.arrays.ops.normalise import is_whole, row_log_softmax, row_softmax,
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.redistribution.steps.row_steps import check_ids
 
 __all__ = ["cross_entropy", "softmax_cross_entropy", "sparse_softmax_cross_entropy"]
 
 
 def _rows(logits: Array, labels: Array) -> Array:
-    checked_ids(labels, logits.shape[-1], what="classes")
+    check_ids(labels, logits.shape[-1], description="classes")
     return _losses(logits, _label_indices(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
 
 
@@ -153,7 +153,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
     """Return the softmax, and the losses of the labelled classes."""
-    checked_ids(labels, logits.shape[-1], what="classes")
+    check_ids(labels, logits.shape[-1], description="classes")
     logs = row_log_softmax(logits, -1)
     return np.exp(logs), -logs[_label_indices(labels)]
 

@@ -15,7 +15,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.stepped import OwnedRows
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError, many
-from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.redistribution.steps.row_steps import check_ids
 from spmdsim.worlds.local_steps import add_rows, place_rows
 from spmdsim.worlds.pool import empty
 
@@ -44,7 +44,7 @@ def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
 
 def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks."""
-    checked_ids(ids, context.size(LOOKED_UP), what=f"entries of dim {dim}")
+    check_ids(ids, context.size(LOOKED_UP), description=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
     if stop - start == context.size(LOOKED_UP):
         return np.take(x, ids, axis=dim)
@@ -106,7 +106,7 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
 
 def _embedding(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
     """Return the rows that this rank owns; zeros for rows of other ranks and for the padding id."""
-    ids = checked_ids(ids, context.size("v"), padding)
+    ids = check_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
     out = empty((*ids.shape, table.shape[1]), table.dtype)
     if stop - start == context.size("v") and padding is None:
@@ -235,7 +235,7 @@ def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> 
 
 def _look_up_padded(context: Context, ids: Array, table: Array) -> Array:
     """Return table rows; ids of other ranks look up this rank's last row, which is zero."""
-    checked_ids(ids, context.size("v") - context.strategy.parts("v"), what="rows of the table")
+    check_ids(ids, context.size("v") - context.strategy.parts("v"), description="rows of the table")
     return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
 
 

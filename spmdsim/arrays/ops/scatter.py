@@ -15,7 +15,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, merge_dims, reshape, transpose
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
-from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.redistribution.steps.row_steps import check_ids
 from spmdsim.worlds.convert_operands import as_operand
 from spmdsim.worlds.local_steps import add_rows
 
@@ -38,7 +38,7 @@ def _rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
 
 def _find_owned_ids(context: Context, ids: Array, dim: int) -> tuple[Array, Array]:
     """Return the mask of ids inside the rank's block of a dim, and their positions in the block."""
-    checked_ids(ids, context.size("v"), what=f"entries of dim {dim}")
+    check_ids(ids, context.size("v"), description=f"entries of dim {dim}")
     start, stop = context.bounds("v")
     is_owned = (ids >= start) & (ids < stop)
     return is_owned, ids[is_owned].astype(np.intp) - start

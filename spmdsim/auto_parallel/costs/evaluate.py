@@ -25,7 +25,7 @@ from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.cost.roofline import forward_work, gradient_work
 from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.plans.merge import Merge, buckets, elements_held, shared_copies
+from spmdsim.redistribution.plans.merge import Merge, common_replica_axes, fill_buckets, shard_elements
 from spmdsim.redistribution.price import price_step, steps_seconds
 from spmdsim.worlds import ShapeOnly
 from spmdsim.worlds.trace import record
@@ -168,7 +168,7 @@ class GradientMessage:
     @cached_property
     def elements(self) -> tuple[int, ...]:
         """Number of elements of each gradient on a rank."""
-        return tuple(elements_held(move.src, move.value.shape) for move in self.moves)
+        return tuple(shard_elements(move.src, move.value.shape) for move in self.moves)
 
     @property
     def itemsize(self) -> int:
@@ -183,7 +183,7 @@ class GradientMessage:
         Published cost models have one collective.
         """
         machine = self.machine if isinstance(self.machine, Machine) else None
-        copies = shared_copies(move.src for move in self.moves) if machine is not None else ()
+        copies = common_replica_axes(move.src for move in self.moves) if machine is not None else ()
         return self.merge.steps(sum(self.elements), copies, self.itemsize, machine)
 
     def nbytes(self, rank: int) -> int:
@@ -261,12 +261,12 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
         )
         if len(gradient_moves) == 1 and merge is not None:
             size = moved_itemsize(gradient_moves[0].src, gradient_moves[0].value.itemsize)
-            nbytes = size * elements_held(gradient_moves[0].src, gradient_moves[0].value.shape)
+            nbytes = size * shard_elements(gradient_moves[0].src, gradient_moves[0].value.shape)
             waiting.setdefault((merge, size), []).append((gradient_moves[0], nbytes))
     return tuple(
         GradientMessage(merge, tuple(bucket), settings.machine)
         for (merge, _), group in waiting.items()
-        for bucket in buckets(group)
+        for bucket in fill_buckets(group)
         if len(bucket) > 1
     )
 

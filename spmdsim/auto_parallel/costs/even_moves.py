@@ -18,7 +18,7 @@ from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.redistribution.plans.plan_candidates import Candidate
-from spmdsim.redistribution.plans.planner import cheapest
+from spmdsim.redistribution.plans.planner import cheapest_candidate
 from spmdsim.redistribution.price import machine_on
 
 Axes = tuple[str, ...]
@@ -83,10 +83,10 @@ def price_move(
         sizes = tuple(map(math.gcd, shape, divisors))
         even = even_move(src, dst, model, None if sizes == divisors else sizes)
     if even is None:
-        return cheapest(src, dst, shape, itemsize, model)
+        return cheapest_candidate(src, dst, shape, itemsize, model)
     scale = itemsize * math.prod(shape) / math.prod(even.shape)
     model = even.machine
-    return cheapest(even.src, even.dst, even.shape, scale, model)
+    return cheapest_candidate(even.src, even.dst, even.shape, scale, model)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -32,7 +32,7 @@ from spmdsim.cost.closed_forms import message_bytes
 from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.element_type import storage_dtype
 from spmdsim.redistribution import Plan, plan
-from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, elements_held, merge_of
+from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, merge_of, shard_elements
 from spmdsim.redistribution.plans.plan_candidates import LOCAL, Shape
 from spmdsim.redistribution.price import machine_on, price_step
 from spmdsim.redistribution.step_counts import most_received
@@ -241,7 +241,7 @@ class MovePrices:
             steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
             return sum(price_step(step, itemsize, self.machine)[1] for step in steps)
         model = machine_on(self.machine, merge.mesh)
-        return model.seconds(merge.collective, merge.ranks, merge.received(nbytes), merge.axes)
+        return model.seconds(merge.collective, merge.ranks, merge.received_elements(nbytes), merge.axes)
 
     def table(
         self,
@@ -357,7 +357,7 @@ class SharedMessages:
         nbytes_by_kind: dict[Kind, list[int]] = {}
         for kind, source in zip(kinds, sources):
             if kind is not None:
-                nbytes_by_kind.setdefault(kind, []).append(kind[1] * elements_held(source, value.shape))
+                nbytes_by_kind.setdefault(kind, []).append(kind[1] * shard_elements(source, value.shape))
                 self._copies.setdefault(kind, set()).add(frozenset(source.canonical.replicated_axes))
         for kind, nbytes in nbytes_by_kind.items():
             self._nbytes.setdefault(kind, []).extend([max(nbytes)] * count)
@@ -383,7 +383,7 @@ class SharedMessages:
                 prices = np.zeros((len(kinds), 1 + len(messages.lines)))
                 for k, src in enumerate(sources):
                     if kinds[k] == kind:
-                        nbytes = kind[1] * elements_held(src, value.shape)
+                        nbytes = kind[1] * shard_elements(src, value.shape)
                         alone_seconds = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
                         copies = frozenset(src.canonical.replicated_axes)
                         prices[k] = exposed * np.array(

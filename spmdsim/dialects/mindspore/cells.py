@@ -21,7 +21,7 @@ from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
-from spmdsim.redistribution.steps.row_steps import checked_ids
+from spmdsim.redistribution.steps.row_steps import check_ids
 
 
 class Cell(DialectModule):
@@ -325,7 +325,7 @@ class CrossEntropyLoss(_Loss):
         ignores = self.ignore_index != -100  # of a tensor's labels nobody knows all
         if numbered and not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
             ignored = np.asarray(labels) == self.ignore_index
-            checked_ids(np.where(ignored, 0, labels), rows.shape[-1], what="classes")
+            check_ids(np.where(ignored, 0, labels), rows.shape[-1], description="classes")
             ignores = bool(ignored.any())
         targets = _labels(labels, rows if numbered else x)
         if numbered and self.weight is None and not self.label_smoothing and not ignores:

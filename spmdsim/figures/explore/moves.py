@@ -24,7 +24,7 @@ from spmdsim.figures.plan_figures import SentBox, transfers
 from spmdsim.layout.addends import ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.exchange.direct_reduction import parts
+from spmdsim.redistribution.exchange.direct_reduction import reduction_parts
 from spmdsim.redistribution.step_counts import all_received
 from spmdsim.worlds import LockStep
 
@@ -110,8 +110,8 @@ def sent_boxes(step: Step) -> list[SentBox]:
     if step.collective == "reduce_exchange":
         return [
             SentBox(*hop, part.box)
-            for part in parts(step.src, step.dst, step.shape)
-            for hop in (*part.contributions, *part.passed, *part.results)
+            for part in reduction_parts(step.src, step.dst, step.shape)
+            for hop in (*part.contributions, *part.forwarded, *part.results)
         ]
     if step.collective == "exchange":
         return [one for one in transfers(step.src, step.dst, step.shape) if one.sender != one.receiver]

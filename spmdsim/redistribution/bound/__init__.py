@@ -1,1 +1,1 @@
-"""The lower bound of what ranks receive, and the shares of a reduction that reach it."""
+"""Compute lower bounds of received elements, and the shares of a reduction that reach them."""

@@ -1,7 +1,7 @@
-"""Shares of a reduction: how many elements each rank adds up so that the busiest rank receives as little as possible.
+"""Shares of a reduction: compute how many elements each rank adds up, so that no rank receives too many.
 
-Groups of elements cost each rank a number of receptions per element. Of few ranks the shares are the optimum of a
-linear programme, of many ranks whole numbers close to it. Every rank computes the shares itself, so all of this is
+Each group of elements costs each rank a number of receptions per element. For few ranks the shares are the optimum of
+a linear programme, for many ranks whole numbers close to it. Every rank computes the shares itself, so all of this is
 arithmetic element by element, whose result does not depend on the machine.
 """
 
@@ -11,13 +11,15 @@ import math
 
 import numpy as np
 
-#: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
+#: The number of pivots after which the first column that improves is taken instead of the best one, and the largest number.
 PATIENCE, MOST_PIVOTS = 60, 400
-#: Coefficients below are rounding.
+#: Smaller coefficients are rounding errors.
 TINY = 1e-9
 
 
-def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def balance_loads(
+    extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return fractional element counts per group and rank that minimise the largest load.
 
     Solve a linear program by the simplex method, with at most `MOST_PIVOTS` pivots: after these the shares are feasible, but
@@ -33,31 +35,31 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
         ``weights[rank]`` is the dual solution: the average load with these weights is a lower bound of the largest load
         for every choice of shares. Rounding can make a weight slightly negative.
 
-    >>> shares, weights = balanced(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
+    >>> shares, weights = balance_loads(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
     >>> shares.tolist(), weights.tolist()
     ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
     """
     groups, ranks = extras.shape
     slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
     table = np.zeros((groups + ranks, right + 1))
-    every, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
+    rank_numbers, columns = np.arange(ranks), np.arange(slack).reshape(groups, ranks)
     table[np.arange(groups)[:, None], columns] = 1
-    table[groups + every, columns] = extras
-    table[groups + every, slack + every] = 1
+    table[groups + rank_numbers, columns] = extras
+    table[groups + rank_numbers, slack + rank_numbers] = 1
     table[groups:, most] = -1
     table[:groups, right], table[groups:, right] = volumes, -loads
-    taken, first = loads.astype(float), np.zeros(groups, np.int64)
-    for group in (-volumes).argsort(kind="stable"):  # each whole group to the rank that has the least then
-        after = taken + extras[group] * volumes[group]
-        rank = first[group] = after.argmin()
-        taken[rank] = after[rank]
+    load, rank_of_group = loads.astype(float), np.zeros(groups, np.int64)
+    for group in (-volumes).argsort(kind="stable"):  # to the rank with the smallest load
+        loads_after = load + extras[group] * volumes[group]
+        rank = rank_of_group[group] = loads_after.argmin()
+        load[rank] = loads_after[rank]
         table[groups + rank] -= extras[group, rank] * table[group]
-    basis = np.concatenate([columns[:, 0] + first, slack + every])
-    line = groups + int(taken.argmax())
+    basis = np.concatenate([columns[:, 0] + rank_of_group, slack + rank_numbers])
+    busiest_row = groups + int(load.argmax())
     scratch = np.empty_like(table)
-    _pivot(table, line, most, scratch)
-    basis[line] = most
-    gains, amounts = table[line, :most], table[:, right]
+    _pivot(table, busiest_row, most, scratch)
+    basis[busiest_row] = most
+    gains, amounts = table[busiest_row, :most], table[:, right]
     for count in range(MOST_PIVOTS):
         column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
         if gains[column] <= TINY:
@@ -65,17 +67,21 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
         pairs = zip(amounts.tolist(), table[:, column].tolist())
         ratios = [amount / rate if rate > TINY else math.inf for amount, rate in pairs]
         leaving = ratios.index(min(ratios))
-        if leaving == line:
+        if leaving == busiest_row:
             break
         _pivot(table, leaving, column, scratch)
         basis[leaving] = column
-    dealt = np.zeros(slack)
-    shares = basis < slack
-    dealt[basis[shares]] = amounts[shares]
-    return np.maximum(dealt, 0).reshape(groups, ranks), -table[line, slack:most]
+    amounts_by_column = np.zeros(slack)
+    is_share = basis < slack
+    amounts_by_column[basis[is_share]] = amounts[is_share]
+    return np.maximum(amounts_by_column, 0).reshape(groups, ranks), -table[busiest_row, slack:most]
 
 
 def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
+    """Make ``column`` the basis column of row ``line``: one pivot of the simplex method.
+
+    ``scratch`` is a buffer of the table's shape.
+    """
     pivoted = table[line]
     pivoted /= pivoted[column]
     factors = table[:, column : column + 1].copy()
@@ -87,7 +93,7 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
 def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> np.ndarray:
     """Return integer element counts per group and rank that keep the largest load low.
 
-    Like `balanced`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection looks for a low
+    Like `balance_loads`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection looks for a low
     limit of the load at which dealing out succeeds. Groups with the fewest cheapest ranks are dealt first, and among these
     the largest; each goes to its cheapest ranks before the more expensive ones.
 
@@ -126,22 +132,22 @@ def _deal_shares(
     """Return shares that keep every load at most ``limit``, or None if dealing in this order finds none."""
     shares, room = np.zeros(extras.shape, np.int64), limit - loads
     for group in order.tolist():
-        left, costs = int(volumes[group]), extras[group]
+        remaining, costs = int(volumes[group]), extras[group]
         for cost in np.unique(costs).tolist():
             ranks = np.flatnonzero(costs == cost)
-            dealt = _level_room(room[ranks] // cost if cost else np.full(len(ranks), left), left)
+            dealt = _level_room(room[ranks] // cost if cost else np.full(len(ranks), remaining), remaining)
             shares[group, ranks] = dealt
             room[ranks] -= cost * dealt
-            left -= int(dealt.sum())
-            if not left:
+            remaining -= int(dealt.sum())
+            if not remaining:
                 break
-        if left:
+        if remaining:
             return None
     return shares
 
 
 def _level_room(room: np.ndarray, count: int) -> np.ndarray:
-    """Return how many of ``count`` elements each place takes so that all keep equally much room.
+    """Return how many of ``count`` elements each place takes so that all places keep equal room.
 
     If there is less room than elements, all of it is taken.
     """
@@ -151,7 +157,7 @@ def _level_room(room: np.ndarray, count: int) -> np.ndarray:
     # The k places with the most room take all elements if each is filled until its room is that of `levels[k - 1]`.
     levels = (np.cumsum(falling) - count) // np.arange(1, len(room) + 1)
     level = int(levels.max())
-    dealt: np.ndarray = np.maximum(room - level - 1, 0)
-    once = np.flatnonzero(room > level)[: count - int(dealt.sum())]
-    dealt[once] += 1
-    return dealt
+    taken: np.ndarray = np.maximum(room - level - 1, 0)
+    one_more = np.flatnonzero(room > level)[: count - int(taken.sum())]
+    taken[one_more] += 1
+    return taken

@@ -22,18 +22,23 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.redistribution.bound.adder_shares import balanced, level_shares
+from spmdsim.redistribution.bound.adder_shares import balance_loads, level_shares
 from spmdsim.redistribution.grid import all_bounds, boxes_of, piece_numbers, positions_in, ranks_of
 
-#: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
+#: The largest number of ranks per mesh for which the bound weighs the ranks, and for which it is computed without arrays.
 MOST_RANKS, FEW = 16, 32
 
 
 class ReceptionBound(NamedTuple):
-    """What must be received, in elements: by at least one rank, by all together, and by each of the target's mesh.
+    """Lower bound of received elements.
 
-    Where values only move, a rank receives exactly that; where they are reduced, it is the larger of its target and the
-    average, and no algorithm keeps every rank below.
+    If values only move, every number is exact. If values are reduced, the bound of each rank is the larger of its
+    target shard and the average; single ranks may receive less, but no algorithm keeps every rank below its bound.
+
+    Attributes:
+        busiest: the elements that at least one rank must receive.
+        total: the elements that all ranks together must receive.
+        ranks: the elements of each position of the target mesh.
     """
 
     busiest: int
@@ -42,12 +47,12 @@ class ReceptionBound(NamedTuple):
 
     @classmethod
     def of_each(cls, ranks: np.ndarray, total: int | None = None) -> ReceptionBound:
-        """Return a bound from those of single ranks, with the total if it is not their sum."""
+        """Return the bound from the bounds of single ranks; ``total`` is their sum unless it is given."""
         return cls(int(ranks.max(initial=0)), int(ranks.sum()) if total is None else total, ranks)
 
 
 def kept_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
-    """Return the axes that are pending with the same reduction in both layouts, in mesh order."""
+    """Return the axes that are pending with equal reductions in both layouts, in mesh order."""
     if not src.partial or not dst.partial or src.mesh != dst.mesh:
         return ()
     return tuple(axis for axis, op in src.partial if (axis, op) in dst.partial)
@@ -55,97 +60,124 @@ def kept_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
 
 def reduced_axes(src: Layout, dst: Layout) -> tuple[str, ...]:
     """Return the axes whose pending values have to be reduced, in mesh order."""
-    kept = kept_axes(src, dst)
-    return tuple(axis for axis in src.partial_axes if axis not in kept)
+    still_partial = kept_axes(src, dst)
+    return tuple(axis for axis in src.partial_axes if axis not in still_partial)
 
 
-def contributions(src: Layout, dst: Layout) -> int:
-    """Return the number of contributions that are combined into one element; 1 if values only move."""
+def count_addends(src: Layout, dst: Layout) -> int:
+    """Return the number of addends that are combined into one element; 1 if values only move."""
     return src.mesh.axis_size(*reduced_axes(src, dst)) if src.partial else 1
 
 
 @lru_cache(maxsize=1024)
 def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """Return what ranks must receive to get from one layout to another.
+    """Return how many elements ranks must receive in a redistribution.
 
     Args:
         src: the layout before.
         dst: the layout after.
-        shape: global shape.
-        parts: elements that an incomplete sum takes while it travels; 2 for 16-bit floats, which are added in float32.
+        shape: the global shape.
+        parts: the elements that count for an incomplete sum on its way; 2 for 16-bit floats, which are added in
+            float32.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
     >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
     (64, 512)
     """
-    average, kept, reduced = (
+    average, common_partial, reduced = (
         least_on_average(src, dst, shape, parts),
         kept_axes(src, dst),
         reduced_axes(src, dst),
     )
-    new = len(dst.partial) > len(kept)
-    if not reduced or new or not average.total or not shape or max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
+    has_new_partial = len(dst.partial) > len(common_partial)
+    if (
+        not reduced
+        or has_new_partial
+        or not average.total
+        or not shape
+        or max(src.mesh.size, dst.mesh.size) > MOST_RANKS
+    ):
         return average
-    least = sums(src, dst, shape, kept, reduced).least(parts)
+    least = sums(src, dst, shape, common_partial, reduced).least(parts)
     return ReceptionBound(max(average.busiest, least), average.total, np.maximum(average.ranks, least))
 
 
 @lru_cache(maxsize=1024)
 def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """Return a lower bound like :func:`lower_bound`, from the average over all ranks only, in less time."""
-    mesh, kept = dst.mesh, kept_axes(src, dst)
-    terms = contributions(src, dst)
-    new = tuple(axis for axis in dst.partial_axes if axis not in kept)
-    if terms > 1 and not new and max(src.mesh.size, mesh.size) <= FEW:
-        return _least_of_few(src, dst, shape, kept, (terms - 1) * parts)
-    here = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
-    want, have = all_bounds(dst, shape), all_bounds(src, shape)[here]
-    own = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
-    held = np.where(here < 0, 0, np.maximum(own, 0).prod(axis=1))
+    """Return a lower bound like :func:`lower_bound`, from the average over all ranks only.
+
+    It takes less time to compute.
+    """
+    mesh, common_partial = dst.mesh, kept_axes(src, dst)
+    terms = count_addends(src, dst)
+    new_partial = tuple(axis for axis in dst.partial_axes if axis not in common_partial)
+    if terms > 1 and not new_partial and max(src.mesh.size, mesh.size) <= FEW:
+        return _least_of_few(src, dst, shape, common_partial, (terms - 1) * parts)
+    source_position = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
+    want, have = all_bounds(dst, shape), all_bounds(src, shape)[source_position]
+    overlap_lengths = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
+    owned = np.where(source_position < 0, 0, np.maximum(overlap_lengths, 0).prod(axis=1))
     wanted = (want[..., 1] - want[..., 0]).prod(axis=1)
-    lines = mesh.axis_size(*new)
-    source = np.where(here < 0, -1, piece_numbers(src.mesh, src.split_axes)[here]) + 1
-    if terms == 1 or (new and src.mesh != mesh):
-        line = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new))
-        missing = wanted - _distinct(line, source, held)[line] if new else wanted - held
+    lines = mesh.axis_size(*new_partial)
+    source = np.where(source_position < 0, -1, piece_numbers(src.mesh, src.split_axes)[source_position]) + 1
+    if terms == 1 or (new_partial and src.mesh != mesh):
+        line = piece_numbers(mesh, tuple(axis for axis in mesh.axes if axis not in new_partial))
+        missing = wanted - _distinct(line, source, owned)[line] if new_partial else wanted - owned
         return ReceptionBound.of_each(-(-missing // lines), int(missing.sum()) // lines)
-    # Overlaps of different source or target pieces share no element, so they add up to those held where wanted.
-    covered = int(_distinct(piece_numbers(mesh, (*dst.split_axes, *kept)), source, held).sum())
-    elements = math.prod(shape) * mesh.axis_size(*kept)
-    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept, *new)
+    # Overlaps of different source or target pieces share no element, so their sizes add up.
+    covered = int(_distinct(piece_numbers(mesh, (*dst.split_axes, *common_partial)), source, owned).sum())
+    elements = math.prod(shape) * mesh.axis_size(*common_partial)
+    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial, *new_partial)
     total = elements * ((terms - 1) * parts + wanting) - covered
-    least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
+    least = -(-total // (mesh.size + src.mesh.size - int((source_position >= 0).sum())))
     return ReceptionBound.of_each(np.maximum(-(-wanted // lines), least), total)
 
 
 def _least_of_few(
-    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], joining: int
+    src: Layout, dst: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...], joining: int
 ) -> ReceptionBound:
-    """Return :func:`least_on_average` of a reduction on few ranks without new pending axes. Uses no arrays."""
+    """Return :func:`least_on_average` of a reduction on few ranks without new pending axes.
+
+    Uses no arrays.
+
+    ``common_partial`` are the axes that stay pending; ``joining`` is the number of receptions per element that add up
+    addends.
+    """
     mesh = dst.mesh
-    here, want, have = positions_in(src.mesh, mesh), boxes_of(dst, shape), boxes_of(src, shape)
+    source_positions, want, have = positions_in(src.mesh, mesh), boxes_of(dst, shape), boxes_of(src, shape)
     source = piece_numbers(src.mesh, src.split_axes).tolist()
-    target = piece_numbers(mesh, (*dst.split_axes, *kept)).tolist()
-    held = {
+    target = piece_numbers(mesh, (*dst.split_axes, *common_partial)).tolist()
+    owned = {
         (piece, source[position]): volume(common)
-        for box, position, piece in zip(want, here, target)
+        for box, position, piece in zip(want, source_positions, target)
         if position >= 0 and (common := overlap(box, have[position])) is not None
     }
-    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept)
-    total = math.prod(shape) * mesh.axis_size(*kept) * (joining + wanting) - sum(held.values())
-    least = -(-total // (mesh.size + src.mesh.size - sum([position >= 0 for position in here])))
+    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *common_partial)
+    total = math.prod(shape) * mesh.axis_size(*common_partial) * (joining + wanting) - sum(owned.values())
+    least = -(-total // (mesh.size + src.mesh.size - sum([position >= 0 for position in source_positions])))
     return ReceptionBound.of_each(np.array([max(volume(box), least) for box in want]), total)
 
 
 def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """Return, for each group, the elements of its distinct pieces."""
+    """Return, for each group, the total number of elements of its distinct pieces.
+
+    ``group``, ``piece`` and ``elements`` have one entry per position; positions of one group with equal pieces count
+    once.
+    """
     _, first = np.unique(group * (piece.max(initial=0) + 1) + piece, return_index=True)
     return np.bincount(group[first], weights=elements[first], minlength=len(group)).astype(np.int64)
 
 
 class SumCell(NamedTuple):
-    """Elements that the same ranks hold and want: the ranks that hold each contribution, and each rank's own."""
+    """Box of elements that have equal owners before and after a reduction.
+
+    Attributes:
+        box: the box of the global tensor.
+        holders: for each addend, the ranks that own it.
+        wanting: the ranks that own the result.
+        own: the number of the addend that a rank owns, by rank.
+    """
 
     box: Bounds
     holders: tuple[tuple[int, ...], ...]
@@ -153,78 +185,100 @@ class SumCell(NamedTuple):
     own: dict[int, int]
 
     def finishers(self, adders: Collection[int]) -> list[int]:
-        """Return the ranks that can add their own contribution last after ``adders``; none if an adder can do so."""
-        own, wanting = self.own, self.wanting
-        if [rank for rank in adders if rank in own and rank in wanting]:
+        """Return the ranks that can add their own addend last after ``adders`` and keep the result.
+
+        There are none if one of ``adders`` wants the result and owns an addend.
+        """
+        term_of, wanting = self.own, self.wanting
+        if [rank for rank in adders if rank in term_of and rank in wanting]:
             return []
-        theirs = [own.get(rank) for rank in adders]
-        return [rank for rank in wanting if rank in own and own[rank] not in theirs]
+        used_terms = [term_of.get(rank) for rank in adders]
+        return [rank for rank in wanting if rank in term_of and term_of[rank] not in used_terms]
 
     def joins(self, rank: int, adders: Collection[int]) -> bool:
-        """Return True if ``rank`` can add up a part of an element with ``adders`` without another reception."""
-        own, wanting = self.own, self.wanting
-        if rank not in own:  # it can only be the last one
-            return rank in wanting and all(one in own or one not in wanting for one in adders)
-        if own[rank] in [own.get(one) for one in adders]:
+        """Return True if ``rank`` can add up some addends of an element together with ``adders``.
+
+        That is so if it takes no further reception in total.
+        """
+        term_of, wanting = self.own, self.wanting
+        if rank not in term_of:  # It can only be the last adder.
+            return rank in wanting and all(adder in term_of or adder not in wanting for adder in adders)
+        if term_of[rank] in [term_of.get(adder) for adder in adders]:
             return False
         return (
             not self._adds_last
             or rank in wanting
-            or any(one in own and one in wanting for one in adders)
+            or any(adder in term_of and adder in wanting for adder in adders)
             or bool(self.finishers((rank, *adders)))
         )
 
     @property
     def _adds_last(self) -> bool:
-        """Whether a rank that wants the result has a contribution."""
+        """True if a rank that wants the result owns an addend."""
         return not self.own.keys().isdisjoint(self.wanting)
 
     @property
     def fewest(self) -> int:
-        """The least that any adder's receptions are, as :meth:`extras` counts them."""
+        """Smallest number of receptions of an adder, counted as in :meth:`extras`."""
         return len(self.holders) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Return each rank's receptions per element as an adder, without the reception of the result itself."""
-        terms, own, wanting = len(self.holders), self.own, self.wanting
-        last = {own[rank] for rank in wanting if rank in own}
+        """Return the receptions per element that each of ``ranks`` has as the adder.
+
+        The reception of the result itself is not counted.
+        """
+        terms, term_of, wanting = len(self.holders), self.own, self.wanting
+        last = {term_of[rank] for rank in wanting if rank in term_of}
         extras = dict.fromkeys(ranks, terms - bool(last))
         extras.update(dict.fromkeys(wanting, terms - 1))
-        for rank, mine in own.items():
-            another = len(last) > (mine in last)
+        for rank, term in term_of.items():
+            another = len(last) > (term in last)
             extras[rank] = terms - (2 if another or rank in wanting else 1)
         return tuple(extras.values())
 
 
 class Sums:
-    """The elements of a reduction by who holds and wants them, and how its ranks best share the adding.
+    """Elements of a reduction, grouped by owners before and after, and the best shares of the adding.
 
-    Each place along the axes that stay pending (``kept``) is a problem of its own.
+    Each combination of coordinates on the axes ``common_partial``, which stay pending, is a problem of its own.
+
+    Attributes:
+        ranks: the ranks of both meshes, sorted.
+        want: the number of elements that each rank wants.
+        groups: the cells, grouped by what they cost each adder.
+        extras: ``[group, rank]``, the receptions per element of a group that a rank has as its adder.
+        inside: for each group, the ranks with the lowest cost.
+        volumes: the number of elements of each group.
     """
 
     def __init__(
-        self, src: Layout, dst: Layout, shape: tuple[int, ...], kept: Sequence[str], reduced: Sequence[str]
+        self,
+        src: Layout,
+        dst: Layout,
+        shape: tuple[int, ...],
+        common_partial: Sequence[str],
+        reduced: Sequence[str],
     ) -> None:
         #: The ranks of both meshes.
         self.ranks = sorted({*ranks_of(src.mesh).rank.tolist(), *ranks_of(dst.mesh).rank.tolist()})
         number = piece_numbers(src.mesh, tuple(reduced)).tolist()
         want, targets = dict.fromkeys(self.ranks, 0), []
-        for (problem, box), members in _pieces(dst, shape, tuple(kept)).items():
+        for (problem, box), members in _pieces(dst, shape, tuple(common_partial)).items():
             wanting = tuple([rank for rank, _ in members])
             want.update(dict.fromkeys(wanting, volume(box)))
             targets.append((problem, box, wanting))
         #: Elements that each rank wants.
         self.want = np.array(list(want.values()))
         groups: dict[tuple[int, ...], list[SumCell]] = {}
-        for (problem, box), members in _pieces(src, shape, tuple(kept)).items():
-            own = {rank: number[position] for rank, position in members}
+        for (problem, box), members in _pieces(src, shape, tuple(common_partial)).items():
+            term_of_rank = {rank: number[position] for rank, position in members}
             holders: list[list[int]] = [[] for _ in range(src.mesh.axis_size(*reduced))]
-            for rank, term in own.items():
+            for rank, term in term_of_rank.items():
                 holders[term].append(rank)
-            held = tuple(map(tuple, holders))
-            for other, target, wanting in targets:
-                if problem == other and (common := overlap(box, target)) is not None:
-                    cell = SumCell(common, held, wanting, own)
+            holder_tuples = tuple(map(tuple, holders))
+            for target_problem, target, wanting in targets:
+                if problem == target_problem and (common := overlap(box, target)) is not None:
+                    cell = SumCell(common, holder_tuples, wanting, term_of_rank)
                     groups.setdefault(cell.extras(self.ranks), []).append(cell)
         rows = sorted(groups)
         #: Cells that cost every adder the same, together.
@@ -241,23 +295,24 @@ class Sums:
 
     @cached_property
     def _solution(self) -> tuple[np.ndarray, np.ndarray]:
-        return balanced(self.extras, self.volumes, self.want)
+        """Fractional shares ``[group, rank]`` and the weights of the ranks; see :func:`balance_loads`."""
+        return balance_loads(self.extras, self.volumes, self.want)
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """``[group, rank]``, the elements that each rank adds up so that the busiest receives little.
+        """Elements of each group that each rank adds up, ``[group, rank]``.
 
-        Of up to ``2 * MOST_RANKS`` ranks the busiest receives the least, with shares in fractions; of more ranks, shares
-        are whole numbers and the busiest may receive more than the least.
+        For up to ``2 * MOST_RANKS`` ranks, the shares are fractions that minimise the receptions of the busiest rank.
+        For more ranks, they are whole numbers and the busiest rank may receive more than the minimum.
         """
         if len(self.ranks) > 2 * MOST_RANKS:
             return level_shares(self.extras, self.volumes, self.want)
         return self._solution[0]
 
     def least(self, parts: int = 1) -> int:
-        """Return the elements that the busiest rank receives at least, by the best weights of ranks.
+        """Return a lower bound of the elements that the busiest rank receives, from the best weights of ranks.
 
-        What is not complete yet takes ``parts`` elements.
+        An incomplete sum counts as ``parts`` elements.
         """
         weights = np.maximum(self._solution[1], 0)
         adding = parts * (self.volumes * (weights * self.extras).min(axis=1)).sum()
@@ -269,10 +324,13 @@ sums = lru_cache(maxsize=512)(Sums)
 
 
 def _pieces(
-    layout: Layout, shape: tuple[int, ...], kept: tuple[str, ...]
+    layout: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[tuple[int, int]]]:
-    """Return ``(rank, position)`` of the ranks that own each box, by problem and box, without empty boxes."""
-    problem = piece_numbers(layout.mesh, kept).tolist()
+    """Return ``(rank, position)`` of the ranks that own each box that is not empty, by ``(problem, box)``.
+
+    The problem of a position is its number on the axes ``common_partial``.
+    """
+    problem = piece_numbers(layout.mesh, common_partial).tolist()
     ranks = ranks_of(layout.mesh).rank.tolist()
     boxes: dict[tuple[int, Bounds], list[tuple[int, int]]] = {}
     for position, box in enumerate(boxes_of(layout, shape)):

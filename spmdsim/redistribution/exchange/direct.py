@@ -25,7 +25,7 @@ FEW = 2048
 
 
 def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """Return the transfers to ``rank``, peer by peer, its own overlap included.
+    """Return the transfers to ``rank``, peer by peer, including its own overlap.
 
     Raises:
         PlanError: If pending values would have to be reduced.
@@ -39,19 +39,25 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Seque
 
 
 def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """Return the transfers from ``rank``, peer by peer, its own overlap included."""
+    """Return the transfers from ``rank``, peer by peer, including its own overlap."""
     return exchange_between(src, dst, tuple(shape)).transfers(rank, False)
 
 
 def sent_counts(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: Iterable[int]) -> list[int]:
-    """Return the elements that each rank of ``ranks`` sends to others: 0 if it is not in the source mesh."""
+    """Return the number of elements that each rank of ``ranks`` sends to others.
+
+    It is 0 outside the source mesh.
+    """
     between = exchange_between(src, dst, shape)
-    parts = [(rank, between.transfers(rank, False)) for rank in ranks]
-    return [sum([part.count for part in some if part.peer != rank]) for rank, some in parts]
+    transfers_by_rank = [(rank, between.transfers(rank, False)) for rank in ranks]
+    return [
+        sum([transfer.count for transfer in transfers if transfer.peer != rank])
+        for rank, transfers in transfers_by_rank
+    ]
 
 
 class Between:
-    """An exchange between two layouts, which lists the transfers of a rank.
+    """Exchange between two layouts; lists the transfers of each rank.
 
     Raises:
         PlanError: If pending values would have to be reduced.
@@ -68,11 +74,14 @@ class Between:
 
     @cached_property
     def grids(self) -> tuple[Grid, Grid, int]:
-        """The grids of both sides, see :func:`grids`."""
+        """Source grid, target grid and number of tensor dimensions; see :func:`grids`."""
         return grids(*self._ends)
 
     def transfers(self, rank: int, receiving: bool) -> Sequence[Transfer]:
-        """Return the transfers to a rank, or from it. Those of large meshes are not cached."""
+        """Return the transfers to a rank if ``receiving``, else the transfers from it.
+
+        They are cached if both meshes together have at most :data:`FEW` ranks.
+        """
         if self.few:
             return _few_transfers(self, rank, receiving)
         return (_receives if receiving else _sends)(self, rank)
@@ -83,6 +92,10 @@ exchange_between = lru_cache(maxsize=1024)(Between)
 
 @lru_cache(maxsize=8192)
 def _few_transfers(between: Between, rank: int, receiving: bool) -> tuple[Transfer, ...]:
+    """Return the transfers to or from a rank of small meshes.
+
+    If replicas share boxes, they are the shared ones.
+    """
     shared = between.shared
     if shared is None:
         return tuple((_receives if receiving else _sends)(between, rank))
@@ -90,6 +103,11 @@ def _few_transfers(between: Between, rank: int, receiving: bool) -> tuple[Transf
 
 
 def _receives(between: Between, rank: int) -> Sequence[Transfer]:
+    """Return the transfers to ``rank``, computed from the grids.
+
+    Of several replicas of a source cell, the one that :func:`_choose` assigns to this rank sends it; a cell that the
+    rank owns comes from itself.
+    """
     src, dst = between.meshes
     if rank not in dst:
         return ()
@@ -100,18 +118,22 @@ def _receives(between: Between, rank: int) -> Sequence[Transfer]:
         return ()
     spans = have.spans(box)
     base = have.positions(spans)
-    holder = base if have.copies == 1 else _choose(have, want, spans, base, position)
-    peers = have.ranks.rank[holder]
+    owner = base if have.copies == 1 else _choose(have, want, spans, base, position)
+    peers = have.ranks.rank[owner]
     if rank in src:
-        mine = src.position(rank)
-        own = [int(cell[mine]) for cell in have.cells]
-        if all(a <= cell < b for cell, (a, b) in zip(own, spans)):
-            peers[_ravel(own, spans)] = rank
-    # The dims beyond the tensor's own have one overlapping cell each, so the cells of the others are complete.
-    return Transfers(peers, have.clipped(spans[:ndim], box))
+        source_position = src.position(rank)
+        own_cell = [int(cell[source_position]) for cell in have.cells]
+        if all(a <= cell < b for cell, (a, b) in zip(own_cell, spans)):
+            peers[_ravel(own_cell, spans)] = rank
+    # The dimensions after the tensor's own have one overlapping cell each, so the cells of the tensor are complete.
+    return Transfers(peers, have.clip_edges(spans[:ndim], box))
 
 
 def _sends(between: Between, rank: int) -> Sequence[Transfer]:
+    """Return the transfers from ``rank``, computed from the grids.
+
+    Among the ranks that need a cell and do not own it, replica ``k`` serves the ``k``-th share in target order.
+    """
     src, _ = between.meshes
     if rank not in src:
         return ()
@@ -123,53 +145,60 @@ def _sends(between: Between, rank: int) -> Sequence[Transfer]:
     spans = want.spans(box)
     base = want.positions(spans)
     ranks = want.ranks.rank[(base[:, None] + want.copy_offsets).ravel()]
-    own = have.ranks.positions(ranks)
-    holds = own >= 0
+    source_positions = have.ranks.positions(ranks)
+    owns_cell = source_positions >= 0
     for cell in have.cells:
-        holds &= cell[own] == cell[position]
-    order = np.cumsum(~holds) - 1
-    needing = len(ranks) - int(np.count_nonzero(holds))
-    served = ~holds & (order * have.copies // max(needing, 1) == have.copy_numbers[position])
-    served |= ranks == rank
-    chosen = np.flatnonzero(served)
-    return Transfers(ranks[chosen], want.clipped(spans[:ndim], box), chosen // want.copies)
+        owns_cell &= cell[source_positions] == cell[position]
+    order = np.cumsum(~owns_cell) - 1
+    needing_count = len(ranks) - int(np.count_nonzero(owns_cell))
+    is_served = ~owns_cell & (order * have.copies // max(needing_count, 1) == have.copy_numbers[position])
+    is_served |= ranks == rank
+    served_numbers = np.flatnonzero(is_served)
+    return Transfers(ranks[served_numbers], want.clip_edges(spans[:ndim], box), served_numbers // want.copies)
 
 
 def _choose(
     have: Grid, want: Grid, spans: list[tuple[int, int]], base: np.ndarray, position: int
 ) -> np.ndarray:
-    """Return for each overlapping source cell the position of the replica that serves the rank at ``position``.
+    """Return, for each overlapping source cell, the position of the replica that serves a rank.
 
-    The ranks that need a cell and do not own it are numbered in target order. Of ``n`` ranks, number ``j`` is served by
-    replica ``j * copies // n``.
+    The ranks that need a cell and do not own it are numbered in target order. Of ``n`` ranks, number ``j`` is served
+    by replica ``j * copies // n``.
+
+    Args:
+        have: the source grid.
+        want: the target grid.
+        spans: the ranges of overlapping source cells.
+        base: the source positions of the first replicas of these cells.
+        position: the target position of the rank.
     """
-    holders = base[:, None] + have.copy_offsets
-    target = want.ranks.positions(have.ranks.rank[holders])
-    inside, order, mine = target >= 0, np.zeros_like(target), np.zeros(len(base), np.int64)
-    needing = np.ones(len(base), np.int64)
+    replicas = base[:, None] + have.copy_offsets
+    target = want.ranks.positions(have.ranks.rank[replicas])
+    inside, order, own_order = target >= 0, np.zeros_like(target), np.zeros(len(base), np.int64)
+    needing_count = np.ones(len(base), np.int64)
     index = np.indices([b - a for a, b in spans]).reshape(len(spans), len(base))
     for dim, (a, _) in enumerate(spans):
         cell = index[dim] + a
         edge = have.cuts[dim].edge_array
-        first, last = want.cuts[dim].overlaps(edge[cell], edge[cell + 1])
-        held = want.cells[dim][target]
-        inside &= (held >= first[:, None]) & (held < last[:, None])
+        first, last = want.cuts[dim].cell_ranges(edge[cell], edge[cell + 1])
+        cell_of_replica = want.cells[dim][target]
+        inside &= (cell_of_replica >= first[:, None]) & (cell_of_replica < last[:, None])
         width = last - first
-        order = order * width[:, None] + held - first[:, None]
-        mine = mine * width + want.cells[dim][position] - first
-        needing *= width
+        order = order * width[:, None] + cell_of_replica - first[:, None]
+        own_order = own_order * width + want.cells[dim][position] - first
+        needing_count *= width
     order = order * want.copies + want.copy_numbers[target]
-    mine = mine * want.copies + want.copy_numbers[position]
-    before = np.count_nonzero(inside & (order < mine[:, None]), axis=1)
-    needing = needing * want.copies - np.count_nonzero(inside, axis=1)
-    # A cell that the rank holds itself is served by itself afterwards; its number here only has to be valid.
-    number = np.minimum((mine - before) * have.copies // np.maximum(needing, 1), have.copies - 1)
-    array: np.ndarray = holders[np.arange(len(base)), number]
-    return array
+    own_order = own_order * want.copies + want.copy_numbers[position]
+    before = np.count_nonzero(inside & (order < own_order[:, None]), axis=1)
+    needing_count = needing_count * want.copies - np.count_nonzero(inside, axis=1)
+    # The caller replaces the number of a cell that the rank owns itself. It only has to be a valid index here.
+    number = np.minimum((own_order - before) * have.copies // np.maximum(needing_count, 1), have.copies - 1)
+    chosen: np.ndarray = replicas[np.arange(len(base)), number]
+    return chosen
 
 
 def _ravel(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
-    """Return the row-major number of a cell among the overlapping cells."""
+    """Return the row-major number of a cell among the cells of ``spans``."""
     number = 0
     for cell, (a, b) in zip(cells, spans):
         number = number * (b - a) + cell - a

@@ -1,10 +1,12 @@
-"""The direct reduction: elements are added up where that leaves the busiest rank as little as possible to receive.
+"""The direct reduction: add up each element at a rank that keeps the busiest rank's receptions low.
 
-The counterpart of the direct exchange for pending sums. A layout in between would give every rank one piece of equal size;
-the least often needs others. Which rank adds up how much says :mod:`~spmdsim.redistribution.bound.lower_bound`; here it becomes
-boxes, and messages that all ranks derive alike. What does not come out in whole elements is shared: several ranks add up
-a part of an element's contributions each and pass the sum on, so that receptions are dealt out one by one.
-Of several ranks with the same contribution, the one sends that has sent the least so far.
+It is the counterpart of the direct exchange for pending sums. A reduce_scatter would give every rank an equal share of
+the adding; the optimum often needs other shares. :mod:`~spmdsim.redistribution.bound.lower_bound` computes how much
+each rank adds; this module turns the shares into boxes and messages, equally on all ranks. The elements that the
+shares leave over are dealt out one by one: several ranks add up some of an element's addends each and pass the sum on.
+Of several ranks with the same addend, the rank that has sent the least so far sends it.
+
+An *addend* of an element is its value on the ranks with one combination of coordinates on the reduced axes.
 """
 
 from __future__ import annotations
@@ -24,17 +26,18 @@ from spmdsim.redistribution.bound.lower_bound import SumCell, Sums, kept_axes, r
 from spmdsim.redistribution.grid import ranks_of
 from spmdsim.redistribution.steps.counted_step import CountedStep
 
-#: How many elements more of every share are dealt out one by one, until the busiest rank has no more than the least.
+#: Numbers of elements by which every share is reduced. More elements are then dealt out one by one. The numbers are tried in order
+#: until the busiest rank receives no more than the fractional shares predict.
 LOOSE = (0, 1, 3)
 
 Hops = list[tuple[int, int]]
 
 
 class DirectReduction(CountedStep):
-    """A reduction in which every element is added up at one rank, or at a few in turn, and sent to the ranks that own it."""
+    """Reduction that adds up every element at one rank, or at a few in turn, and sends it to its owners."""
 
     def received_elements(self, rank: int) -> int:
-        """Return the number of elements that ``rank`` receives: to add them up, or sums of them."""
+        """Return the number of elements that ``rank`` receives: addends, partial sums and results."""
         return self._count(rank, 0)
 
     def sent_elements(self, rank: int) -> int:
@@ -43,13 +46,13 @@ class DirectReduction(CountedStep):
 
     @property
     def received_by_position(self) -> np.ndarray:
-        """Elements that each rank number receives: ranks of the source mesh receive contributions, too."""
+        """Elements that each rank number receives; ranks of the source mesh receive addends, too."""
         return np.array(totals(self.src, self.dst, self.shape)[0])
 
     @property
     def most_received(self) -> int:
-        """Elements that the busiest rank receives, which are known before it is known from which ranks."""
-        return _in_whole(_problem(self.src, self.dst, self.shape))[0]
+        """Elements that the busiest rank receives. Computed without the list of messages."""
+        return _assign_elements(_reduction_sums(self.src, self.dst, self.shape))[0]
 
     @property
     def most_moved(self) -> int:
@@ -58,9 +61,9 @@ class DirectReduction(CountedStep):
 
     @property
     def most_messages(self) -> int:
-        """Messages that the busiest rank receives, one per peer and round."""
-        rounds_ = enumerate(rounds(parts(self.src, self.dst, self.shape)))
-        messages = {(number, giver, taker) for number, hops in rounds_ for giver, taker, _ in hops}
+        """Messages that the busiest rank receives; several boxes from a peer in one round are one message."""
+        numbered_rounds = enumerate(rounds(reduction_parts(self.src, self.dst, self.shape)))
+        messages = {(number, giver, taker) for number, hops in numbered_rounds for giver, taker, _ in hops}
         return max(Counter(taker for *_, taker in messages).values(), default=0)
 
     def _count(self, rank: int, side: int) -> int:
@@ -70,9 +73,13 @@ class DirectReduction(CountedStep):
 
 
 class Part(NamedTuple):
-    """A box that is added up in one place after the other, and the ranks that hold the result in the end.
+    """Box that is added up at one rank after the other.
 
-    The adders, in order, each with the ranks whose contributions it adds, pass the sum on; the last one has the result.
+    Attributes:
+        box: the box of the global tensor.
+        adders: the ranks that add, in order, each with the ranks whose addends it adds. Each passes its sum on to the
+            next; the last one has the result.
+        wanting: the ranks that own the result in the end.
     """
 
     box: Bounds
@@ -86,99 +93,105 @@ class Part(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The rank that has the result first."""
+        """Rank that has the result first."""
         return self.adders[-1][0]
 
     @property
     def terms(self) -> int:
-        """How many contributions there are."""
+        """Number of addends."""
         return sum(len(ranks) for _, ranks in self.adders)
 
     @property
     def contributions(self) -> Hops:
-        """Who sends the box as it is to whom."""
+        """Messages with addends, as ``(sender, receiver)``."""
         return [(rank, adder) for adder, ranks in self.adders for rank in ranks if rank != adder]
 
     @property
-    def passed(self) -> Hops:
-        """Who passes a sum on to whom, one after the other."""
-        return [(one, other) for (one, _), (other, _) in pairwise(self.adders)]
+    def forwarded(self) -> Hops:
+        """Messages with sums, as ``(sender, receiver)``, one after the other."""
+        return [(adder, next_adder) for (adder, _), (next_adder, _) in pairwise(self.adders)]
 
     @property
     def results(self) -> Hops:
-        """Who sends the result to whom."""
+        """Messages with the result, as ``(sender, receiver)``."""
         return [(self.last, rank) for rank in self.wanting if rank != self.last]
 
 
 @lru_cache(maxsize=512)
-def parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
-    """Return the boxes of a reduction with the ranks that add them up, on any mesh.
+def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
+    """Return the boxes of a reduction with the ranks that add them up. The meshes may differ.
 
     >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
-    >>> for part in parts(one(None, partial="a"), other("b"), (4,)):
+    >>> for part in reduction_parts(one(None, partial="a"), other("b"), (4,)):
     ...     print(part.box, part.contributions, part.results)
     ((0, 2),) [(1, 0)] [(0, 2)]
     ((2, 4),) [(0, 1)] [(1, 3)]
     """
-    problem = _problem(src, dst, shape)
+    problem = _reduction_sums(src, dst, shape)
     sent = dict.fromkeys(problem.ranks, 0)
-    begun = []
-    for cell, box, receptions in _dealt(problem):
-        order = _order(cell, receptions, sent)
-        begun.append((cell, order, box, receptions))
+    dealt = []
+    for cell, box, receptions in _deal_out(problem):
+        order = _order_adders(cell, receptions, sent)
+        dealt.append((cell, order, box, receptions))
         for giver in order[:-1]:
             sent[giver] += volume(box)
         sent[order[-1]] += volume(box) * sum(rank != order[-1] for rank in cell.wanting)
-    begun.sort(key=lambda item: max(map(len, item[0].holders)))  # those that have no choice first
-    return tuple([_part(*item, sent) for item in begun])
+    dealt.sort(key=lambda item: max(map(len, item[0].holders)))  # Addends with few owners come first.
+    return tuple([_build_part(*item, sent) for item in dealt])
 
 
 def rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
-    """Return the messages of each round: ``(from, to, number of the part)``."""
+    """Return the messages of each round, as ``(sender, receiver, number of the part)``.
+
+    The first round sends addends, the last one results. Rounds in between pass sums on.
+    """
     longest = max([len(part.adders) for part in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
     for number, part in enumerate(summed):
         messages[0] += [(*hop, number) for hop in part.contributions]
-        for place, hop in enumerate(part.passed):
-            messages[1 + place].append((*hop, number))
+        for position, hop in enumerate(part.forwarded):
+            messages[1 + position].append((*hop, number))
         messages[-1] += [(*hop, number) for hop in part.results]
     return messages
 
 
 @lru_cache(maxsize=1024)
 def totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the elements that each rank number receives and sends in a direct reduction."""
-    size = 1 + max(int(ranks_of(one.mesh).rank.max()) for one in (src, dst))
+    """Return the elements that each rank receives in a direct reduction, and those that it sends.
+
+    Both lists are indexed by rank number.
+    """
+    size = 1 + max(int(ranks_of(layout.mesh).rank.max()) for layout in (src, dst))
     received, sent = [0] * size, [0] * size
-    for part in parts(src, dst, shape):
+    for part in reduction_parts(src, dst, shape):
         count = part.count
-        for giver, taker in (*part.contributions, *part.passed, *part.results):
+        for giver, taker in (*part.contributions, *part.forwarded, *part.results):
             received[taker] += count
             sent[giver] += count
     return received, sent
 
 
 def peers(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """Return ``(peer, elements)`` for each rank from which ``rank`` receives in a direct reduction."""
+    """Return ``(peer, elements)`` for each rank from which ``rank`` receives, sorted by peer."""
     counts: Counter[int] = Counter()
-    summed = parts(src, dst, shape)
-    for some in rounds(summed):
-        for giver, taker, number in some:
+    summed = reduction_parts(src, dst, shape)
+    for messages in rounds(summed):
+        for giver, taker, number in messages:
             if taker == rank:
                 counts[giver] += summed[number].count
     return sorted(counts.items())
 
 
-def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
-    """Return the peak number of elements in the buffers of a rank: packed, received and added up.
+def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
+    """Return the peak number of elements in the buffers of a rank: packed, received and summed elements.
 
-    The shard after it is there only when the last round has landed.
+    The shard after the step is not counted. Its memory is allocated only when the last round has arrived.
     """
-    summed = parts(src, dst, shape)
+    summed = reduction_parts(src, dst, shape)
     added = sum(part.count for part in summed for adder, _ in part.adders if rank == adder)
     packed, landed = (
-        [sum(summed[hop[2]].count for hop in some if hop[side] == rank) for some in rounds(summed)]
+        [sum(summed[hop[2]].count for hop in messages if hop[side] == rank) for messages in rounds(summed)]
         for side in (0, 1)
     )
     after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
@@ -189,134 +202,169 @@ def scratch(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> int:
 # -- whole elements -----------------------------------------------------------------------------------------
 
 
-def _dealt(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
-    """Yield boxes with their adders and the number of receptions of each adder."""
-    _, whole, rest = _in_whole(problem)
-    for cells, counts, extras, singles in zip(problem.groups, whole, problem.extras.tolist(), rest):
+def _deal_out(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
+    """Yield ``(cell, box, receptions)``: boxes with the number of receptions of each of their adders.
+
+    Shares in whole elements come first; each has one adder. Single elements follow.
+    """
+    _, shares, single_receptions = _assign_elements(problem)
+    for cells, counts, extras, singles in zip(
+        problem.groups, shares, problem.extras.tolist(), single_receptions
+    ):
         stops = list(accumulate(counts))
         before = 0
         for cell in cells:
             after = before + volume(cell.box)
             for rank, stop, count, extra in zip(problem.ranks, stops, counts, extras):
                 first, last = max(before, stop - count), min(after, stop)
-                for box in _boxes(cell.box, first - before, last - before):
+                for box in _cut_boxes(cell.box, first - before, last - before):
                     yield cell, box, {rank: extra}
-            for place in range(max(before, stops[-1]), after):
-                for box in _boxes(cell.box, place - before, place - before + 1):
-                    yield cell, box, singles[place - stops[-1]]
+            for index in range(max(before, stops[-1]), after):
+                for box in _cut_boxes(cell.box, index - before, index - before + 1):
+                    yield cell, box, singles[index - stops[-1]]
             before = after
 
 
 class Single(NamedTuple):
-    """One element that is not in the whole shares: where it lies, and the ranks that can add up a part of it.
+    """Element that is not part of a rank's share.
 
-    These need no reception more in all. ``receptions``: how many each has, but for the one that a rank which wants the result
-    has anyway.
+    Attributes:
+        cell: the cell that contains it.
+        inside: the ranks that can be adders without raising the total number of receptions.
+        receptions: the number of addends and sums that each adder receives. The reception of the result is not
+            counted.
     """
 
     cell: SumCell
     inside: tuple[int, ...]
     receptions: dict[int, int]
 
-    def open_to(self, rank: int, gone: int = -1) -> bool:
-        """Return True if ``rank`` can take another reception, perhaps instead of the rank ``gone``."""
-        left: Collection[int] = self.receptions
-        if self.receptions.get(gone) == 1:
-            left = [one for one in self.receptions if one != gone]
-        return rank in left or self.cell.joins(rank, left)
+    def can_take(self, rank: int, gone: int = -1) -> bool:
+        """Return True if ``rank`` can take another reception.
 
-    def more(self, rank: int, count: int) -> None:
-        """Give a rank so many receptions more."""
+        If the rank ``gone`` is given, ``rank`` takes a reception over from it.
+        """
+        remaining: Collection[int] = self.receptions
+        if self.receptions.get(gone) == 1:
+            remaining = [adder for adder in self.receptions if adder != gone]
+        return rank in remaining or self.cell.joins(rank, remaining)
+
+    def add(self, rank: int, count: int) -> None:
+        """Add ``count`` receptions to a rank, which may be negative; a rank without receptions is removed."""
         self.receptions[rank] = self.receptions.get(rank, 0) + count
         if not self.receptions[rank]:
             del self.receptions[rank]
 
     def deal(self, load: dict[int, int], count: int) -> None:
-        """Deal out receptions, each to the rank that has the least."""
+        """Assign ``count`` receptions one by one, each to the possible rank with the smallest load.
+
+        ``load``, the number of receptions by rank, is updated.
+        """
         for _ in range(count):
-            ranks = sorted([(load[one], one not in self.receptions, one) for one in self.inside])
-            rank = next(one for *_, one in ranks if self.open_to(one))
-            self.more(rank, 1)
+            ranks = sorted(
+                [(load[candidate], candidate not in self.receptions, candidate) for candidate in self.inside]
+            )
+            rank = next(candidate for *_, candidate in ranks if self.can_take(candidate))
+            self.add(rank, 1)
             load[rank] += 1
 
-    def take_back(self, load: dict[int, int]) -> None:
-        """Take all receptions back."""
+    def clear(self, load: dict[int, int]) -> None:
+        """Remove all receptions and subtract them from ``load``."""
         for rank, count in self.receptions.items():
             load[rank] -= count
         self.receptions.clear()
 
 
-def _problem(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
-    """Return the elements of a reduction by the ranks that own and want them."""
+def _reduction_sums(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
+    """Return the elements of a reduction, grouped by the ranks that own and want them."""
     return sums(src, dst, shape, kept_axes(src, dst), reduced_axes(src, dst))
 
 
 @lru_cache(maxsize=512)
-def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
-    """Return the busiest rank's receptions, the shares in whole elements, and the single elements that remain."""
+def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
+    """Return the assignment of elements to adders in whole elements.
+
+    The fractional shares of ``problem`` give the number of receptions to reach. Shares are rounded down, less one of
+    ``LOOSE`` elements each, and the remaining elements are dealt out one by one. The first attempt that reaches the number
+    is returned, else the best one.
+
+    Returns:
+        The receptions of the busiest rank, the shares ``[group][rank]``, and for each group the receptions of each
+        single element.
+    """
     extras = problem.extras
-    limit = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
+    least = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
     best: tuple[int, list[list[int]], list[list[Single]]] | None = None
-    for loose in LOOSE:
-        whole = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - loose, 0)
-        load = dict(zip(problem.ranks, (problem.want + (whole * extras).sum(axis=0)).tolist()))
-        left = (problem.volumes - whole.sum(axis=1)).tolist()
+    for withheld in LOOSE:
+        shares = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - withheld, 0)
+        load = dict(zip(problem.ranks, (problem.want + (shares * extras).sum(axis=0)).tolist()))
+        remaining = (problem.volumes - shares.sum(axis=1)).tolist()
         singles = [
             _singles(cells, count, inside)
-            for cells, count, inside in zip(problem.groups, left, problem.inside)
+            for cells, count, inside in zip(problem.groups, remaining, problem.inside)
         ]
-        for single in sorted([one for some in singles for one in some], key=lambda one: len(one.inside)):
+        all_singles = [single for group_singles in singles for single in group_singles]
+        for single in sorted(all_singles, key=lambda single: len(single.inside)):
             single.deal(load, single.cell.fewest)
-        every = [single for some in singles for single in some]
-        while max(load.values()) > limit and (
-            _relieve(every, load, limit) or any(_put_outside(single, load, limit) for single in every)
+        while max(load.values()) > least and (
+            _relieve(all_singles, load, least)
+            or any(_put_outside(single, load, least) for single in all_singles)
         ):
             pass
         if best is None or max(load.values()) < best[0]:
-            best = max(load.values()), whole.tolist(), singles
-        if best[0] <= limit:
+            best = max(load.values()), shares.tolist(), singles
+        if best[0] <= least:
             break
     assert best is not None  # for the type checker
-    return best[0], best[1], [[one.receptions or {one.inside[0]: 0} for one in some] for some in best[2]]
+    receptions = [[single.receptions or {single.inside[0]: 0} for single in group] for group in best[2]]
+    return best[0], best[1], receptions
 
 
 def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
-    """Return the last ``count`` elements of cells that equal ranks can add up."""
+    """Return the last ``count`` elements of cells with equal adders, as single elements."""
     singles: list[Single] = []
     for cell in reversed(cells):
-        some = min(count - len(singles), volume(cell.box))
-        if some:
-            singles += [Single(cell, tuple(inside), {}) for _ in range(some)]
+        count_in_cell = min(count - len(singles), volume(cell.box))
+        if count_in_cell:
+            singles += [Single(cell, tuple(inside), {}) for _ in range(count_in_cell)]
     return singles[::-1]
 
 
 def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
-    """Relieve busy ranks: another one takes part, although that takes a reception more in all; whether it helps."""
+    """Move the receptions of an element from busy ranks to a rank outside ``inside``.
+
+    It costs one more reception in total. Returns True if this reduces the total load above ``limit``. Otherwise
+    ``single`` and ``load`` do not change.
+    """
     if not any(load[rank] > limit for rank in single.receptions) or {*single.receptions} - {*single.inside}:
         return False
-    before, first = dict(load), dict(single.receptions)
-    single.take_back(load)
-    for rank in sorted(load, key=lambda one: (load[one], one)):
+    load_before, receptions_before = dict(load), dict(single.receptions)
+    single.clear(load)
+    for rank in sorted(load, key=lambda rank: (load[rank], rank)):
         count = min(limit - load[rank], single.cell.fewest + 1)
         if rank in single.inside or count < min(2, single.cell.fewest + 1):
             continue
-        single.more(rank, count)
+        single.add(rank, count)
         load[rank] += count
         single.deal(load, single.cell.fewest + 1 - count)
-        if _excess(load, limit) < _excess(before, limit):
+        if _excess(load, limit) < _excess(load_before, limit):
             return True
-        single.take_back(load)
-    load.update(before)
-    single.receptions.update(first)
+        single.clear(load)
+    load.update(load_before)
+    single.receptions.update(receptions_before)
     return False
 
 
 def _excess(load: dict[int, int], limit: int) -> int:
+    """Return the number of receptions above ``limit``, summed over the ranks."""
     return sum(max(0, count - limit) for count in load.values())
 
 
 def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
-    """Pass a reception on from the busiest rank, from rank to rank until one has room; whether there is such a chain."""
+    """Move one reception away from the busiest rank, along a chain of ranks to one below the limit.
+
+    Returns True if there is a chain.
+    """
     busiest = max(load, key=lambda rank: load[rank])
     chains: dict[int, list[tuple[int, Single, int]]] = {busiest: []}
     queue = [busiest]
@@ -325,77 +373,84 @@ def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
         for single in singles:
             if rank not in single.receptions or rank not in single.inside or id(single) in used:
                 continue
-            for other in single.inside:
-                if other in chains or not single.open_to(other, rank):
+            for next_rank in single.inside:
+                if next_rank in chains or not single.can_take(next_rank, rank):
                     continue
-                chains[other] = [*chains[rank], (rank, single, other)]
-                queue.append(other)
-                if load[other] < limit:
-                    for giver, passed, taker in chains[other]:
-                        passed.more(giver, -1)
-                        passed.more(taker, 1)
+                chains[next_rank] = [*chains[rank], (rank, single, next_rank)]
+                queue.append(next_rank)
+                if load[next_rank] < limit:
+                    for giver, element, taker in chains[next_rank]:
+                        element.add(giver, -1)
+                        element.add(taker, 1)
                     load[busiest] -= 1
-                    load[other] += 1
+                    load[next_rank] += 1
                     return True
     return False
 
 
-def _order(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
-    """Return the adders in order. A rank that can finish is the last one."""
+def _order_adders(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
+    """Return the adders in the order in which they pass the sum on.
+
+    A rank that wants the result comes last.
+    """
     order = sorted(
         receptions, key=lambda rank: (rank in cell.wanting, rank in cell.wanting and rank in cell.own, rank)
     )
     if len(order) == 1 and not receptions[order[0]] and order[0] in cell.own:
-        order = []  # it has nothing to add but its own
+        order = []  # The only adder would add its own addend only.
     finishers = cell.finishers(receptions)
     if finishers:
         order.append(min(finishers, key=lambda rank: (sent[rank], rank)))
     return order or list(receptions)
 
 
-def _part(
+def _build_part(
     cell: SumCell, order: list[int], box: Bounds, receptions: dict[int, int], sent: dict[int, int]
 ) -> Part:
-    """Return a part. Of several ranks with one contribution, the rank that has sent the least sends it."""
-    own = {cell.own[rank]: rank for rank in reversed(order) if rank in cell.own}
-    left = [term for term in range(len(cell.holders)) if term not in own]
+    """Return a box with its adders, each with the ranks whose addends it adds.
+
+    Of several ranks with the same addend, the one that has sent the least sends it. Updates ``sent``, the elements
+    sent by rank.
+    """
+    adder_of_term = {cell.own[rank]: rank for rank in reversed(order) if rank in cell.own}
+    remaining = [term for term in range(len(cell.holders)) if term not in adder_of_term]
     adders = []
     for number, rank in enumerate(order):
-        count = len(left)
+        count = len(remaining)
         if number < len(order) - 1:
             finishes = number == len(order) - 2 and receptions.get(order[-1]) is None
-            count = len(left) if finishes else receptions[rank] - (number > 0)
-        terms = [] if own.get(cell.own.get(rank, -1)) != rank else [(cell.own[rank], rank)]
-        for term in left[:count]:
-            giver = min(cell.holders[term], key=lambda one: (sent[one], one))
-            sent[giver] += volume(box)
-            terms.append((term, giver))
-        del left[:count]
-        adders.append((rank, tuple([giver for _, giver in sorted(terms)])))
+            count = len(remaining) if finishes else receptions[rank] - (number > 0)
+        terms = [] if adder_of_term.get(cell.own.get(rank, -1)) != rank else [(cell.own[rank], rank)]
+        for term in remaining[:count]:
+            sender = min(cell.holders[term], key=lambda holder: (sent[holder], holder))
+            sent[sender] += volume(box)
+            terms.append((term, sender))
+        del remaining[:count]
+        adders.append((rank, tuple([sender for _, sender in sorted(terms)])))
     return Part(box, tuple(adders), cell.wanting)
 
 
-def _boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
+def _cut_boxes(box: Bounds, first: int, last: int) -> list[Bounds]:
     """Return the elements ``first`` to ``last`` of a box in row-major order, as boxes.
 
-    >>> _boxes(((0, 3), (0, 4)), 2, 8)
+    >>> _cut_boxes(((0, 3), (0, 4)), 2, 8)
     [((0, 1), (2, 4)), ((1, 2), (0, 4))]
     """
     if first >= last:
         return []
-    start, rest = box[0][0], box[1:]
-    row = volume(rest)
+    start, other_dims = box[0][0], box[1:]
+    row = volume(other_dims)
     top, bottom = -(-first // row), last // row
     if top > bottom:  # within one row
-        inner = _boxes(rest, first - bottom * row, last - bottom * row)
-        return [((start + bottom, start + bottom + 1), *one) for one in inner]
+        inner = _cut_boxes(other_dims, first - bottom * row, last - bottom * row)
+        return [((start + bottom, start + bottom + 1), *inner_box) for inner_box in inner]
     boxes = []
     if first < top * row:
-        inner = _boxes(rest, first - (top - 1) * row, row)
-        boxes += [((start + top - 1, start + top), *one) for one in inner]
+        inner = _cut_boxes(other_dims, first - (top - 1) * row, row)
+        boxes += [((start + top - 1, start + top), *inner_box) for inner_box in inner]
     if top < bottom:
-        boxes.append(((start + top, start + bottom), *rest))
+        boxes.append(((start + top, start + bottom), *other_dims))
     if bottom * row < last:
-        inner = _boxes(rest, 0, last - bottom * row)
-        boxes += [((start + bottom, start + bottom + 1), *one) for one in inner]
+        inner = _cut_boxes(other_dims, 0, last - bottom * row)
+        boxes += [((start + bottom, start + bottom + 1), *inner_box) for inner_box in inner]
     return boxes

@@ -19,10 +19,10 @@ from spmdsim.redistribution.exchange.replica_shares import FEW_RANKS
 from spmdsim.redistribution.grid import (
     Ends,
     Entries,
-    apart,
-    common_axes,
+    block_counts,
+    count_common_axes,
     cuts,
-    parts_of,
+    idle_axes,
     piece_numbers,
     ranks_of,
 )
@@ -31,9 +31,9 @@ from spmdsim.redistribution.grid import (
 class ExchangeCounts:
     """Elements and messages of an exchange between two splits of a tensor.
 
-    Replicas of a source block send equally many elements. This is exact up to rounding, and a price then depends only on
-    shares of the tensor's size. On up to ``FEW_RANKS`` ranks per mesh, replicas share the boxes that they send, so a
-    receiver gets messages from several of them. On more ranks, one replica sends a box.
+    Replicas of a source block are counted as if they sent equally many elements. This is exact up to rounding, and a
+    price then depends only on shares of the tensor's size. On up to ``FEW_RANKS`` ranks per mesh, replicas share the
+    boxes that they send, so a receiver gets messages from several of them. On more ranks, one replica sends a box.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> counts = exchange_counts(Ends(mesh, (("a",), ()), mesh, ((), ("a",)), (4, 8)))
@@ -45,9 +45,9 @@ class ExchangeCounts:
         self._ends = have, src, want, dst, shape = ends
         self._old, self._new = split_bounds(have, src, shape), split_bounds(want, dst, shape)
         self._positions = None if have == want else source_positions(have, want)
-        held = self._old if self._positions is None else self._old[..., self._positions]
+        source_bounds = self._old if self._positions is None else self._old[..., self._positions]
         #: Elements of the target block that each position of the target mesh owns already.
-        self.owned: np.ndarray = _volumes(np.maximum(_intersect(held, self._new), 0))
+        self.owned: np.ndarray = _volumes(np.maximum(_intersect(source_bounds, self._new), 0))
         if self._positions is not None:
             self.owned[self._positions < 0] = 0
         self._wanted = _volumes(self._new[1] - self._new[0])
@@ -57,8 +57,9 @@ class ExchangeCounts:
 
     @cached_property
     def _blocks(self) -> SourceBlocks:
+        """Distinct source blocks, and the block that the rank at each position owns."""
         have, src = self._ends.have, self._ends.src
-        axes = (*[axis for entry in src for axis in entry], *apart(self._ends))
+        axes = (*[axis for entry in src for axis in entry], *idle_axes(self._ends))
         distinct = have.axis_size(*axes)
         numbers, positions = piece_numbers(have, axes), self._positions
         owned = numbers if positions is None else np.where(positions < 0, distinct, numbers[positions])
@@ -66,20 +67,20 @@ class ExchangeCounts:
 
     @cached_property
     def messages(self) -> np.ndarray:
-        """The number of ranks from which each position of the target mesh receives."""
+        """Number of ranks from which each position of the target mesh receives."""
         have, src, want, dst, shape = self._ends
         if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
             return self._count_few_messages()
         sources = (self._wanted > 0).astype(np.int64)
         for size, before, after in zip(shape, src, dst):
-            old, new = cuts(size, parts_of(have, before)), cuts(size, parts_of(want, after))
-            first, last = old.overlaps(new.start, np.maximum(new.stop, new.start + 1))
+            old, new = cuts(size, block_counts(have, before)), cuts(size, block_counts(want, after))
+            first, last = old.cell_ranges(new.start, np.maximum(new.stop, new.start + 1))
             sources *= (last - first)[piece_numbers(want, after)]
         return sources - (self.owned > 0)
 
     def _count_few_messages(self) -> np.ndarray:
-        """Count messages if replicas share what they send."""
-        groups, blocks = apart(self._ends), self._blocks
+        """Return the messages to each target position if replicas share what they send."""
+        groups, blocks = idle_axes(self._ends), self._blocks
         needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
         needs &= (_intersect(self._old[..., None], self._new[:, :, None]) > 0).all(axis=0)
         if groups:
@@ -95,17 +96,19 @@ class ExchangeCounts:
 
     @property
     def most_messages(self) -> int:
-        """The number of messages that the busiest rank receives."""
+        """Number of messages that the busiest rank receives."""
         return int(self.messages.max())
 
     @cached_property
     def most_sent(self) -> float:
-        """The number of elements that the busiest rank sends."""
+        """Number of elements that the busiest rank sends, as a mean over replicas."""
         _, _, want, dst, _ = self._ends
         blocks = self._blocks
-        copies = want.size // want.axis_size(*[axis for entry in dst for axis in entry], *apart(self._ends))
-        kept = np.bincount(blocks.owned, weights=self.owned, minlength=blocks.distinct)
-        demand = _volumes(self._old[1] - self._old[0]) * copies - kept[blocks.numbers]
+        copies = want.size // want.axis_size(
+            *[axis for entry in dst for axis in entry], *idle_axes(self._ends)
+        )
+        kept_elements = np.bincount(blocks.owned, weights=self.owned, minlength=blocks.distinct)
+        demand = _volumes(self._old[1] - self._old[0]) * copies - kept_elements[blocks.numbers]
         return float(demand.max()) / blocks.replicas
 
 
@@ -113,19 +116,23 @@ exchange_counts = lru_cache(maxsize=4096)(ExchangeCounts)
 
 
 def senders_of(replicas: int, boxes: Any) -> Any:
-    """Return the number of replicas from which the receiver of a box receives at most: of a number of boxes, or of an array.
+    """Return the largest number of replicas from which the receiver of a box can receive.
 
     The boxes are one line that ``k`` replicas cut into equal shares. One of ``n`` boxes overlaps at most
-    ``1 + ceil((k - gcd(k, n)) / n)`` shares.
+    ``1 + ceil((k - gcd(k, n)) / n)`` shares. ``boxes`` is a number or an array of numbers.
     """
     return 1 - (np.gcd(replicas, boxes) - replicas) // np.maximum(boxes, 1)
 
 
 class SourceBlocks(NamedTuple):
-    """The distinct blocks of the source: their number, the replicas of each, and block numbers by position.
+    """Distinct blocks of the source.
 
-    ``numbers`` has the block of each source position, ``owned`` that of the rank at each target position: ``distinct`` if the
-    rank is not in the source mesh.
+    Attributes:
+        distinct: their number.
+        replicas: the number of ranks that own each block.
+        numbers: the block number of each source position.
+        owned: the block number of the rank at each target position; ``distinct`` if the rank is not in the source
+            mesh.
     """
 
     distinct: int
@@ -139,13 +146,16 @@ def split_bounds(mesh: Mesh, dims: Entries, shape: tuple[int, ...]) -> np.ndarra
     """Return where the block of each position starts and stops: integers ``[start|stop, dim, position]``."""
     bounds = np.empty((2, len(shape), mesh.size), np.int64)
     for dim, (size, entry) in enumerate(zip(shape, dims)):
-        cut, numbers = cuts(size, parts_of(mesh, entry)), piece_numbers(mesh, entry)
+        cut, numbers = cuts(size, block_counts(mesh, entry)), piece_numbers(mesh, entry)
         bounds[0, dim], bounds[1, dim] = cut.start[numbers], cut.stop[numbers]
     return bounds
 
 
 def _intersect(bounds: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the lengths that blocks have in common in each dimension; not positive if they have nothing in common."""
+    """Return the lengths that blocks have in common in each dimension.
+
+    Not positive if they have nothing in common.
+    """
     lengths: np.ndarray = np.minimum(bounds[1], others[1]) - np.maximum(bounds[0], others[0])
     return lengths
 
@@ -158,12 +168,15 @@ def _volumes(lengths: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=512)
 def source_positions(have: Mesh, want: Mesh) -> np.ndarray:
-    """Return the source position of the rank at each target position, -1 if the rank is not in the source mesh."""
+    """Return, for each target position, the source position of its rank.
+
+    It is -1 if the rank is not in the source mesh.
+    """
     return ranks_of(have).positions(ranks_of(want).rank)
 
 
 class BusiestCounts(NamedTuple):
-    """Elements that the busiest rank receives, messages that it receives, and elements that the busiest rank sends."""
+    """Largest numbers of any rank: elements received, messages received, and elements sent."""
 
     most_received: int
     most_messages: int
@@ -172,7 +185,7 @@ class BusiestCounts(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def busiest_counts(ends: Ends) -> BusiestCounts | ExchangeCounts:
-    """Return the counts of the busiest rank, which are those of :func:`exchange_counts`.
+    """Return the counts of the busiest rank, equal to those of :func:`exchange_counts` but often faster.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((256, 256), ("a", "b"))
@@ -180,11 +193,14 @@ def busiest_counts(ends: Ends) -> BusiestCounts | ExchangeCounts:
     BusiestCounts(most_received=2040, most_messages=255, most_sent=2040.0)
     """
     counts = _nested_counts(ends) if _is_nested(ends) else None
-    return counts or exchange_counts(ends)  # which counts messages and senders only if they are asked for
+    return counts or exchange_counts(ends)  # ExchangeCounts counts messages and senders on first use.
 
 
 def _is_nested(ends: Ends) -> bool:
-    """Return True if, on one mesh, the blocks of each dimension are equal and one cut of it refines the other."""
+    """Return True if, in each dimension, blocks are equal and one cut refines the other, on a common mesh.
+
+    Splits whose added axes also split another dimension of the source are excluded.
+    """
     have, src, want, dst, shape = ends
     if have != want or 0 in shape:
         return False
@@ -192,45 +208,51 @@ def _is_nested(ends: Ends) -> bool:
         old, new = have.axis_size(*before), have.axis_size(*after)
         if size % old or size % new or (old % new and new % old):
             return False
-    split = {axis for entry in src for axis in entry}
+    split_axes = {axis for entry in src for axis in entry}
     for before, after in zip(src, dst):
-        count = common_axes(before, after)
+        count = count_common_axes(before, after)
         added = after[count:]
-        if len(before) > count and added and added[0] not in split and not split.isdisjoint(added):
+        if len(before) > count and added and added[0] not in split_axes and not split_axes.isdisjoint(added):
             return False
     return True
 
 
 def _nested_counts(ends: Ends) -> BusiestCounts | None:
-    """Return the counts of an exchange with nested blocks; None if replicas share unequal numbers of boxes.
+    """Return the counts of an exchange with nested blocks.
 
-    The two blocks of a rank in a dimension are nested, one in the other, or those of some rank have no common element. So what
-    the busiest rank owns already is a product of lengths, or nothing. A source block is asked for by all target blocks in it,
-    except for the parts that its own ranks keep, and its replicas send equally many elements.
+    None if replicas share unequal numbers of boxes.
+
+    In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that the
+    busiest rank owns already are a product of lengths, or none. All target blocks in a source block request its
+    elements, except the elements that its own ranks keep; its replicas send equally many elements.
     """
     have, src, _, dst, shape = ends
-    split = {axis for entry in src for axis in entry}
-    needed = {axis for entry in dst for axis in entry}
-    owned = wanted = held = kept = messages = box = 1
+    split_axes = {axis for entry in src for axis in entry}
+    target_axes = {axis for entry in dst for axis in entry}
+    owned = target_size = source_size = kept_size = messages = box = 1
     for size, before, after in zip(shape, src, dst):
-        old, new = size // have.axis_size(*before), size // have.axis_size(*after)
-        count = common_axes(before, after)
+        source_length, target_length = size // have.axis_size(*before), size // have.axis_size(*after)
+        count = count_common_axes(before, after)
         removed, added = before[count:], after[count:]
-        owned *= 0 if removed and added else min(old, new)
-        held, wanted, messages = held * old, wanted * new, messages * max(new // old, 1)
-        box *= min(old, new)
+        owned *= 0 if removed and added else min(source_length, target_length)
+        source_size, target_size, messages = (
+            source_size * source_length,
+            target_size * target_length,
+            messages * max(target_length // source_length, 1),
+        )
+        box *= min(source_length, target_length)
         if added and not removed:
-            kept *= new * have.axis_size(*[axis for axis in added if axis not in split])
-        elif removed and added and not split.isdisjoint(added):
-            kept = 0
+            kept_size *= target_length * have.axis_size(*[axis for axis in added if axis not in split_axes])
+        elif removed and added and not split_axes.isdisjoint(added):
+            kept_size = 0
         else:
-            kept *= old
-    untouched = prod([size for axis, size in have.size_of.items() if axis not in split | needed])
-    copies = have.size // (have.axis_size(*needed) * untouched)
-    replicas = have.size // (have.axis_size(*split) * untouched)
-    demand, senders = held * copies - kept, 1
+            kept_size *= source_length
+    free_ranks = prod([size for axis, size in have.size_of.items() if axis not in split_axes | target_axes])
+    copies = have.size // (have.axis_size(*target_axes) * free_ranks)
+    replicas = have.size // (have.axis_size(*split_axes) * free_ranks)
+    demand, senders = source_size * copies - kept_size, 1
     if replicas > 1 and have.size <= FEW_RANKS:
-        if not kept:
+        if not kept_size:
             return None
         senders = int(senders_of(replicas, demand // box))
-    return BusiestCounts(wanted - owned, (messages - (owned > 0)) * senders, demand / replicas)
+    return BusiestCounts(target_size - owned, (messages - (owned > 0)) * senders, demand / replicas)

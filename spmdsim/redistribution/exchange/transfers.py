@@ -1,4 +1,7 @@
-"""Store the transfers of an exchange: boxes that a rank sends or receives. A rank may have 65,535, so they are columns."""
+"""Store the transfers of an exchange: the boxes that a rank sends or receives.
+
+A rank may have 65,535 transfers, so they are stored as columns.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,27 @@ from spmdsim.errors import many
 
 
 class Transfer(NamedTuple):
-    """A box of the global tensor that a rank receives from ``peer`` or sends to it. The peer may be the rank itself."""
+    """Box of the global tensor that a rank receives from ``peer`` or sends to it.
+
+    The peer may be the rank itself.
+    """
 
     peer: int
     box: Bounds
 
     @property
     def count(self) -> int:  # type: ignore[override]
-        """Number of elements."""
+        """Number of elements of the box."""
         return math.prod([stop - start for start, stop in self.box])
 
 
 class Transfers(Sequence[Transfer]):
-    """A sequence of transfers whose boxes are cells of a grid. A transfer is built when it is read.
+    """Sequence of transfers whose boxes are cells of a grid. A transfer is built when it is read.
 
     Args:
         peers: the peer of each transfer.
         edges: for each dimension, the starts of the cells and the end of the last one.
-        cells: row-major number of each transfer's cell; None: all cells in order.
+        cells: the row-major cell number of each transfer; None for all cells in order.
 
     >>> Transfers(np.array([5, 7]), [np.array([0, 2, 4]), np.array([0, 3])])[1]
     Transfer(peer=7, box=((2, 4), (0, 3)))
@@ -66,13 +72,13 @@ class Transfers(Sequence[Transfer]):
         gc.disable()
         try:  # tuple.__new__ skips the named constructor's overhead
             return iter(
-                [*map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), self._chosen(boxes)))]
+                [*map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), self._select_boxes(boxes)))]
             )
         finally:
             if collecting:
                 gc.enable()
 
-    def _chosen(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
+    def _select_boxes(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
         """Return the boxes of the transfers, from the boxes of all cells."""
         cells, count = self._cells, math.prod([len(edges) - 1 for edges in self._edges])
         if cells is None:
@@ -81,9 +87,9 @@ class Transfers(Sequence[Transfer]):
             return map(list(boxes).__getitem__, cells.tolist())
         if len(cells) == count:
             return boxes
-        chosen = np.zeros(count, bool)
-        chosen[cells] = True
-        return compress(boxes, chosen.tobytes())
+        is_chosen = np.zeros(count, bool)
+        is_chosen[cells] = True
+        return compress(boxes, is_chosen.tobytes())
 
     def __repr__(self) -> str:
         return f"Transfers with {many(len(self), 'peer')}"

@@ -18,7 +18,7 @@ from spmdsim.core import Layout
 from spmdsim.core.layout import Mesh
 from spmdsim.core.step import LOCAL_STEPS, PLACING, REDUCING, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
-from spmdsim.redistribution.exchange.direct_reduction import scratch
+from spmdsim.redistribution.exchange.direct_reduction import peak_buffer_elements
 from spmdsim.redistribution.implementations.rank_transfers import (
     Blocks,
     RankTransfers,
@@ -33,26 +33,26 @@ from spmdsim.redistribution.implementations.rank_transfers import (
 from spmdsim.redistribution.implementations.tuning import NEVER, TABLE, Thresholds, Tuning
 from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 from spmdsim.redistribution.steps.group_steps import ScanStep
-from spmdsim.redistribution.steps.halo import HaloStep, received, room_around, sent
+from spmdsim.redistribution.steps.halo import HaloStep, padded_buffer, received_boxes, sent_boxes
 
-#: Groups larger than this exchange by messages to the actual peers only.
+#: The largest group that exchanges by collectives. Larger groups send messages to the actual peers only.
 FEW_RANKS = 32
-#: Elements that MPI can count in one message (an int).
+#: The number of elements that MPI can count in one message (an int).
 MAX_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One implementation of a step, seen from one rank.
+    """Implementation of a step, seen from one rank.
 
     Args:
         name: its name; local steps have their own names.
         scratch: bytes of its buffers besides the shards before and after.
         fresh: True if the shard after is new memory, False if it is the shard before or a view of it.
-        traffic: the boxes that a placing step moves.
-        blocks: the blocks of a reduce_scatter.
-        rows: rows of an all_gather in chunks of rows.
-        most: rows, or elements of each block, in one chunk.
+        traffic: the boxes that a placing step moves, or None.
+        blocks: the blocks of a reduce_scatter, or None.
+        rows: the number of rows of an all_gather in chunks of rows.
+        most: the number of rows, or of elements of each block, in one chunk.
         nanoseconds: the model's price. It leaves out costs that all implementations of a step share.
     """
 
@@ -69,7 +69,7 @@ class Implementation:
 def implementation_of(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT
 ) -> Implementation:
-    """Return the model's choice for one rank; see :func:`implementations_of`."""
+    """Return the implementation that the model chooses for one rank; see :func:`implementations_of`."""
     return implementations_of(step, rank, dtype, tuning, count)[0]
 
 
@@ -83,8 +83,8 @@ def implementations_of(
         rank: the rank.
         dtype: the element type.
         tuning: the choices for the MPI library.
-        count: elements that MPI can count in one message.
-        reproducible: True to leave out implementations that reduce in another order than the first.
+        count: the number of elements that MPI can count in one message.
+        reproducible: True to leave out implementations that reduce in another order than the first one.
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
         return (Implementation("nothing", fresh=False),)
@@ -103,14 +103,17 @@ def has_implementations(step: Step) -> bool:
 def _only_implementation(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
 ) -> Implementation:
+    """Return the implementation of a step of a kind with a single implementation."""
     if isinstance(step, HaloStep):
         return Implementation("halo", _halo(step, rank) * dtype.itemsize)
     if step.collective in LOCAL_STEPS:
         return Implementation(step.collective, fresh=_is_new(step, rank))
     if step.to_shape is not None:
-        return Implementation("numbered", _numbered(step, rank, dtype.itemsize))
+        return Implementation("numbered", _numbered_bytes(step, rank, dtype.itemsize))
     if step.collective == "reduce_exchange":
-        return Implementation("summed", scratch(step.src, step.dst, step.shape, rank) * dtype.itemsize)
+        return Implementation(
+            "summed", peak_buffer_elements(step.src, step.dst, step.shape, rank) * dtype.itemsize
+        )
     assert isinstance(step, ScanStep)
     return _scanning(step, rank, dtype, tuning, count)
 
@@ -118,18 +121,19 @@ def _only_implementation(
 def _placing_step(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int
 ) -> tuple[Implementation, ...]:
+    """Return the implementations of an exchange, all_gather or all_to_all, the preferred one first."""
     traffic = (exchange_transfers if step.collective == "exchange" else group_transfers)(step, rank)
     if len(traffic.members) == 1 or 0 in step.shape:
         return (Implementation("same", fresh=False),)
     if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
         return (Implementation("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic),)
     placing = _placing(traffic, dtype.itemsize, tuning, count)
-    placing.sort(key=lambda one: (_preference(one, tuning), one.nanoseconds))
-    return tuple(replace(one, traffic=traffic) for one in placing)
+    placing.sort(key=lambda candidate: (_preference(candidate, tuning), candidate.nanoseconds))
+    return tuple(replace(candidate, traffic=traffic) for candidate in placing)
 
 
 def _preference(implementation: Implementation, tuning: Tuning) -> int:
-    """Return the place of an implementation in the list `tuning.first`, or the list's length."""
+    """Return the index of an implementation in the list `tuning.first`; the list's length if it is not in it."""
     first = tuning.first
     return first.index(implementation.name) if implementation.name in first else len(first)
 
@@ -145,23 +149,29 @@ def _is_new(step: Step, rank: int) -> bool:
     return source != target and flat_offset(before, within(target, source)) is None
 
 
-def _numbered(step: Step, rank: int, itemsize: int) -> int:
-    """Return the bytes of an exchange by numbers: of elements packed, received and set aside, and of their numbers."""
+def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
+    """Return the bytes of the buffers of an exchange by element numbers.
+
+    Elements are packed, received and set aside; their numbers are int64.
+    """
     travel = sent_nbytes(step, rank, 1) + step.nbytes(rank, 1)
-    held = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
-    stays = held - step.nbytes(rank, 1)
-    return (travel + stays) * itemsize + travel * np.dtype(np.int64).itemsize
+    shard_size = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
+    kept_size = shard_size - step.nbytes(rank, 1)
+    return (travel + kept_size) * itemsize + travel * np.dtype(np.int64).itemsize
 
 
 # -- placing --------------------------------------------------------------------------------------------
 
 
 def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) -> list[Implementation]:
-    """Return the implementations that place boxes. Price them for the largest shard, which all members know."""
+    """Return the implementations that place boxes.
+
+    Their prices are those of the largest shard, whose size all members know.
+    """
     size, nbytes = len(traffic.members), traffic.largest * itemsize
     wire = nbytes * tuning.copy / 1000
     messages = Implementation(
-        "messages", _apart(traffic) * itemsize, nanoseconds=wire + 4 * size * tuning.call
+        "messages", _noncontiguous_elements(traffic) * itemsize, nanoseconds=wire + 4 * size * tuning.call
     )
     if traffic.largest > count or (traffic.gathered is None and size > FEW_RANKS):
         return [messages]
@@ -187,7 +197,7 @@ def _placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count: int) 
 
 
 def threshold(table: Thresholds, ranks: int) -> int:
-    """Return the bytes from which the alternative pays for a group of this size.
+    """Return the bytes from which the alternative pays for a group of ``ranks`` ranks, or :data:`NEVER`.
 
     >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
     (10, True)
@@ -222,14 +232,18 @@ def _gathering(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Im
 
 
 def _halo(step: HaloStep, rank: int) -> int:
-    """Return the elements of a halo exchange that need a buffer: a neighbour's elements that are not contiguous."""
+    """Return the number of elements of a halo exchange that need a buffer.
+
+    They are elements for other ranks that are not contiguous, elements that are added up, and the padding of a padded
+    buffer.
+    """
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
-    room = room_around(step, rank)
+    room = padded_buffer(step, rank)
     total = 0 if room is None else math.prod(room.shape) - math.prod(target)
-    for peer, pieces in sent(step, rank):
+    for peer, pieces in sent_boxes(step, rank):
         if peer != rank and (len(pieces) > 1 or not _is_flat(source, pieces[0].source)):
             total += sum(piece.size for piece in pieces)
-    for peer, pieces in received(step, rank):
+    for peer, pieces in received_boxes(step, rank):
         if peer != rank and (
             step.back or room or len(pieces) > 1 or flat_offset(target, pieces[0].target) is None
         ):
@@ -242,8 +256,8 @@ def _is_flat(shape: tuple[int, ...], index: Index) -> bool:
     return all(part.step in (None, 1) for part in index) and flat_offset(shape, index) is not None
 
 
-def _apart(traffic: RankTransfers) -> int:
-    """Return the elements of the boxes that are not contiguous."""
+def _noncontiguous_elements(traffic: RankTransfers) -> int:
+    """Return the number of elements in boxes that are not contiguous, on both sides."""
     sides = (traffic.sends, traffic.source), (traffic.receives, traffic.target)
     boxes = [(shape, piece) for pieces, shape in sides for piece in pieces]
     return sum([piece.count for shape, piece in boxes if flat_offset(shape, piece.index) is None])
@@ -252,12 +266,12 @@ def _apart(traffic: RankTransfers) -> int:
 # -- reducing -------------------------------------------------------------------------------------------
 
 
-def in_library(op: str | None, dtype: np.dtype) -> bool:
+def is_in_library(op: str | None, dtype: np.dtype) -> bool:
     """Return True if MPI's own reduction has NumPy's results. Otherwise, ranks reduce themselves.
 
-    Floats of 16 bits are accumulated in float32, which MPI does not do (nor knows bfloat16), and its MAX of a
-    NaN depends on the order of the operands while numpy's is NaN. Sums of 8- and 16-bit integers wrap around in
-    numpy, but saturate in Open MPI where its vector units add them, that is, depending on the length.
+    MPI does not accumulate floats of 16 bits in float32, and does not support bfloat16. Its MAX of a NaN depends on
+    the order of the operands, while NumPy's is NaN. Sums of 8- and 16-bit integers wrap around in NumPy. In Open MPI
+    they saturate if vector units add them, which depends on the length.
     """
     if dtype.kind in "iu" and dtype.itemsize <= 2 and op in ("sum", "prod"):
         return False
@@ -265,32 +279,51 @@ def in_library(op: str | None, dtype: np.dtype) -> bool:
 
 
 def chunk_elements(chunk: int, itemsize: int, size: int, count: int) -> int:
-    """Return the elements of each block in one chunk of a composed reduction."""
+    """Return the number of elements of each block in one chunk of a composed reduction: at least 1.
+
+    Args:
+        chunk: the bytes of a chunk.
+        itemsize: the bytes of an element.
+        size: the number of blocks.
+        count: the largest number of elements of a chunk.
+    """
     return max(min(chunk // itemsize, count) // size, 1)
 
 
 def _reducing(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int, reproducible: bool
 ) -> tuple[Implementation, ...]:
-    """Return the implementations of a reduction. The tuning decides if MPI's own reduction is the first one."""
+    """Return the implementations of a reduction.
+
+    The tuning decides if MPI's own reduction is the first one.
+
+    Implementations that reduce in another order than the first one are left out if the order can change the result and
+    the world is ``reproducible``.
+    """
     size = step.src.mesh.axis_size(*step.axes)
     shape = step.src.local_shape(step.shape, rank)
     if size == 1 or 0 in shape:
         return (Implementation("same", fresh=False),)
     layout = None
     if step.collective == "reduce_scatter":
-        listed = size <= LISTED
-        layout = blocks(step, tuple(sorted(step.group(rank))), rank) if listed else count_blocks(step, rank)
+        has_few_ranks = size <= LISTED
+        layout = (
+            blocks(step, tuple(sorted(step.group(rank))), rank) if has_few_ranks else count_blocks(step, rank)
+        )
         reducing = _scattering(step.op, dtype, layout, size, tuning, count)
     else:
         reducing = _reducing_all(step.op, dtype, math.prod(shape), size, tuning, count)
-    free = _order_free(step.op, dtype, size)
-    if not free and not _in_one_order(step.src.mesh, size):
-        reducing = [one for one in reducing if one.name != "native"]
-    usual, free = reducing[0], free or not reproducible
-    reducing = [one for one in reducing if free or (one.name == "native") == (usual.name == "native")]
-    reducing.sort(key=lambda one: _preference(one, tuning))
-    return tuple(replace(one, blocks=layout) for one in reducing)
+    is_order_free = _order_free(step.op, dtype, size)
+    if not is_order_free and not _in_one_order(step.src.mesh, size):
+        reducing = [candidate for candidate in reducing if candidate.name != "native"]
+    first, is_order_free = reducing[0], is_order_free or not reproducible
+    reducing = [
+        candidate
+        for candidate in reducing
+        if is_order_free or (candidate.name == "native") == (first.name == "native")
+    ]
+    reducing.sort(key=lambda candidate: _preference(candidate, tuning))
+    return tuple(replace(candidate, blocks=layout) for candidate in reducing)
 
 
 def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
@@ -300,12 +333,19 @@ def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
 
 
 def _in_one_order(mesh: Mesh, size: int) -> bool:
-    """Return True if MPI reduces in one order in all groups of a size, so that replicas are equal."""
-    return mesh.ranks is None or size == mesh.size or all(one < other for one, other in pairwise(mesh.ranks))
+    """Return True if MPI reduces in one order in all groups of ``size`` ranks, so that replicas are equal."""
+    return (
+        mesh.ranks is None
+        or size == mesh.size
+        or all(rank < next_rank for rank, next_rank in pairwise(mesh.ranks))
+    )
 
 
 def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
-    """Return the implementation of a scan. Small, unordered or unsupported arrays are gathered on all ranks."""
+    """Return the implementation of a scan.
+
+    Small, unordered or unsupported arrays are gathered on all ranks.
+    """
     order, nbytes = step.order(rank), step.array_elements(rank) * dtype.itemsize
     if len(order) == 1:
         return Implementation("identity")
@@ -313,7 +353,7 @@ def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count:
     ordered = order == tuple(sorted(order)) and (
         _order_free(step.op, dtype, len(order)) or _in_one_order(step.src.mesh, len(order))
     )
-    if large and ordered and in_library(step.op, dtype):
+    if large and ordered and is_in_library(step.op, dtype):
         return Implementation("scan")
     wider = (
         step.array_elements(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
@@ -322,39 +362,39 @@ def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count:
 
 
 def _reducing_all(
-    op: str | None, dtype: np.dtype, held: int, size: int, tuning: Tuning, count: int
+    op: str | None, dtype: np.dtype, elements: int, size: int, tuning: Tuning, count: int
 ) -> list[Implementation]:
-    """Return the implementations of an all_reduce, the usual one first."""
-    nbytes, wider = held * dtype.itemsize, _wider(op, dtype)
+    """Return the implementations of an all_reduce of ``elements`` elements per rank, the usual one first."""
+    nbytes, wider = elements * dtype.itemsize, _wider(op, dtype)
     native = Implementation("native")
-    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, min(count, held))
+    most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, min(count, elements))
     ordered = [Implementation("composed", (most + 1) * (size * dtype.itemsize + wider), most=most)]
     if nbytes * size <= tuning.gather_reduce:
-        ordered.insert(0, Implementation("gathered", nbytes * size + held * wider))
-    if not in_library(op, dtype):
+        ordered.insert(0, Implementation("gathered", nbytes * size + elements * wider))
+    if not is_in_library(op, dtype):
         return ordered
-    small = nbytes < threshold(tuning.compose_all_reduce, size)
-    return [native, *ordered] if small else [*ordered, native]
+    is_small = nbytes < threshold(tuning.compose_all_reduce, size)
+    return [native, *ordered] if is_small else [*ordered, native]
 
 
 def _scattering(
     op: str | None, dtype: np.dtype, layout: Blocks, size: int, tuning: Tuning, count: int
 ) -> list[Implementation]:
     """Return the implementations of a reduce_scatter, the usual one first."""
-    total, mine = sum(layout.counts), math.prod(layout.target)
+    total, own_elements = sum(layout.counts), math.prod(layout.target)
     nbytes, wider = total * dtype.itemsize, _wider(op, dtype)
     most = chunk_elements(threshold(tuning.chunk, size), dtype.itemsize, size, count)
-    scratch = min(most, mine) * (size * dtype.itemsize + wider) + (0 if layout.direct else nbytes)
+    scratch = min(most, own_elements) * (size * dtype.itemsize + wider) + (0 if layout.direct else nbytes)
     ordered = [Implementation("composed", scratch, most=most)]
-    equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
-    if equal and not wider and total <= count:
-        place = 0 if nbytes <= tuning.small_block * size else 1
-        ordered.insert(place, Implementation("small", nbytes))
-    if not in_library(op, dtype) or total > count:
+    has_equal_blocks = layout.direct and layout.packed and len(set(layout.counts)) == 1
+    if has_equal_blocks and not wider and total <= count:
+        position = 0 if nbytes <= tuning.small_block * size else 1
+        ordered.insert(position, Implementation("small", nbytes))
+    if not is_in_library(op, dtype) or total > count:
         return ordered
     native = Implementation("native", 0 if layout.direct and layout.packed else nbytes)
-    large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
-    return [*ordered, native] if large else [native, *ordered]
+    is_large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
+    return [*ordered, native] if is_large else [native, *ordered]
 
 
 def _wider(op: str | None, dtype: np.dtype) -> int:
@@ -363,14 +403,15 @@ def _wider(op: str | None, dtype: np.dtype) -> int:
     return 0 if kind == dtype else kind.itemsize
 
 
-#: Up to so many ranks each one is asked; of more, a mesh's first: balanced splits give it the most.
+#: The largest mesh of which the memory of every rank is computed. In larger meshes it is that of the first rank, whose
+#: shard is the largest.
 ASKED = 64
 
 
 def step_memory(
     step: Step, rank: int, dtype: np.dtype, tuning: Tuning = TABLE["Open MPI"]
 ) -> tuple[int, int]:
-    """Return ``(shard, buffers)``: bytes of new memory on a rank of ``MPIWorld`` in a step.
+    """Return the bytes of new memory on a rank of ``MPIWorld`` in a step: ``(shard, buffers)``.
 
     The shard is that after the step; it takes 0 bytes if it is the shard before or a view of it. Values are packed and
     received in the buffers. Those of an all_gather in groups of more than 1,024 ranks are left out.
@@ -381,14 +422,14 @@ def step_memory(
     >>> step_memory(step, 0, np.dtype("float32"))
     (1048576, 1048576)
     """
-    held = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
+    shard_size = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
     if step.axes and step.src.mesh.axis_size(*step.axes) > LISTED:
         if step.collective == "all_gather":
-            return held * dtype.itemsize, 0
-        if step.collective == "all_to_all":  # by the same messages
+            return shard_size * dtype.itemsize, 0
+        if step.collective == "all_to_all":  # An exchange sends equal messages, and is derived in less time.
             step = replace(step, collective="exchange", axes=())
     implementation = implementation_of(step, rank, dtype, tuning)
-    return held * dtype.itemsize if implementation.fresh else 0, implementation.scratch
+    return shard_size * dtype.itemsize if implementation.fresh else 0, implementation.scratch
 
 
 def step_buffer(step: Step, dtype: np.dtype) -> int:
@@ -396,33 +437,39 @@ def step_buffer(step: Step, dtype: np.dtype) -> int:
     return max(sum(step_memory(step, rank, dtype)) for rank in _ranks([step]))
 
 
-def plan_peak(steps: Sequence[Step], held: np.dtype, dtype: np.dtype) -> int:
-    """Return the peak bytes of a plan on the rank that needs most, the shard before the plan included.
+def plan_peak(steps: Sequence[Step], step_dtype: np.dtype, dtype: np.dtype) -> int:
+    """Return the peak bytes of a plan on the rank that needs most, including the shard before the plan.
 
-    The steps run in the type ``held``, and the result is rounded to ``dtype`` in the end. A shard in between is forgotten
-    once the next one is there; the first stays its owner's.
+    The steps run in the type ``step_dtype``, and the result is rounded to ``dtype`` at the end. A shard in between is
+    freed when the next one exists. The first shard stays, because the caller owns it.
     """
-    return max(_peak(steps, rank, held, dtype) for rank in _ranks(steps))
+    return max(_peak(steps, rank, step_dtype, dtype) for rank in _ranks(steps))
 
 
-def _peak(steps: Sequence[Step], rank: int, held: np.dtype, dtype: np.dtype) -> int:
-    start = _held(steps[0].src, steps[0].shape, rank) * held.itemsize
-    before, most = 0, start
+def _peak(steps: Sequence[Step], rank: int, step_dtype: np.dtype, dtype: np.dtype) -> int:
+    """Return the peak bytes of a plan on one rank; see :func:`plan_peak`."""
+    start = _shard_size(steps[0].src, steps[0].shape, rank) * step_dtype.itemsize
+    before, peak = 0, start
     for step in steps:
-        after, scratch = step_memory(step, rank, held)
-        most = max(most, start + before + after + scratch)
+        after, scratch = step_memory(step, rank, step_dtype)
+        peak = max(peak, start + before + after + scratch)
         before = after or before
-    if held != dtype:
-        last = _held(steps[-1].dst, steps[-1].shape_after, rank) * dtype.itemsize
-        most = max(most, start + before + last)
-    return most
+    if step_dtype != dtype:
+        last = _shard_size(steps[-1].dst, steps[-1].shape_after, rank) * dtype.itemsize
+        peak = max(peak, start + before + last)
+    return peak
 
 
-def _held(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
+def _shard_size(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
+    """Return the number of elements of a rank's shard; 0 outside the mesh."""
     return math.prod(layout.local_shape(shape, rank)) if rank in layout.mesh else 0
 
 
 def _ranks(steps: Sequence[Step]) -> set[int]:
+    """Return the ranks among which one needs most memory.
+
+    They are all ranks or, if a mesh has more than :data:`ASKED` ranks, the first rank of each mesh.
+    """
     meshes = {mesh: None for step in steps for mesh in (step.src.mesh, step.dst.mesh)}
-    all_of_them = all(mesh.size <= ASKED for mesh in meshes)
-    return {rank for mesh in meshes for rank in (mesh.rank_list if all_of_them else (mesh.rank_at(0),))}
+    are_small = all(mesh.size <= ASKED for mesh in meshes)
+    return {rank for mesh in meshes for rank in (mesh.rank_list if are_small else (mesh.rank_at(0),))}

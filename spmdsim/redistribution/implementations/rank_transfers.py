@@ -1,4 +1,6 @@
-"""Who sends which box to whom in a placing step, seen from one rank: pure, derived from the two layouts."""
+"""Transfers of one rank in a placing step: which box goes to or comes from which rank. Derived from the two layouts
+alone.
+"""
 
 from __future__ import annotations
 
@@ -16,52 +18,62 @@ from spmdsim.errors import PlanError
 
 
 def flat_offset(shape: tuple[int, ...], index: Index) -> int | None:
-    """Return the place of a contiguous box in the flat array, or None if the box is not contiguous.
+    """Return the offset of a contiguous box in the flat array, or None if the box is not contiguous.
 
     >>> flat_offset((4, 6), (slice(1, 3), slice(0, 6))), flat_offset((4, 6), (slice(0, 2), slice(0, 3)))
     (6, None)
     """
-    stride, offset, whole = 1, 0, True
-    for size, part in zip(reversed(shape), reversed(index)):
-        length = part.stop - part.start
-        if not whole and length != 1:
+    stride, offset, is_whole = 1, 0, True
+    for size, slice_ in zip(reversed(shape), reversed(index)):
+        length = slice_.stop - slice_.start
+        if not is_whole and length != 1:
             return None
-        whole = whole and length == size
-        offset += part.start * stride
+        is_whole = is_whole and length == size
+        offset += slice_.start * stride
         stride *= size
     return offset
 
 
 @dataclass(frozen=True)
 class MemberBox:
-    """A box that goes to or comes from a member: its number in the communicator, and where it is locally."""
+    """Box that goes to or comes from a member of a communicator.
+
+    Attributes:
+        member: the member's number in the communicator.
+        index: the box in this rank's shard.
+    """
 
     member: int
     index: Index
 
     @property
     def count(self) -> int:
-        """Elements of the box."""
-        return math.prod([part.stop - part.start for part in self.index])
+        """Number of elements of the box."""
+        return math.prod([slice_.stop - slice_.start for slice_ in self.index])
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the box."""
-        return tuple(part.stop - part.start for part in self.index)
+        return tuple(slice_.stop - slice_.start for slice_ in self.index)
 
 
 @dataclass(frozen=True)
 class RankTransfers:
-    """All that one rank sends and receives in a step.
+    """Transfers that one rank sends and receives in a step.
 
     Args:
         members: the world ranks of the communicator, sorted.
         me: this rank's number among them.
-        source: shape of this rank's shard before; ``target``: after.
-        own: the box that stays, in the source and in the target, or None.
-        gathered: per member the box it contributes to the common target of an all_gather, or None.
-        largest: the largest number of elements that any member holds before or after.
-        swapped: whether the source and the target are one equal block per member, in their order, for all members.
+        source: the shape of this rank's shard before.
+        target: the shape of this rank's shard after.
+        sends: the boxes that go to other members.
+        receives: the boxes that come from other members.
+        own: the box that stays, as an index of the source and one of the target, or None.
+        gathered: for an all_gather, per member the index of its box in the target, or None without elements; None for
+            other steps.
+        largest: the largest number of elements that any member owns before or after.
+        swapped: True if, on all members, source and target are one equal block per member, in the order of the
+            members.
     """
 
     members: tuple[int, ...]
@@ -76,29 +88,34 @@ class RankTransfers:
     swapped: bool = False
 
 
-def _shape(box: Bounds) -> tuple[int, ...]:
+def _box_shape(box: Bounds) -> tuple[int, ...]:
+    """Return the shape of a box."""
     return tuple([stop - start for start, stop in box])
 
 
 def group_transfers(step: Step, rank: int) -> RankTransfers:
-    """Return the transfers of a placing step inside a group of the mesh."""
+    """Return the transfers of a placing step inside the group of ``rank``.
+
+    Of several members with equal source boxes, one sends it. Raises PlanError if the group does not own the rank's
+    target box.
+    """
     members = tuple(sorted(step.group(rank)))
     before = [step.src.bounds(step.shape, m) for m in members]
     after = [step.dst.bounds(step.shape, m) for m in members]
     me = members.index(rank)
-    sends, receives, own, seen, volume = [], [], None, set(), 0
-    # Members with equal boxes are replicas: the own copy serves this rank, else the first one.
+    sends, receives, own_box, sources, received = [], [], None, set(), 0
+    # Members with equal boxes are replicas. This rank reads its own copy if it has one, else that of the first replica.
     for k in sorted(range(len(members)), key=lambda k: k != me):
         box = overlap(before[k], after[me])
-        if box is None or before[k] in seen:
+        if box is None or before[k] in sources:
             continue
-        seen.add(before[k])
-        volume += math.prod(_shape(box))
+        sources.add(before[k])
+        received += math.prod(_box_shape(box))
         if k == me:
-            own = (within(box, before[me]), within(box, after[me]))
+            own_box = (within(box, before[me]), within(box, after[me]))
         else:
             receives.append(MemberBox(k, within(box, after[me])))
-    if volume != math.prod(_shape(after[me])):
+    if received != math.prod(_box_shape(after[me])):
         raise PlanError(
             f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
             f"the group does not hold the box {after[me]}"
@@ -109,39 +126,43 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
         if k != me and box is not None and before[k] != before[me] and first[before[me]] == me:
             sends.append(MemberBox(k, within(box, before[me])))
     gathered = None
-    held = [box for box in before if math.prod(_shape(box))]
-    if len(set(after)) == 1 and len(set(held)) == len(held):
-        gathered = tuple(within(b, after[0]) if math.prod(_shape(b)) else None for b in before)
-    largest = max(math.prod(_shape(box)) for box in (*before, *after))
+    nonempty_boxes = [box for box in before if math.prod(_box_shape(box))]
+    if len(set(after)) == 1 and len(set(nonempty_boxes)) == len(nonempty_boxes):
+        gathered = tuple(within(b, after[0]) if math.prod(_box_shape(b)) else None for b in before)
+    largest = max(math.prod(_box_shape(box)) for box in (*before, *after))
     transfers = RankTransfers(
         members,
         me,
-        _shape(before[me]),
-        _shape(after[me]),
+        _box_shape(before[me]),
+        _box_shape(after[me]),
         tuple(sends),
         tuple(sorted(receives, key=lambda p: p.member)),
-        own,
+        own_box,
         gathered,
         largest,
     )
-    return replace(transfers, swapped=_alike(before, after) and _blocks(transfers))
+    return replace(transfers, swapped=_have_equal_shapes(before, after) and _is_block_per_member(transfers))
 
 
-def _alike(before: list[Bounds], after: list[Bounds]) -> bool:
-    """Return True if the boxes of all members have equal shapes, split in one dimension before and another one after.
+def _have_equal_shapes(before: list[Bounds], after: list[Bounds]) -> bool:
+    """Return True if all boxes have equal shapes, and one dimension is split before and another one after.
 
-    They then cut their boxes in the same places: what one of them finds out about its blocks holds for all.
+    Then all members cut their boxes at equal positions, so a fact about the blocks of one member holds for all.
     """
-    shapes = {_shape(box) for box in before}, {_shape(box) for box in after}
-    split, joined = _differing(before), _differing(after)
-    return len(shapes[0]) == len(shapes[1]) == len(split) == len(joined) == 1 and split != joined
+    shapes = {_box_shape(box) for box in before}, {_box_shape(box) for box in after}
+    split_before, split_after = _differing(before), _differing(after)
+    return (
+        len(shapes[0]) == len(shapes[1]) == len(split_before) == len(split_after) == 1
+        and split_before != split_after
+    )
 
 
 def _differing(boxes: list[Bounds]) -> list[int]:
+    """Return the dimensions in which the boxes differ."""
     return [dim for dim, sides in enumerate(zip(*boxes)) if len(set(sides)) > 1]
 
 
-def _blocks(traffic: RankTransfers) -> bool:
+def _is_block_per_member(traffic: RankTransfers) -> bool:
     """Return True if source and target are one equal block per member, in the order of the members."""
     if traffic.own is None:
         return False
@@ -149,10 +170,10 @@ def _blocks(traffic: RankTransfers) -> bool:
         (traffic.own[0], traffic.sends, traffic.source),
         (traffic.own[1], traffic.receives, traffic.target),
     ):
-        block, rest = divmod(math.prod(shape), len(traffic.members))
-        places = {piece.member: piece.index for piece in pieces} | {traffic.me: stays}
+        block, remainder = divmod(math.prod(shape), len(traffic.members))
+        index_of = {piece.member: piece.index for piece in pieces} | {traffic.me: stays}
         for member in range(len(traffic.members)):
-            if rest or member not in places or flat_offset(shape, places[member]) != member * block:
+            if remainder or member not in index_of or flat_offset(shape, index_of[member]) != member * block:
                 return False
     return True
 
@@ -171,15 +192,15 @@ def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     between = exchange_between(step.src, step.dst, step.shape)
     incoming, outgoing = between.transfers(rank, True), between.transfers(rank, False)
-    own = next(((within(t.box, source), within(t.box, target)) for t in incoming if t.peer == rank), None)
+    own_box = next(((within(t.box, source), within(t.box, target)) for t in incoming if t.peer == rank), None)
     return RankTransfers(
         members,
         number[rank],
-        _shape(source),
-        _shape(target),
+        _box_shape(source),
+        _box_shape(target),
         tuple([MemberBox(number[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank]),
         tuple([MemberBox(number[t.peer], within(t.box, target)) for t in incoming if t.peer != rank]),
-        own,
+        own_box,
         None,
         math.prod(step.shape),
     )
@@ -187,7 +208,15 @@ def exchange_transfers(step: Step, rank: int) -> RankTransfers:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a packed exchange: where each member's pieces are in the flat buffer, one after the other."""
+    """Side of a packed exchange: the flat buffer that has the boxes of each member, one after the other.
+
+    Attributes:
+        pieces: the boxes.
+        counts: the number of elements of each member.
+        offsets: the offset of each member's elements in the buffer, or in the shard if ``direct``.
+        total: the number of all elements.
+        direct: True if the boxes are contiguous in the shard, so that no buffer is needed.
+    """
 
     pieces: tuple[MemberBox, ...]
     counts: list[int]
@@ -197,7 +226,10 @@ class Side:
 
 
 def packed_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
-    """Return one side of a packed exchange. Pieces stay where they are if all of them are contiguous."""
+    """Return one side of a packed exchange, for a shard of ``shape`` and ``size`` members.
+
+    Boxes are not packed if all of them are contiguous in the shard and no member has two.
+    """
     counts, offsets, packed = [0] * size, [0] * size, 0
     places = [flat_offset(shape, piece.index) for piece in pieces]
     direct = None not in places and len({piece.member for piece in pieces}) == len(pieces)
@@ -211,14 +243,16 @@ def packed_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where each member's block is in this rank's source, in the order of the communicator.
+    """Position of each member's block in this rank's source, in the order of the communicator.
 
     Args:
-        offsets: where it begins: in the source itself if ``direct``, else in the packed buffer.
-        direct: whether all blocks are contiguous in the source.
-        packed: whether the blocks follow one another without gaps (in the source, if ``direct``).
-        whole: whether they are all of the source.
-        target: shape of this rank's block.
+        indices: the index of each block in the source.
+        counts: the number of elements of each block.
+        offsets: the start of each block: in the source if ``direct``, else in the packed buffer.
+        direct: True if all blocks are contiguous in the source.
+        packed: True if the blocks follow one another without gaps (in the source, if ``direct``).
+        covers_source: True if the blocks cover the source.
+        target: the shape of this rank's block.
     """
 
     indices: tuple[Index, ...]
@@ -226,14 +260,17 @@ class Blocks:
     offsets: list[int]
     direct: bool
     packed: bool
-    whole: bool
+    covers_source: bool
     target: tuple[int, ...]
 
 
 def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
-    """Return the blocks of a reduce_scatter; members are sorted world ranks."""
+    """Return the blocks of a reduce_scatter for one rank.
+
+    ``members`` are the sorted world ranks of its group.
+    """
     source = step.src.bounds(step.shape, rank)
-    shape = _shape(source)
+    shape = _box_shape(source)
     indices = []
     for member in members:
         box = step.dst.bounds(step.shape, member)
@@ -258,14 +295,15 @@ def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
 
 
 def count_blocks(step: Step, rank: int) -> Blocks:
-    """Return the `blocks` of a reduce_scatter among very many ranks without their indices: enough for its buffers.
+    """Return the :func:`blocks` of a reduce_scatter without their indices: enough to size its buffers.
 
-    A dim's cuts depend on the member's coordinates along a few axes, so all members are counted at once by NumPy.
+    It is for very many ranks: a dimension's cuts depend on the member's coordinates along a few axes, so NumPy counts
+    all members at once.
     """
     mesh = step.src.mesh
     axes = sorted(step.axes, key=mesh.axis_index)
     sizes = [mesh.size_of[axis] for axis in axes]
-    place = dict(zip(mesh.axes, mesh.coords(rank))) | dict(zip(axes, np.indices(sizes, sparse=True)))
+    coordinates = dict(zip(mesh.axes, mesh.coords(rank))) | dict(zip(axes, np.indices(sizes, sparse=True)))
     if mesh.ranks is None:
         order: Any = slice(None)
     else:
@@ -276,20 +314,20 @@ def count_blocks(step: Step, rank: int) -> Blocks:
     for dim in reversed(range(len(shape))):
         first, (start, length) = step.src.bounds(step.shape, rank)[dim][0], (0, step.shape[dim])
         for axis in step.dst.dims[dim]:
-            start, length = split_block(start, length, mesh.size_of[axis], place[axis])
-        start, length = (np.broadcast_to(one, sizes).ravel()[order] for one in (start, length))
+            start, length = split_block(start, length, mesh.size_of[axis], coordinates[axis])
+        start, length = (np.broadcast_to(array, sizes).ravel()[order] for array in (start, length))
         # A box is contiguous if it is whole in its last dims and of length 1 in those before: see `flat_offset`.
         is_contiguous &= is_whole | (length == 1)
         is_whole &= length == shape[dim]
         counts = counts * length
         offset = offset + (start - first) * stride
         stride *= shape[dim]
-    held = counts > 0
+    nonempty = counts > 0
     running = np.cumsum(counts) - counts
-    direct = bool(is_contiguous[held].all())
-    in_place = direct and bool((offset == running)[held].all())
+    direct = bool(is_contiguous[nonempty].all())
+    in_place = direct and bool((offset == running)[nonempty].all())
     target = step.dst.local_shape(step.shape, rank)
-    offsets = (offset * held if direct and not in_place else running).tolist()
+    offsets = (offset * nonempty if direct and not in_place else running).tolist()
     total = int(counts.sum())
     return Blocks(
         (), counts.tolist(), offsets, direct, in_place or not direct, total == math.prod(shape), target
@@ -297,17 +335,20 @@ def count_blocks(step: Step, rank: int) -> Blocks:
 
 
 def row_count(traffic: RankTransfers) -> int | None:
-    """Return the number of rows of the target if each row has an equal part of each member, in order; else None."""
+    """Return the number of rows of the target if each row has an equal part of each member, in order.
+
+    Else None.
+    """
     assert traffic.gathered is not None
-    first, place = traffic.gathered[0], 0
+    first, position = traffic.gathered[0], 0
     if first is None:
         return None
-    part = MemberBox(0, first).shape
-    dim = next((d for d, size in enumerate(part) if size != traffic.target[d]), None)
-    if dim is None or part[dim] * len(traffic.gathered) != traffic.target[dim]:
+    block_shape = MemberBox(0, first).shape
+    dim = next((d for d, size in enumerate(block_shape) if size != traffic.target[d]), None)
+    if dim is None or block_shape[dim] * len(traffic.gathered) != traffic.target[dim]:
         return None
     for index in traffic.gathered:
-        if index is None or MemberBox(0, index).shape != part or index[dim].start != place:
+        if index is None or MemberBox(0, index).shape != block_shape or index[dim].start != position:
             return None
-        place += part[dim]
-    return math.prod(part[:dim])
+        position += block_shape[dim]
+    return math.prod(block_shape[:dim])

@@ -1,4 +1,4 @@
-"""Trials: which implementation each call of a step uses, and which one is kept. This module has no clock and no MPI."""
+"""Trials: choose the implementation of each call of a step. This module uses no clock and no MPI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from spmdsim.errors import UsageTypeError, many
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.implementations.implementation import Implementation
-from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecord, TrialRecords, keep
+from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecord, TrialRecords, save_tuning
 from spmdsim.settings import TUNE, TUNE_MODES
 
 #: In the mode "first", implementations that the model prices within this factor of the best are tried.
@@ -32,7 +32,7 @@ def tune_mode() -> str:
 
 
 def require_reproducible(value: object) -> bool:
-    """Return the parameter ``reproducible`` of a world; raise UsageTypeError if it is no bool."""
+    """Return the parameter ``reproducible`` of a world. Raise UsageTypeError if it is not a bool."""
     if not isinstance(value, bool):
         raise UsageTypeError(f"MPIWorld: reproducible must be True or False, got {value!r}")
     return value
@@ -41,6 +41,9 @@ def require_reproducible(value: object) -> bool:
 def candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Implementation, ...]:
     """Return the implementations to try in a mode, the model's choice first.
 
+    They are the first one in the mode "off", all in the mode "full", and in the mode "first" those that the model
+    prices at most ``WITHIN`` times the first one.
+
     >>> prices = Implementation("a", nanoseconds=5), Implementation("b", nanoseconds=9), Implementation("c", nanoseconds=11)
     >>> [[one.name for one in candidates(prices, mode)] for mode in ("off", "first", "full")]
     [['a'], ['a', 'b'], ['a', 'b', 'c']]
@@ -48,23 +51,26 @@ def candidates(implementations: Sequence[Implementation], mode: str) -> tuple[Im
     if mode == "full":
         return tuple(implementations)
     limit = WITHIN * implementations[0].nanoseconds
-    near = [one for one in implementations if one.nanoseconds <= limit]
-    return (implementations[0],) if mode == "off" else tuple(near)
+    close_ones = [implementation for implementation in implementations if implementation.nanoseconds <= limit]
+    return (implementations[0],) if mode == "off" else tuple(close_ones)
 
 
 class Trial:
-    """The implementations of a step and their times. It is equal on all ranks of a group, call by call.
+    """Trial of a step: its implementations and their times.
+
+    It is equal on all ranks of a group, call by call.
 
     Args:
         names: the implementations, the model's choice first.
         tries: how often each one is tried: an even number.
         pause: calls of the chosen implementation before the trial.
-        record: the result of an earlier trial.
+        record: the result of an earlier trial, or None.
 
     Attributes:
-        chosen: the place of the implementation to use.
+        chosen: the index of the implementation to use.
         times: microseconds of this rank's calls in the current trial.
         least: least microseconds of each implementation in the last two trials.
+        is_recorded: True if the choice comes from ``record``.
 
     >>> trial = Trial(("typed", "packed"), tries=2, pause=0)
     >>> for microseconds in (90, 80, 60, 50):
@@ -88,8 +94,8 @@ class Trial:
         if record is not None and self.is_recorded:
             self.chosen, self.pause = self.names.index(record.implementation), RECORDED_PAUSE
 
-    def place(self, call: int) -> int:
-        """Return the implementation of a call of the trial.
+    def index_at(self, call: int) -> int:
+        """Return the index of the implementation that a call of the trial uses.
 
         Each one makes two calls in a row, because the first finds the data of another implementation in the cache.
         """
@@ -97,22 +103,26 @@ class Trial:
 
     @property
     def current(self) -> int:
-        """The implementation of the next call of the trial."""
-        return self.place(len(self.times))
+        """Index of the implementation of the next call of the trial."""
+        return self.index_at(len(self.times))
 
     def add(self, microseconds: float) -> None:
-        """Add the time of a call on this rank."""
+        """Add the microseconds of a call on this rank."""
         self.times.append(microseconds)
 
     @property
     def is_over(self) -> bool:
-        """True if the ranks have to agree now."""
+        """True if the trial has all its calls, so that the ranks must agree on the result now."""
         return len(self.times) >= self.tries * len(self.names)
 
     def decide(self, slowest: Sequence[float]) -> None:
-        """Choose the best implementation by the slowest rank's times, and schedule the next trial."""
+        """Choose the best implementation, and schedule the next trial.
+
+        ``slowest`` has the microseconds of each call on its slowest rank. Another implementation replaces the chosen
+        one only if its least time is below ``BETTER`` times that of the chosen one.
+        """
         last = tuple(
-            min(time for call, time in enumerate(slowest) if self.place(call) == k)
+            min(time for call, time in enumerate(slowest) if self.index_at(call) == k)
             for k in range(len(self.names))
         )
         self.least = tuple(map(min, last, self._last or last))
@@ -125,7 +135,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class TunedStep:
-    """A step in words, its implementation, the reason, and the least microseconds of all that were tried."""
+    """Result of the trials of a step.
+
+    Attributes:
+        step: the step in words.
+        ranks: the number of ranks of its group.
+        implementation: the implementation in use.
+        microseconds: the least time of each implementation that was tried.
+        why: the reason for the choice, in words.
+    """
 
     step: str
     ranks: int
@@ -135,7 +153,7 @@ class TunedStep:
 
     @property
     def way(self) -> str:
-        """The former name of `implementation`."""
+        """Former name of `implementation`."""
         return self.implementation
 
     @staticmethod
@@ -157,26 +175,26 @@ class TunedStep:
 
 @dataclass(frozen=True, repr=False)
 class TunedSteps(Pictured):
-    """The implementations of the steps of a world, and the reasons; see :attr:`spmdsim.worlds.World.tuning`.
+    """Implementations of the steps of a world, and the reasons; see :attr:`spmdsim.worlds.World.tuning`.
 
     Attributes:
         steps: the steps of this process that can have several implementations.
         machine: the machine of the trials.
         mode: the mode of ``SPMDSIM_TUNE``.
         vendor: the MPI library.
-        known: the records of earlier trials.
+        records: the records of earlier trials.
     """
 
     steps: tuple[TunedStep, ...] = ()
     machine: str = "no machine: nothing is sent in this world"
     mode: str = "off"
     vendor: str = ""
-    known: TrialRecords = NOTHING
+    records: TrialRecords = NOTHING
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Step, ranks, implementation and reason."""
-        return [(one.step, str(one.ranks), one.implementation, one.why) for one in self.steps]
+        """Rows of a table: step, number of ranks, implementation and reason."""
+        return [(tuned.step, str(tuned.ranks), tuned.implementation, tuned.why) for tuned in self.steps]
 
     def save(self, path: str | Path) -> None:
         """Write the records to a file that ``SPMDSIM_TUNE`` can name. Keep the file's records of other steps.
@@ -186,14 +204,14 @@ class TunedSteps(Pictured):
         Raises:
             InputError: If the file has other contents.
         """
-        records = {
-            one.step: TrialRecord(one.implementation, one.microseconds)
-            for one in self.steps
-            if one.microseconds
+        tried = {
+            tuned.step: TrialRecord(tuned.implementation, tuned.microseconds)
+            for tuned in self.steps
+            if tuned.microseconds
         }
         if self.vendor:
-            keep(
-                path, self.vendor, self.known.merged(TrialRecords({self.machine: records} if records else {}))
+            save_tuning(
+                path, self.vendor, self.records.merge(TrialRecords({self.machine: tried} if tried else {}))
             )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The choices between implementations for each MPI library, and the records of trials on each machine."""
+"""Tuning: the choices between implementations for each MPI library, and the records of trials on each machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from spmdsim.settings import TUNE, TUNE_MODES
 
 
 class TrialRecord(NamedTuple):
-    """The best implementation of a step, and the least time of each implementation on the slowest rank."""
+    """Result of a trial.
+
+    Attributes:
+        implementation: the best implementation of the step.
+        microseconds: the least time of each implementation on the slowest rank.
+    """
 
     implementation: str
     microseconds: Mapping[str, float]
@@ -28,10 +33,10 @@ class TrialRecord(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class TrialRecords:
-    """The records of trials by machine and step. Ranks compare this value; its text is a summary.
+    """Records of trials by machine and step. Ranks compare this value; its text is a summary.
 
     >>> record = {"implementation": "typed", "microseconds": {"typed": 95, "packed": 505}}
-    >>> here = TrialRecords.read({"a machine": {"a step": record}})
+    >>> here = TrialRecords.parse({"a machine": {"a step": record}})
     >>> here.of("a machine", "a step").implementation, here.of("another", "a step")
     ('typed', None)
     >>> here
@@ -44,30 +49,31 @@ class TrialRecords:
         return hash(repr(self))
 
     @staticmethod
-    def read(data: Any) -> TrialRecords:
-        """Return the records in a file's data. Raise ValueError if the data are something else."""
+    def parse(data: Any) -> TrialRecords:
+        """Return the records in the data of a file. Raise ValueError if the data are something else."""
         return TrialRecords(
-            {name: {step: _record(one) for step, one in _named(some)} for name, some in _named(data)}
+            {name: {step: _record(record) for step, record in _items(steps)} for name, steps in _items(data)}
         )
 
     def of(self, machine: str, step: str) -> TrialRecord | None:
         """Return the record of a step on a machine, or None."""
         return self.machines.get(machine, {}).get(step)
 
-    def merged(self, later: TrialRecords) -> TrialRecords:
-        """Return both, with the later record of each step."""
-        both = {name: dict(some) for name, some in self.machines.items()}
-        for name, some in later.machines.items():
-            both.setdefault(name, {}).update(some)
+    def merge(self, later: TrialRecords) -> TrialRecords:
+        """Return both collections of records; ``later`` wins for a step in both."""
+        both = {name: dict(steps) for name, steps in self.machines.items()}
+        for name, steps in later.machines.items():
+            both.setdefault(name, {}).update(steps)
         return TrialRecords(both)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the data for a file."""
+        """Return the records in plain types, for a file."""
         return {
             name: {
-                step: one._asdict() | {"microseconds": dict(one.microseconds)} for step, one in some.items()
+                step: record._asdict() | {"microseconds": dict(record.microseconds)}
+                for step, record in steps.items()
             }
-            for name, some in self.machines.items()
+            for name, steps in self.machines.items()
         }
 
     def __repr__(self) -> str:
@@ -77,64 +83,76 @@ class TrialRecords:
         return f"{steps} step{'s' * (steps != 1)} of {machines} machine{'s' * (machines != 1)}, checksum {number:08x}"
 
 
-#: Of no machine.
+#: Records of no machine.
 NOTHING = TrialRecords()
 
 
-def _named(data: Any) -> list[tuple[str, Any]]:
+def _items(data: Any) -> list[tuple[str, Any]]:
+    """Return the items of a dictionary with text keys. Raise ValueError for other data."""
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise ValueError(f"{str(data)[:60]!r} stands where records by machine and step belong")
     return list(data.items())
 
 
 def _record(data: Any) -> TrialRecord:
-    facts = dict(_named(data))
-    name, took = facts.get("implementation", facts.get("way")), facts.get("microseconds", {})
-    if not isinstance(name, str) or not all(isinstance(v, (int, float)) for _, v in _named(took)):
+    """Return the record of a step in the data of a file. Raise ValueError for other data."""
+    facts = dict(_items(data))
+    name, microseconds = facts.get("implementation", facts.get("way")), facts.get("microseconds", {})
+    if not isinstance(name, str) or not all(isinstance(v, (int, float)) for _, v in _items(microseconds)):
         raise ValueError(f"{str(data)[:60]!r} stands where an implementation and its microseconds belong")
-    return TrialRecord(name, {key: float(value) for key, value in took.items()})
+    return TrialRecord(name, {key: float(value) for key, value in microseconds.items()})
 
 
-def stored(path: str | Path) -> dict[str, Any]:
-    """Return the data of a tuning file by library; nothing if the file does not exist."""
+def load_tuning(path: str | Path) -> dict[str, Any]:
+    """Return the data of a tuning file by MPI library; an empty dictionary if the file does not exist."""
     if not Path(path).exists():
         return {}
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
-        return {name: _renamed(dict(_named(settings))) for name, settings in _named(data)}
+        return {name: _rename_ways(dict(_items(settings))) for name, settings in _items(data)}
 
 
-def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
+def _rename_ways(settings: dict[str, Any]) -> dict[str, Any]:
     """Return a library's settings with `implementations`, which earlier releases called `ways`."""
     return {"implementations" if name == "ways" else name: value for name, value in settings.items()}
 
 
-def keep(path: str | Path, vendor: str, later: TrialRecords | Mapping[str, Any]) -> None:
+def save_tuning(path: str | Path, vendor: str, later: TrialRecords | Mapping[str, Any]) -> None:
     """Add records, or the settings of a library, to a tuning file. Keep its other contents.
 
     The later value of a setting or step replaces the earlier one. Other processes that write the file wait.
+
+    Args:
+        path: the file; it is created if it does not exist.
+        vendor: the MPI library.
+        later: the records or settings.
     """
-    added = {"implementations": later.to_dict()} if isinstance(later, TrialRecords) else later
-    with _alone_in(Path(path).absolute().parent):
-        data = stored(path)
+    settings_added = {"implementations": later.to_dict()} if isinstance(later, TrialRecords) else later
+    with _lock_folder(Path(path).absolute().parent):
+        data = load_tuning(path)
         library = data.setdefault(vendor, {})
         with readable(path, "a tuning file"):
             key = "implementations"
-            both = [TrialRecords.read(settings[key]) for settings in (library, added) if key in settings]
-        library.update(added)
-        if both:
-            library[key] = reduce(TrialRecords.merged, both).to_dict()
-        beside = Path(f"{path}.{os.getpid()}")
-        beside.write_text(json.dumps(data, indent=1) + "\n")
-        beside.replace(path)
+            records = [
+                TrialRecords.parse(settings[key]) for settings in (library, settings_added) if key in settings
+            ]
+        library.update(settings_added)
+        if records:
+            library[key] = reduce(TrialRecords.merge, records).to_dict()
+        new_file = Path(f"{path}.{os.getpid()}")
+        new_file.write_text(json.dumps(data, indent=1) + "\n")
+        new_file.replace(path)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for other processes that write into a folder; the folder itself is locked, so that no file is left."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that other processes that write into it wait until the block ends.
+
+    The folder itself is locked, so that no lock file remains.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some networks' file systems know no locks
+        with suppress(OSError):  # Some network file systems do not support locks.
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -144,29 +162,29 @@ def _alone_in(folder: Path) -> Iterator[None]:
 KIB, MIB = 1024, 1024 * 1024
 NEVER = 1 << 62
 
-#: Rank counts with the bytes from which something pays, by increasing count; a group takes the last entry
-#: that is not larger than it.
+#: Pairs of a number of ranks and the bytes from which an alternative pays, by increasing number. A group takes the last
+#: pair whose number is not larger than the group.
 Thresholds = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The choices for one MPI library.
+    """Choices for one MPI library.
 
     Args:
-        compose_all_reduce: bytes per rank from which Alltoall + local reduction + Allgather in chunks beats
+        compose_all_reduce: bytes per rank from which Alltoall, local reduction and Allgather in chunks replace
             Allreduce.
-        compose_reduce_scatter: the same for Alltoall + local reduction against Reduce_scatter.
-        chunk: bytes in one chunk of a composed reduction, and of an all_gather whose parts have to be put in
-            their places: small ones stay in cache, large ones wait for each other less often.
-        gather_reduce: total bytes up to which a reduction that MPI does not know is gathered whole and
-            reduced everywhere: one call instead of two.
-        small_block: bytes of a block up to which a composed reduce_scatter takes one call, the own block with it.
+        compose_reduce_scatter: bytes per rank from which Alltoall and local reduction replace Reduce_scatter.
+        chunk: bytes of one chunk of a composed reduction, and of an all_gather whose blocks have to be put in
+            their places. Small chunks stay in the cache; large ones wait for each other less often.
+        gather_reduce: total bytes up to which a reduction that MPI does not support is gathered on all ranks and
+            reduced there: one call instead of two.
+        small_block: bytes of a block up to which a composed reduce_scatter takes one call, including the own block.
         call: nanoseconds of a call of MPI, and of each message in it.
-        piece: nanoseconds for which numpy is asked to copy a piece.
-        copy: picoseconds in which numpy copies a byte, or MPI moves it.
-        typed: picoseconds in which MPI picks it out of an array by a type.
-        first: the names of implementations that come first wherever they are possible.
+        piece: nanoseconds of a NumPy call that copies a block.
+        copy: picoseconds in which NumPy copies a byte, or MPI moves it.
+        typed: picoseconds in which MPI reads a byte of an array by a derived type.
+        first: names of implementations that are preferred if they are possible.
         implementations: the records of trials.
     """
 
@@ -191,8 +209,8 @@ TABLE = {
         gather_reduce=64 * KIB,
         small_block=256 * KIB,
     ),
-    # More ranks than cores make every small call of MPICH slow as soon as anybody else wants a core, so
-    # there the chunks are few and large.
+    # With more ranks than cores, every small call of MPICH is slow when another process needs a core. So its chunks are
+    # few and large.
     "MPICH": Tuning(
         compose_all_reduce=((2, MIB), (4, 2 * MIB)),
         compose_reduce_scatter=((2, 32 * KIB), (4, 128 * KIB), (8, 256 * KIB)),
@@ -203,7 +221,7 @@ TABLE = {
     ),
 }
 
-#: Libraries that take MPICH's choices where a file has none of their own, as mpi4py calls them.
+#: Libraries, by mpi4py's names, that take MPICH's choices if a file has none of their own.
 RELATIVES = ("Intel MPI", "MVAPICH", "MVAPICH2", "Microsoft MPI")
 
 
@@ -211,7 +229,9 @@ RELATIVES = ("Intel MPI", "MVAPICH", "MVAPICH2", "Microsoft MPI")
 def tuning(vendor: str, path: str | None = None) -> Tuning:
     """Return the choices for an MPI library: built-in ones, changed by a measured file.
 
-    It is a JSON file of choices by library; if it is left out, the file that ``SPMDSIM_TUNE`` names.
+    Args:
+        vendor: the MPI library. Unknown ones take MPICH's choices.
+        path: a JSON file of choices by library; None for the file that ``SPMDSIM_TUNE`` names, if it names one.
     """
     choices = TABLE.get(vendor, TABLE["MPICH"])
     mode_or_path = path or TUNE.read()
@@ -219,17 +239,21 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 
 
 def _changes(path: str, vendor: str) -> dict[str, Any]:
+    """Return the choices of a file for one MPI library. Raise InputError if the file has other contents."""
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
         names = {*TABLE, *RELATIVES, vendor}
         if wrong := sorted(set(data) - names):
             what = f"tuning file {path} has choices for {wrong[0]!r}, which is no MPI library"
             raise unknown(what, wrong[0], sorted(names))
-        settings = {name: _settings(_renamed(dict(_named(changes))), path) for name, changes in data.items()}
+        settings = {
+            name: _settings(_rename_ways(dict(_items(changes))), path) for name, changes in data.items()
+        }
         return settings.get(vendor, {})
 
 
 def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return the checked choices of a library in a file. Raise InputError for an unknown name."""
     names = {field.name for field in fields(Tuning)}
     wrong = sorted(set(changes) - names)
     if wrong:
@@ -238,19 +262,20 @@ def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """Return a setting: a number, thresholds, names of implementations, or records of trials."""
+    """Return a checked setting: a number, thresholds, names of implementations, or records of trials."""
     if name == "implementations":
-        return TrialRecords.read(value)
+        return TrialRecords.parse(value)
     if name == "first":
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ValueError(f"'first' has {value!r} where a list of names of implementations belongs")
         return tuple(value)
     if isinstance(getattr(TABLE["MPICH"], name), tuple):
-        return tuple((_whole(name, ranks), _whole(name, nbytes)) for ranks, nbytes in value)
-    return _whole(name, value)
+        return tuple((_non_negative(name, ranks), _non_negative(name, nbytes)) for ranks, nbytes in value)
+    return _non_negative(name, value)
 
 
-def _whole(name: str, value: Any) -> int:
+def _non_negative(name: str, value: Any) -> int:
+    """Return a non-negative integer. Raise ValueError for other values."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{name!r} has {value!r} where a whole number belongs")
     return value

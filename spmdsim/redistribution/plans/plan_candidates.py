@@ -47,7 +47,7 @@ REDUCED = "reduction, then exchange"
 SPREAD = "exchange, then all_gather"
 SUMMED = "direct reduction"
 
-#: The direct reduction is a candidate on a mesh of up to so many ranks, and between two meshes of up to so many each.
+#: The largest number of ranks with which the direct reduction is a candidate: on one mesh, and on each of two meshes.
 FEW_SUMMED, MOST_SUMMED = 64, 512
 
 
@@ -55,7 +55,12 @@ FEW_SUMMED, MOST_SUMMED = 64, 512
 class Candidate(ShortRepr):
     """Steps between two layouts with their price.
 
-    A candidate that is not ``allowed`` needs more memory than the larger of source and target shard, and is only shown.
+    Attributes:
+        kind: one of the kinds of plan above.
+        steps: the steps.
+        seconds: the modelled seconds, or the seconds of the bytes alone.
+        allowed: False if a shard in between is larger than the larger of source and target shard. Such a candidate is
+            only shown in tables.
     """
 
     kind: str
@@ -64,24 +69,33 @@ class Candidate(ShortRepr):
     allowed: bool = True
 
     @cached_property
-    def received(self) -> int:
-        """Elements that the busiest rank receives over all steps."""
+    def most_received(self) -> int:
+        """Number of elements that the busiest rank receives over all steps."""
         return busiest_received(self.steps)
 
     @cached_property
-    def held(self) -> int:
-        """Elements of the largest shard after a step."""
+    def largest_shard(self) -> int:
+        """Number of elements of the largest shard after a step."""
         return max((largest_shard(step.dst, step.shape_after) for step in self.steps), default=0)
 
     @cached_property
     def order(self) -> tuple[bool, float, int, bool]:
-        """Sort key: allowed candidates, then the time, then the number of steps, then regular collectives before an exchange."""
+        """Sort key: allowed first, then time, number of steps, and regular collectives before exchanges."""
         irregular = any(step.collective in EXCHANGES for step in self.steps)
         return (not self.allowed, float(f"{self.seconds:.9e}"), len(self.steps), irregular)
 
 
 class PlanTask(NamedTuple):
-    """The input of planning: two layouts, the shape, bytes per element, the machine (None: compare bytes), the shape after."""
+    """Input of planning.
+
+    Attributes:
+        src: the layout before.
+        dst: the layout after.
+        shape: the global shape.
+        itemsize: the bytes of an element.
+        machine: the cost model; None to compare plans by bytes.
+        to_shape: the global shape after, if the plan reshapes; else None.
+    """
 
     src: Layout
     dst: Layout
@@ -91,7 +105,10 @@ class PlanTask(NamedTuple):
     to_shape: Shape | None = None
 
     def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
-        """Return steps with their price. The kind of steps that send nothing is ``"local"``."""
+        """Return a candidate with these steps and their price.
+
+        The kind of steps that send nothing is ``"local"``.
+        """
         local = all(step.collective in LOCAL_STEPS for step in steps)
         kind = LOCAL if local else kind
         if self.machine is not None:
@@ -99,72 +116,87 @@ class PlanTask(NamedTuple):
             return Candidate(kind, steps, seconds, allowed)
         received = busiest_received(steps)
         candidate = Candidate(kind, steps, received * self.itemsize * BYTES_ONLY.beta, allowed)
-        vars(candidate)["received"] = received  # fill the cached property
+        vars(candidate)["most_received"] = received  # Fill the cached property.
         return candidate
 
 
 @lru_cache(maxsize=4096)
-def endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, Layout, Shape]:
-    """Return both layouts without axes of size 1, on a common mesh if there is one, and the shape."""
+def common_endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, Layout, Shape]:
+    """Return both layouts without axes of size 1, and the shape.
+
+    Layouts on different meshes are rewritten on a common mesh if there is one.
+    """
     if src.mesh == dst.mesh:
         return src.canonical, dst.canonical, shape
     return (*(refine(src, dst, shape) or (src.canonical, dst.canonical)), shape)
 
 
 def candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
-    """Return the plans between two canonical layouts, best first. With ``everything``, build those that cannot win, too."""
+    """Return the plans between two canonical layouts, best first.
+
+    With ``everything``, plans that cannot win are built, too.
+    """
     dst = task.dst
-    base = before_fill(task.src, dst, task.shape)
+    base = layout_before_fill(task.src, dst, task.shape)
     finder = _Finder(task if base is dst else task._replace(dst=base), everything)
     plans = finder.on_one_mesh() if finder.one_mesh else finder.on_two_meshes()
     if base is not dst:
         axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
         fill = Step("fill", axes, base, dst, task.shape, dst.reduce_op)
-        plans = [task.candidate((*one.steps, fill), one.kind) for one in plans]
+        plans = [task.candidate((*plan.steps, fill), plan.kind) for plan in plans]
     return tuple(sorted(plans, key=lambda candidate: candidate.order))
 
 
-def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout from which a ``fill`` step makes a target with new pending axes without communication.
+def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout from which a ``fill`` step reaches ``dst`` without communication.
 
-    A new pending axis splits the dimension that it splits in the source. If the source is on another mesh, the axis splits
-    the largest dimension. If the source is replicated along the axis, it does so if that receives fewer bytes.
+    A fill makes new pending axes: one rank along the axis keeps the values. Before it, a new pending axis splits the
+    dimension that it splits in the source. If the source is on another mesh, the axis splits the largest dimension. If
+    the source is replicated along the axis, the axis splits the largest dimension if that receives fewer bytes.
+    Without new pending axes, the layout is ``dst``.
     """
     if not dst.partial:
         return dst
-    same = src.mesh == dst.mesh
-    new = [(axis, op) for axis, op in dst.partial if not (same and (axis, op) in src.partial)]
-    if not new:
+    is_same_mesh = src.mesh == dst.mesh
+    new_partial = [(axis, op) for axis, op in dst.partial if not (is_same_mesh and (axis, op) in src.partial)]
+    if not new_partial:
         return dst
     dims = [list(entry) for entry in dst.dims]
-    for axis, _ in new:
-        if not same and dims:
+    for axis, _ in new_partial:
+        if not is_same_mesh and dims:
             sizes = largest_shard_shape(dst.mesh, dims, shape)
             dims[sizes.index(max(sizes))].append(axis)
-        for dim, entry in enumerate(src.dims if same else ()):
+        for dim, entry in enumerate(src.dims if is_same_mesh else ()):
             if axis in entry:
                 dims[dim].append(axis)
-    left = [item for item in dst.partial if item not in new]
-    base = Layout(dst.mesh, dims, left)
-    copied = [axis for axis, _ in new if same and axis in src.replicated_axes]
-    if copied and dims:
+    remaining_partial = [item for item in dst.partial if item not in new_partial]
+    base = Layout(dst.mesh, dims, remaining_partial)
+    replicated = [axis for axis, _ in new_partial if is_same_mesh and axis in src.replicated_axes]
+    if replicated and dims:
         sizes = largest_shard_shape(dst.mesh, base.dims, shape)
-        dims[sizes.index(max(sizes))] += copied
-        spread = Layout(dst.mesh, dims, left)
-        if lower_bound(src, spread, shape).busiest < lower_bound(src, base, shape).busiest:
-            return spread
+        dims[sizes.index(max(sizes))] += replicated
+        split_further = Layout(dst.mesh, dims, remaining_partial)
+        if lower_bound(src, split_further, shape).busiest < lower_bound(src, base, shape).busiest:
+            return split_further
     return base
 
 
 class Arrival(NamedTuple):
-    """A layout that an exchange leads to, and the steps from that layout to the target."""
+    """Layout to which an exchange leads, and the steps from it to the target (``rest``)."""
 
     layout: Layout
     rest: tuple[Step, ...]
 
 
 class _Finder:
-    """Builder of the candidates between two canonical layouts. The target's pending axes are pending in the source, too."""
+    """Builder of the candidates between two canonical layouts.
+
+    The target's pending axes must be pending in the source, too.
+
+    Args:
+        task: the layouts, the shape and the machine.
+        everything: True to build candidates that cannot win, too.
+    """
 
     def __init__(self, task: PlanTask, everything: bool) -> None:
         self.src, self.dst, self.shape, self.itemsize, self.machine, _ = task
@@ -172,37 +204,47 @@ class _Finder:
         self.one_mesh = self.src.mesh == self.dst.mesh
         self.prices = Prices(self.machine, self.src.mesh, self.dst.mesh)
         self.limit = max(largest_shard(self.src, self.shape), largest_shard(self.dst, self.shape))
-        kept, self.reduced = kept_axes(self.src, self.dst), reduced_axes(self.src, self.dst)
-        self.kept = tuple([item for item in self.src.partial if item[0] in kept])
+        common_partial, self.reduced = kept_axes(self.src, self.dst), reduced_axes(self.src, self.dst)
+        self.kept = tuple([item for item in self.src.partial if item[0] in common_partial])
 
     def on_one_mesh(self) -> list[Candidate]:
-        """Return the collective steps, the direct exchange, and the exchanges after a reduction."""
+        """Return the candidates on one mesh.
+
+        They are collective steps, the direct exchange, the exchanges after a reduction, and the direct reduction.
+        """
         src, dst = self.src, self.dst
         if src == dst:
             return [self._candidate((), LOCAL)]
-        if self.reduced and not self.everything and (unbeaten := self._unbeaten()) is not None:
+        if self.reduced and not self.everything and (unbeaten := self._try_single_step()) is not None:
             return [unbeaten]
-        plans = [] if self.reduced else self._exchanged((), src, self._arrivals)
+        plans = [] if self.reduced else self._build_exchanges((), src, self._arrivals)
         if plans and plans[0].kind == LOCAL and not self.everything:
             return plans
-        bound = min([one.seconds for one in plans], default=math.inf) * (1 + 1e-9) + 1e-12
+        bound = min([plan.seconds for plan in plans], default=math.inf) * (1 + 1e-9) + 1e-12
         paths = self._search(dst, math.inf if self.everything else bound)
         plans += self._collectives(paths, True)
-        plans += self._reduced(paths, plans)
-        plans += self._summed(plans)
+        plans += self._exchanges_after_reduction(paths, plans)
+        plans += self._direct_reductions(plans)
         if self.everything and paths.target is None:
             plans += self._collectives(self._search(dst, math.inf, unlimited=True), False)
         return plans
 
     def on_two_meshes(self) -> list[Candidate]:
-        """Return the exchanges between the meshes, after a reduction on the source mesh, with a gather on the target mesh."""
-        if not self.src.partial:
-            return self._exchanged((), self.src, self._arrivals)
-        plans = self._reduced(self._search(self.src.reduced, math.inf), [])
-        return plans + self._summed(plans)
+        """Return the exchanges between the meshes.
 
-    def _unbeaten(self) -> Candidate | None:
-        """Return the single step to the target if bytes decide and its busiest rank receives no more than the bound; or None."""
+        Pending values are reduced on the source mesh before, or by a direct reduction. A target may be split further
+        and gathered.
+        """
+        if not self.src.partial:
+            return self._build_exchanges((), self.src, self._arrivals)
+        plans = self._exchanges_after_reduction(self._search(self.src.reduced, math.inf), [])
+        return plans + self._direct_reductions(plans)
+
+    def _try_single_step(self) -> Candidate | None:
+        """Return the single step to the target if no plan can receive less, else None.
+
+        Bytes must decide, and the step's busiest rank must receive no more than the lower bound.
+        """
         src, dst, shape = self.src, self.dst, self.shape
         if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
             return None
@@ -211,26 +253,34 @@ class _Finder:
             return None
         return self._candidate((step,), COLLECTIVES)
 
-    def _summed(self, others: list[Candidate]) -> list[Candidate]:
-        """Return the direct reduction if bytes decide and all other plans receive more than it and than the bound."""
+    def _direct_reductions(self, others: list[Candidate]) -> list[Candidate]:
+        """Return the direct reduction, as a list of at most one candidate.
+
+        It is built only if bytes decide, and all other plans receive more than it and more than the bound.
+        """
         src, dst = self.src, self.dst
         if not self.prices.bytes_only or not self.reduced or 0 in self.shape or not self.shape:
             return []
         if max(src.mesh.size, dst.mesh.size) > (FEW_SUMMED if self.one_mesh else MOST_SUMMED):
             return []
-        best, ends = min(one.received for one in others), (src, dst, self.shape)
+        best, ends = min(plan.most_received for plan in others), (src, dst, self.shape)
         if any(
-            best <= bound(*ends).busiest for bound in (least_on_average, lower_bound)
+            best <= bound_function(*ends).busiest for bound_function in (least_on_average, lower_bound)
         ):  # the faster bound first
             return []
         reduction = DirectReduction("reduce_exchange", (), src, dst, self.shape, src.reduce_op)
         return [self._candidate((reduction,), SUMMED)] if reduction.most_received < best else []
 
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
+        """Return the cheapest paths of collectives to ``dst`` that take less than ``bound`` seconds.
+
+        ``unlimited`` allows shards in between that are larger than the source and target shards.
+        """
         limit = math.prod(self.shape) if unlimited else self.limit
         return search(self.src, dst, self.shape, self.itemsize, self.prices, limit, bound)
 
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
+        """Return the path to the target as a list of one candidate; an empty list if there is no path."""
         if paths.target is None:
             return []
         steps = build_steps(paths.target.steps, self.src, self.shape, self.kept)
@@ -238,45 +288,54 @@ class _Finder:
 
     # -- exchanges ----------------------------------------------------------------------------------
 
-    def _reduced(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
+    def _exchanges_after_reduction(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
         """Return the exchanges from reduced states that may beat the other plans."""
         plans: list[Candidate] = []
-        for mid in sorted(paths.reduced, key=lambda one: one.seconds):
-            best = None if self.everything else min(others + plans, key=lambda one: one.order, default=None)
+        for mid in sorted(paths.reduced, key=lambda plan: plan.seconds):
+            best = None if self.everything else min(others + plans, key=lambda plan: plan.order, default=None)
             if best is not None and _without_penalty(mid) > best.seconds * (1 + 1e-9):
                 break
-            arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
+            arrivals = [arrival for arrival in self._arrivals if self._may_win(mid, arrival, best)]
             if arrivals:
                 steps = build_steps(mid.steps, self.src, self.shape, self.kept)
-                plans += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
+                plans += self._build_exchanges(tuple(steps), steps[-1].dst, arrivals)
         return plans
 
-    def _may_win(self, mid: PathState, there: Arrival, best: Candidate | None) -> bool:
-        """Return True if an exchange from a reduced state is needed and may beat the best plan. Does not build the plan."""
-        src, dst, dims = self.src, there.layout, mid.state.dims
+    def _may_win(self, mid: PathState, arrival: Arrival, best: Candidate | None) -> bool:
+        """Return True if an exchange from a reduced state can be cheaper than ``best``.
+
+        Does not build the plan.
+
+        On one mesh, a state with the target's splits needs no exchange, so the result is False.
+        """
+        src, dst, dims = self.src, arrival.layout, mid.state.dims
         if self.one_mesh and dims == dst.dims:
             return False
         if best is None:
             return True
         steps = len(mid.steps)
-        ahead = _without_penalty(mid) + self.prices.copying(mid.copied * self.itemsize)
+        path_seconds = _without_penalty(mid) + self.prices.copying(mid.copied * self.itemsize)
         ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
         for quick_or_exact in (least_exchange, price_exchange):
             seconds = quick_or_exact(ends, self.itemsize, self.prices)
-            loses_ties = (steps + 1 + len(there.rest), seconds > 0) >= best.order[2:]
-            if ahead + seconds > best.seconds * (1 - 1e-9 if loses_ties else 1 + 1e-9):
+            loses_ties = (steps + 1 + len(arrival.rest), seconds > 0) >= best.order[2:]
+            if path_seconds + seconds > best.seconds * (1 - 1e-9 if loses_ties else 1 + 1e-9):
                 return False
         return True
 
-    def _exchanged(self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]) -> list[Candidate]:
-        """Return one plan per arrival: ``steps``, the exchange from ``src``, and the arrival's steps."""
+    def _build_exchanges(
+        self, steps: tuple[Step, ...], src: Layout, arrivals: list[Arrival]
+    ) -> list[Candidate]:
+        """Return one plan per arrival: ``steps``, the exchange from ``src``, and the steps of the arrival."""
         kind = REDUCED if steps else DIRECT
         return [
-            self._candidate((*steps, self._direct(src, there), *rest), SPREAD if rest else kind)
-            for there, rest in arrivals
+            self._candidate(
+                (*steps, self._exchange_step(src, layout), *last_steps), SPREAD if last_steps else kind
+            )
+            for layout, last_steps in arrivals
         ]
 
-    def _direct(self, src: Layout, dst: Layout) -> Step:
+    def _exchange_step(self, src: Layout, dst: Layout) -> Step:
         """Return the exchange between two layouts, or a slice if every rank owns its target already."""
         ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
         kind = "slice" if self.one_mesh and not busiest_counts(ends).most_received else "exchange"
@@ -284,15 +343,23 @@ class _Finder:
 
     @cached_property
     def _arrivals(self) -> list[Arrival]:
-        """The layouts an exchange may lead to: the target, and between meshes the target split over its replicas."""
+        """Layouts to which an exchange may lead.
+
+        They are the target and, between meshes with a machine, the target split over its replicas.
+        """
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]
         if self.one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
             return arrivals
         sizes = largest_shard_shape(dst.mesh, dst.dims, self.shape)
-        most = sizes.index(max(sizes))
-        spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
-        return [*arrivals, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]
+        largest_dim = sizes.index(max(sizes))
+        split_further = Layout(
+            dst.mesh, [(*e, *free) if d == largest_dim else e for d, e in enumerate(dst.dims)]
+        )
+        return [
+            *arrivals,
+            Arrival(split_further, (Step("all_gather", free, split_further, dst, self.shape),)),
+        ]
 
 
 def _without_penalty(mid: PathState) -> float:

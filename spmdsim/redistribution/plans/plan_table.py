@@ -1,4 +1,4 @@
-"""A plan in print and in plain types: its steps, the lower bound, and what was considered."""
+"""Print a plan as text, and convert it to plain types: its steps, the lower bound, and the candidates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEAD = (
 
 
 def bytes_text(nbytes: float, digits: str = ".4g") -> str:
-    """Return a byte count in the unit in which it is rounded to less than 1024.
+    """Return a byte count as text, in the largest unit in which it is at least 1 after rounding.
 
     >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20), bytes_text(2**20 - 1), bytes_text(2**50)
     ('1.5 KiB', '100 B', '3 MiB', '1 MiB', '1 PiB')
@@ -42,7 +42,7 @@ def bytes_text(nbytes: float, digits: str = ".4g") -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time in the unit in which it is rounded to less than 1000.
+    """Return a time as text, in a unit in which it is less than 1000; long times are in seconds.
 
     >>> seconds_text(0.00025), seconds_text(0), seconds_text(0.0009997), seconds_text(86400)
     ('250 us', '0 s', '1 ms', '86,400 s')
@@ -56,7 +56,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def plan_table(plan: Plan) -> str:
-    """Return the plan as text."""
+    """Return the plan as text: its steps, the verdict, and the candidates."""
     return join_text(plan_parts(plan))
 
 
@@ -73,7 +73,7 @@ def plan_parts(plan: Plan) -> list[str | Table]:
         parts.append(steps_table(plan))
     else:
         parts.append("  nothing to do: every rank holds its shard already")
-    parts.append(_verdict(plan))
+    parts.append(_verdict_line(plan))
     if isinstance(plan.machine, Machine):
         parts.append(plan.machine.certainty)
     if len(best_of_each_kind(plan.alternatives)) > 1:
@@ -83,26 +83,28 @@ def plan_parts(plan: Plan) -> list[str | Table]:
 
 def steps_table(plan: Plan) -> Table:
     """Return the table of a plan's steps; bytes are those of the rank that sends or receives most."""
-    rows = [_row(plan, number) for number in range(len(plan.steps))]
+    rows = [_step_row(plan, number) for number in range(len(plan.steps))]
     return Table(_HEAD, rows, right=(0, *range(4, len(_HEAD))))
 
 
 def candidates_table(plan: Plan) -> Table:
     """Return the table of the candidates among which a plan was chosen: the best one of each kind."""
     rows = [_candidate_row(plan, candidate) for candidate in best_of_each_kind(plan.alternatives)]
-    return Table(("kind", "steps", "received", "time", "remark"), rows, f"considered{_model(plan)}", (2, 3))
+    return Table(
+        ("kind", "steps", "received", "time", "remark"), rows, f"considered{_model_text(plan)}", (2, 3)
+    )
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the best candidate of every kind, best first."""
+    """Return the first candidate of every kind, in order. For sorted candidates, it is the best one."""
     kinds: dict[str, Candidate] = {}
-    for one in candidates:
-        kinds.setdefault(one.kind, one)
+    for candidate in candidates:
+        kinds.setdefault(candidate.kind, candidate)
     return list(kinds.values())
 
 
 def plan_dict(plan: Plan) -> dict[str, Any]:
-    """Return the plan in plain types."""
+    """Return the plan in plain types, for JSON."""
     return {
         "shape": [int(size) for size in plan.shape],
         "to_shape": None if plan.to_shape is None else [int(size) for size in plan.to_shape],
@@ -126,25 +128,26 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "machine": None if plan.machine is None else plan.machine.name,
         "alternatives": [
             {
-                "kind": one.kind,
-                "steps": [step.collective for step in one.steps],
-                "max_nbytes": one.received * plan.itemsize,
-                "seconds": one.seconds,
-                "allowed": one.allowed,
+                "kind": candidate.kind,
+                "steps": [step.collective for step in candidate.steps],
+                "max_nbytes": candidate.most_received * plan.itemsize,
+                "seconds": candidate.seconds,
+                "allowed": candidate.allowed,
             }
-            for one in best_of_each_kind(plan.alternatives)
+            for candidate in best_of_each_kind(plan.alternatives)
         ],
     }
 
 
-def _row(plan: Plan, number: int) -> tuple[str, ...]:
+def _step_row(plan: Plan, number: int) -> tuple[str, ...]:
+    """Return the row of a plan's step in the table of steps."""
     step, facts = plan.steps[number], _step_dict(plan, number)
     sizes = ("max_nbytes", "max_sent_nbytes", "total_nbytes")
     return (
         str(number + 1),
         step.collective,
-        _over(step),
-        " -> ".join(map(_x, facts["local_shape"])),
+        _axes_text(step),
+        " -> ".join(map(_shape_text, facts["local_shape"])),
         *(bytes_text(facts[size]) for size in sizes),
         str(facts["messages"]),
         seconds_text(facts["seconds"]),
@@ -153,6 +156,10 @@ def _row(plan: Plan, number: int) -> tuple[str, ...]:
 
 
 def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
+    """Return a step of a plan in plain types.
+
+    Bytes are those of the busiest rank; ``total_nbytes`` are those of all ranks.
+    """
     step = plan.steps[number]
     received, seconds = plan.prices[number]
     ends = (step.src, step.shape), (step.dst, step.shape_after)
@@ -165,15 +172,19 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "op": step.op,
         "local_shape": [largest_shard_shape(layout.mesh, layout.dims, shape) for layout, shape in ends],
         "max_nbytes": received * plan.itemsize,
-        "max_sent_nbytes": (most_sent(step) if plan.sent is None else max(plan.sent[number])) * plan.itemsize,
+        "max_sent_nbytes": (
+            most_sent(step) if plan.sent_elements is None else max(plan.sent_elements[number])
+        )
+        * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
         "messages": step_messages(step),
         "seconds": seconds,
-        "buffer_nbytes": step_buffer(step, plan.held),
+        "buffer_nbytes": step_buffer(step, plan.step_dtype),
     }
 
 
 def _layout_dict(layout: Layout) -> dict[str, Any]:
+    """Return a layout in plain types."""
     mesh = layout.mesh
     return {
         "mesh": dict(zip(mesh.axes, mesh.shape)),
@@ -184,40 +195,48 @@ def _layout_dict(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _verdict(plan: Plan) -> str:
+def _verdict_line(plan: Plan) -> str:
+    """Return the line that compares a plan's received bytes with the lower bound."""
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
     total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"
     if plan.max_nbytes:
         total += f"; busiest sender: {bytes_text(plan.max_sent_nbytes)}"
-    whose = f" for these {many(plan.bound_ranks, 'rank')}" if plan.bound_ranks else ""
+    ranks_text = f" for these {many(plan.bound_ranks, 'rank')}" if plan.bound_ranks else ""
     if busiest == bound:
-        least = "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound{whose}"
-        return f"busiest rank: {least}; {total}; {seconds_text(plan.seconds)}{_model(plan)}"
+        text = (
+            "nothing is received" if not busiest else f"{bytes_text(busiest)} = the lower bound{ranks_text}"
+        )
+        return f"busiest rank: {text}; {total}; {seconds_text(plan.seconds)}{_model_text(plan)}"
     ratio = f", ratio {max(plan.ratio, 1.001):.4g}" if bound else ""  # never "ratio 1" above the bound
     return (
-        f"busiest rank: {bytes_text(busiest)}, lower bound{whose} {bytes_text(bound)}{ratio}; {total}; "
-        f"{seconds_text(plan.seconds)}{_model(plan)}"
+        f"busiest rank: {bytes_text(busiest)}, lower bound{ranks_text} {bytes_text(bound)}{ratio}; {total}; "
+        f"{seconds_text(plan.seconds)}{_model_text(plan)}"
     )
 
 
-def _model(plan: Plan) -> str:
+def _model_text(plan: Plan) -> str:
+    """Return the text that names the cost model of a plan."""
     return " by bytes alone" if plan.machine is None else f" on {plan.machine.name}"
 
 
 def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
-    nbytes = candidate.received * plan.itemsize
+    """Return the row of a candidate in the table of candidates."""
+    nbytes = candidate.most_received * plan.itemsize
     remarks = ["the lower bound"] if nbytes == plan.max_lower_bound else []
     if not candidate.allowed:
         more = "receives more" if plan.machine is None else "takes longer"
         dearer = f"{more} and " if candidate.seconds > plan.seconds else ""
-        remarks.append(f"not taken: it {dearer}holds {bytes_text(candidate.held * plan.itemsize)} in between")
+        remarks.append(
+            f"not taken: it {dearer}holds {bytes_text(candidate.largest_shard * plan.itemsize)} in between"
+        )
     if candidate.steps == plan.steps:
         remarks.append("taken")
     steps = " + ".join(step.collective for step in candidate.steps) or "nothing"
     return candidate.kind, steps, bytes_text(nbytes), seconds_text(candidate.seconds), "; ".join(remarks)
 
 
-def _over(step: Step) -> str:
+def _axes_text(step: Step) -> str:
+    """Return the axes of a step and the number and size of its groups as text."""
     if not step.axes:
         return "-"
     size = step.src.mesh.axis_size(*step.axes)
@@ -225,5 +244,6 @@ def _over(step: Step) -> str:
     return f"{','.join(step.axes)} ({groups} x {many(size, 'rank')})"
 
 
-def _x(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
+    """Return a shape as text, such as ``4x8``."""
     return "x".join(map(str, shape)) or "scalar"

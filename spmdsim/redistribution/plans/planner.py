@@ -28,7 +28,13 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.bound.lower_bound import ReceptionBound, lower_bound, reduced_axes
 from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.implementations.implementation import plan_peak
-from spmdsim.redistribution.plans.plan_candidates import Candidate, PlanTask, Shape, candidates, endpoints
+from spmdsim.redistribution.plans.plan_candidates import (
+    Candidate,
+    PlanTask,
+    Shape,
+    candidates,
+    common_endpoints,
+)
 from spmdsim.redistribution.plans.reshape_plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.price import BYTES_ONLY, price_step
 from spmdsim.redistribution.step_counts import LISTED, all_received, largest_shard, most_sent, sent_nbytes
@@ -41,20 +47,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Plan(ShortRepr):
-    """A redistribution as a value; ``str(plan)`` is its table.
+    """Redistribution as a value; ``str(plan)`` is its table.
 
     Attributes:
         src: the layout before.
         dst: the layout after.
-        shape: global shape before.
-        dtype: name of the element type.
-        itemsize: bytes per element on the way: four for pending values of a 16-bit float.
-        steps: the collectives, in order; none if every rank holds its target already.
-        machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
-        to_shape: global shape after, where the plan reshapes too.
-        kind: ``"local"``, ``"collectives"``, ``"direct exchange"``, ``"reduction, then exchange"``,
-            ``"exchange, then all_gather"`` or ``"direct reduction"``, with ``" and halos"`` if windows are built or added up;
-            ``"halo exchange"`` if that is all.
+        shape: the global shape before.
+        dtype: the name of the element type.
+        itemsize: the bytes of an element on the way: four for pending values of a 16-bit float.
+        steps: the collectives, in order; none if every rank owns its target already.
+        machine: the cost model that chose it; None if the plan with the fewest bytes, then the fewest steps, was
+            chosen.
+        to_shape: the global shape after, if the plan reshapes, too; else None.
+        kind: ``"local"``, ``"collectives"``, ``"direct exchange"``, ``"reduction, then exchange"``, ``"exchange, then
+            all_gather"`` or ``"direct reduction"``, with ``" and halos"`` if windows are built or added up; ``"halo
+            exchange"`` if that is all.
 
     >>> from spmdsim import Mesh, plan
     >>> mesh = Mesh((2,), ("x",))
@@ -88,8 +95,9 @@ class Plan(ShortRepr):
     def lower_bound(self, rank: int) -> int:
         """Return the bytes that ``rank`` must receive.
 
-        Where values are reduced or become partial, this is its share of what must be received: single ranks may receive
-        less, but no algorithm on :attr:`bound_ranks` ranks keeps all of them below.
+        If values are reduced or become partial, it is the rank's share of the bytes that must be received: single
+        ranks may receive less, but no algorithm on :attr:`bound_ranks` ranks keeps all of them below. It is 0 for a
+        rank outside the target mesh.
         """
         if rank not in self.dst.mesh:
             return 0
@@ -107,13 +115,16 @@ class Plan(ShortRepr):
 
     @cached_property
     def max_sent_nbytes(self) -> int:
-        """Bytes that the busiest rank sends; on more than 1,024 ranks, the sum over the busiest senders of the steps."""
-        if self.sent is None:
+        """Bytes that the busiest rank sends.
+
+        On more than 1,024 ranks it is the sum over the busiest senders of the steps.
+        """
+        if self.sent_elements is None:
             return self.itemsize * sum(most_sent(step) for step in self.steps)
-        return self.itemsize * max(map(sum, zip(*self.sent)), default=0)
+        return self.itemsize * max(map(sum, zip(*self.sent_elements)), default=0)
 
     @cached_property
-    def sent(self) -> list[list[int]] | None:
+    def sent_elements(self) -> list[list[int]] | None:
         """Elements that each rank of the plan sends, one list per step; None on more than 1,024 ranks."""
         meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
         if max([mesh.size for mesh in meshes], default=0) > LISTED:
@@ -128,12 +139,12 @@ class Plan(ShortRepr):
 
     @cached_property
     def max_lower_bound(self) -> int:
-        """The lower bound of the busiest rank, in bytes. A bound of sums holds for the ranks of the two meshes."""
+        """Lower bound of the busiest rank in bytes. A bound of sums holds for the ranks of the two meshes."""
         return self._bound.busiest * self._own_itemsize
 
     @cached_property
     def total_lower_bound(self) -> int:
-        """The lower bound of all ranks together, in bytes."""
+        """Lower bound of all ranks together, in bytes."""
         return self._bound.total * self._own_itemsize
 
     @cached_property
@@ -150,7 +161,10 @@ class Plan(ShortRepr):
 
     @property
     def ratio(self) -> float:
-        """Bytes of the busiest rank over its lower bound; 1.0 if nothing moves."""
+        """Bytes of the busiest rank divided by its lower bound.
+
+        It is 1.0 if nothing moves, and infinity if only the bound is 0.
+        """
         if not self.max_lower_bound:
             return 1.0 if not self.max_nbytes else float("inf")
         return self.max_nbytes / self.max_lower_bound
@@ -158,19 +172,19 @@ class Plan(ShortRepr):
     # -- memory -------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> np.dtype:
-        """The type of the arrays between the steps: float32 for sums of 16-bit floats."""
+    def step_dtype(self) -> np.dtype:
+        """Element type of the arrays between the steps: float32 for sums of 16-bit floats."""
         return storage_dtype(self.src, element_type(self.dtype))
 
     @cached_property
     def peak_nbytes(self) -> int:
-        """Peak bytes of shards and buffers on the rank that needs most, the shards before and after included.
+        """Peak bytes of shards and buffers on the rank that needs most, including the shards before and after.
 
         Buffers are those of ``MPIWorld`` with the built-in choices for Open MPI.
         """
         if not self.steps:
             return largest_shard(self.src, self.shape) * self.itemsize
-        return plan_peak(self.steps, self.held, element_type(self.dtype))
+        return plan_peak(self.steps, self.step_dtype, element_type(self.dtype))
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -186,22 +200,22 @@ class Plan(ShortRepr):
             return self.max_nbytes * BYTES_ONLY.beta
         return sum(seconds for _, seconds in self.prices)
 
-    # -- what it looks like -------------------------------------------------------------------------
+    # -- text and data ------------------------------------------------------------------------------
 
     @cached_property
     def states(self) -> tuple[Layout, ...]:
-        """The layouts of the tensor before, between and after the steps."""
+        """Layouts of the tensor before, between and after the steps."""
         return (self.src, *(step.dst for step in self.steps[:-1]), self.dst)
 
     @property
     def trace(self) -> str:
-        """The states in short form, such as ``S(0)R -> S(0)S(1)``."""
+        """Layouts between the steps in short form, such as ``S(0)R -> S(0)S(1)``."""
         steps = [self.steps[0].src.short(), *(step.dst.short() for step in self.steps)] if self.steps else []
         return " -> ".join(steps or [self.src.short(), self.dst.short()])
 
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:
-        """All candidates with their prices, the chosen one included."""
+        """Candidates with their prices, including the chosen one and those that cannot win."""
         task = PlanTask(self.src, self.dst, self.shape, self.itemsize, self.machine, self.to_shape)
         return _candidates(task, True)
 
@@ -222,29 +236,31 @@ class Plan(ShortRepr):
 
     @cached_property
     def _bound(self) -> ReceptionBound:
+        """Lower bound in elements of complete results."""
         parts = self.itemsize // self._own_itemsize
         if isinstance(self.src, Windowed) or isinstance(self.dst, Windowed):
             return halo_bound(self.src, self.dst, self.shape)
         if self.to_shape is not None:
             return reshape_bound(self.src, self.dst, self.shape, self.to_shape, parts)
-        return lower_bound(*endpoints(self.src, self.dst, self.shape), parts)
+        return lower_bound(*common_endpoints(self.src, self.dst, self.shape), parts)
 
     @cached_property
     def _own_itemsize(self) -> int:
-        """Bytes per element of a complete result. For 16-bit floats, pending values have more."""
+        """Bytes of an element of a complete result. For 16-bit floats, pending values have more."""
         return min(self.itemsize, storage_dtype(self.dst, element_type(self.dtype)).itemsize)
 
     @cached_property
     def _received(self) -> np.ndarray:
+        """Elements that each rank number receives over all steps."""
         return all_received(self.steps)
 
 
 class StyledPlan(Protocol):
-    """The plan of another system's planner between two layouts, with the plan of this package."""
+    """Interface of plans of other systems' planners, with the plan of this package."""
 
     @property
     def ours(self) -> Plan:
-        """The plan of this package."""
+        """Plan of this package between the same layouts."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan in plain types."""
@@ -294,15 +310,15 @@ def plan(
     Args:
         src: the layout before, on any mesh; pending values are reduced on the way.
         dst: the layout after, on the same mesh or another one.
-        shape: global shape.
-        dtype: element type, or anything numpy takes for one.
-        machine: the cost model that prices the candidates. Without one the plan in which the busiest rank
+        shape: the global shape.
+        dtype: the element type, or a value that NumPy converts to one.
+        machine: the cost model that prices the candidates. Without one, the plan in which the busiest rank
             receives the fewest bytes wins, then the one with the fewest steps.
         to_shape: the global shape after, to reshape on the way.
         style: ``"mindspore"`` or ``"dtensor"`` for the plan of MindSpore's inference or of DTensor's default planner.
-        partial_target: allow a target with pending values that the source does not hold pending. Each value is then on one
-            rank along a new pending axis, and the others own what the reduction ignores, such as 0 for a sum.
-        more_memory: allow collective steps after which a rank holds more than the larger of source and target
+        partial_target: allow a target with pending values that are not pending in the source. One rank along a new
+            pending axis then owns each value, and the others own what the reduction ignores, such as 0 for a sum.
+        more_memory: allow collective steps after which a rank owns more than the larger of source and target
             shard, if that is faster.
 
     Returns:
@@ -310,7 +326,7 @@ def plan(
 
     Raises:
         PlanError: If the layouts do not fit the shapes, or values are pending by another reduction in the target.
-        InputError: If there is no such element type.
+        InputError: If the element type does not exist.
         UsageTypeError: If an argument is not a layout or not a size.
 
     >>> from spmdsim.core import Mesh
@@ -322,16 +338,19 @@ def plan(
         if not isinstance(layout, Layout):
             raise UsageTypeError(f"a plan goes from layout to layout, but got {layout!r}")
     target_shape = None if to_shape is None else as_integers(to_shape)
-    model: Any = machine  # a cost model is a value, though its protocol does not say so
+    model: Any = machine  # A cost model is hashable, but its protocol does not declare it.
     kind = element_type(dtype)
-    if kind.type is not np.void or kind.names or kind.subdtype:  # bytes of any size may be planned
+    if (
+        kind.type is not np.void or kind.names or kind.subdtype
+    ):  # Elements of any number of bytes may be planned.
         kind = number_type(kind, "a plan would move")
     ours = _plan(src, dst, as_integers(shape), kind, model, target_shape, partial_target, more_memory)
-    return ours if style is None else _styled(ours, style)
+    return ours if style is None else _plan_in_style(ours, style)
 
 
 @lru_cache(maxsize=1024)
-def _styled(ours: Plan, style: str) -> StyledPlan:
+def _plan_in_style(ours: Plan, style: str) -> StyledPlan:
+    """Return the plan of another system's planner. Raise PlanError for an unknown style."""
     plan_of: Callable[[Plan], StyledPlan] = imitation("plan", style, PlanError)
     return plan_of(ours)
 
@@ -347,6 +366,7 @@ def _plan(
     partial_target: bool,
     more_memory: bool,
 ) -> Plan:
+    """Return the plan for checked arguments. It is cached by value."""
     _check_layouts(src, dst, shape, shape if to_shape is None else to_shape, partial_target, to_shape is None)
     if to_shape == shape:
         to_shape = None
@@ -354,12 +374,12 @@ def _plan(
     if more_memory:
         best = _fastest(PlanTask(src, dst, shape, itemsize, machine, to_shape))
     else:
-        best = cheapest(src, dst, shape, itemsize, machine, to_shape)
+        best = cheapest_candidate(src, dst, shape, itemsize, machine, to_shape)
     return Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
 
 
 @lru_cache(maxsize=8192)
-def cheapest(
+def cheapest_candidate(
     src: Layout,
     dst: Layout,
     shape: tuple[int, ...],
@@ -369,70 +389,79 @@ def cheapest(
 ) -> Candidate:
     """Return the best candidate between two layouts.
 
-    This is the price of a redistribution for plans, for the choice of strategies, and for searches and their reports.
+    Plans, the choice of strategies, searches and their reports all take the price of a redistribution from here. If no
+    plan keeps to the memory of source and target shards, the best one with larger shards is returned.
     """
     task = PlanTask(src, dst, shape, itemsize, machine, to_shape)
     best = _candidates(task, False)[0]
-    # A restricted model may allow nothing that keeps to the memory.
+    # A restricted model may allow no plan within the memory of source and target shards.
     return _fastest(task) if best.seconds == math.inf else best
 
 
 def _fastest(task: PlanTask) -> Candidate:
     """Return the best candidate, however large its shards between the steps are."""
-    return min(_candidates(task, True), key=lambda one: one.order[1:])
+    return min(_candidates(task, True), key=lambda candidate: candidate.order[1:])
 
 
 def _candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
+    """Return all candidates of a task, best first; with ``everything``, those that cannot win, too."""
     if isinstance(task.src, Windowed) or isinstance(task.dst, Windowed):
         return _plans_with_windows(task, everything)
     if task.to_shape is not None:
         return reshape_candidates(task, everything)
     return candidates(
-        PlanTask(*endpoints(task.src, task.dst, task.shape), task.itemsize, task.machine), everything
+        PlanTask(*common_endpoints(task.src, task.dst, task.shape), task.itemsize, task.machine), everything
     )
 
 
 def _plans_with_windows(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
-    """Return the plans between layouts with windows: reduce windows to blocks, redistribute, build windows; sorted by price."""
+    """Return the plans between layouts with windows, best first.
+
+    They reduce windows to blocks, redistribute the blocks, and build windows.
+    """
     src, dst, shape = task[:3]
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
     after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]
-    here, there = (one.base if isinstance(one, Windowed) else one for one in (src, dst))
+    src_blocks, dst_blocks = (plan.base if isinstance(plan, Windowed) else plan for plan in (src, dst))
     plans = []
-    for one in _candidates(task._replace(src=here, dst=there), everything):
-        kind = f"{one.kind} and halos" if one.steps else "halo exchange"
+    for plan in _candidates(task._replace(src=src_blocks, dst=dst_blocks), everything):
+        kind = f"{plan.kind} and halos" if plan.steps else "halo exchange"
         for first, last in product(before, after):
-            plans.append(task.candidate((*first, *one.steps, *last), kind, one.allowed))
+            plans.append(task.candidate((*first, *plan.steps, *last), kind, plan.allowed))
     # Between equal times, the fewest total bytes win, then one dimension after the other, which has fewer messages.
-    return tuple(sorted(plans, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))
+    return tuple(sorted(plans, key=lambda plan: (*plan.order[:2], int(all_received(plan.steps).sum()))))
 
 
-MOST_ELEMENTS = 2**61  # of all ranks together: bytes are counted in 64 bits
+#: The largest number of elements of all ranks together: bytes are counted in 64 bits.
+MOST_ELEMENTS = 2**61
 
 
 def _check_layouts(
-    src: Layout, dst: Layout, shape: Shape, after: Shape, partial_target: bool, one_shape: bool
+    src: Layout, dst: Layout, shape: Shape, shape_after: Shape, partial_target: bool, one_shape: bool
 ) -> None:
-    """Raise PlanError if the layouts do not fit the shapes or one another."""
+    """Raise PlanError if the layouts do not fit the shapes or one another.
+
+    ``one_shape`` is True if the plan does not reshape; ``partial_target`` is that of :func:`plan`.
+    """
     if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
             f"the layouts are for {src.ndim} and {many(dst.ndim, 'dim')}, so no tensor has both: {src} -> {dst}"
         )
-    for layout, sizes in ((src, shape), (dst, after)):
+    for layout, sizes in ((src, shape), (dst, shape_after)):
         if len(sizes) != len(layout.dims):
             raise PlanError(
                 f"the shape {sizes} has {many(len(sizes), 'dim')}, but {layout} is for {layout.ndim}, in {src} -> {dst}"
             )
-    if any(size < 0 for size in (*shape, *after)):
-        both = f"{shape}" if one_shape else f"{shape} and {after}"
+    if any(size < 0 for size in (*shape, *shape_after)):
+        both = f"{shape}" if one_shape else f"{shape} and {shape_after}"
         raise PlanError(f"a shape has no negative sizes, but got {both} for {src} -> {dst}")
-    if (whole := math.prod(shape) * max(src.mesh.size, dst.mesh.size)) > MOST_ELEMENTS:
+    if (elements := math.prod(shape) * max(src.mesh.size, dst.mesh.size)) > MOST_ELEMENTS:
         raise PlanError(
-            f"{shape} on all ranks is {whole:,} elements, too many to count exactly: at most {MOST_ELEMENTS:,}"
+            f"{shape} on all ranks is {elements:,} elements, too many to count exactly: at most {MOST_ELEMENTS:,}"
         )
-    if math.prod(shape) != math.prod(after):
+    if math.prod(shape) != math.prod(shape_after):
         raise PlanError(
-            f"shape {shape} holds {many(math.prod(shape), 'element')} and {after} holds {math.prod(after)}; "
+            f"shape {shape} holds {many(math.prod(shape), 'element')} and {shape_after} holds {math.prod(shape_after)}; "
             f"a redistribution keeps them all: {src} -> {dst}"
         )
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):

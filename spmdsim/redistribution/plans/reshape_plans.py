@@ -1,12 +1,12 @@
 """Plan a reshape as a redistribution on a finer shape.
 
-Row-major order numbers the elements. A shape cuts that numbering at its suffix products, and a split dimension at the starts
-of its blocks. If the cuts of both shapes and both layouts divide one another, both shapes merge dimensions of a finer shape.
-A local reshape of each shard to the finer shape moves nothing, so the remaining task is a redistribution there.
-A mesh axis whose block spans several finer dimensions is cut, too.
+Elements are numbered in row-major order. A shape cuts that numbering at its suffix products, and a split dimension at
+the starts of its blocks. If the cuts of both shapes and both layouts divide one another, both shapes merge dimensions
+of a finer shape. A local reshape of each shard to the finer shape moves nothing, so the remaining task is a
+redistribution there. A mesh axis whose block spans several finer dimensions is cut, too.
 
-Dimensions that both shapes have may be split unevenly. If cuts do not divide one another, such as ``(4, 3)`` split by rows
-and ``(3, 4)`` split by rows, there is no finer shape: see :mod:`~spmdsim.redistribution.exchange.flat`.
+Dimensions that both shapes have may be split unevenly. If cuts do not divide one another, such as ``(4, 3)`` split by
+rows and ``(3, 4)`` split by rows, no finer shape exists: see :mod:`~spmdsim.redistribution.exchange.flat`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.common_mesh import same_cuts
-from spmdsim.redistribution.bound.lower_bound import ReceptionBound, contributions, lower_bound
+from spmdsim.redistribution.bound.lower_bound import ReceptionBound, count_addends, lower_bound
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_counts
 from spmdsim.redistribution.grid import grid
 from spmdsim.redistribution.path_search import build_steps, search
@@ -32,19 +32,19 @@ from spmdsim.redistribution.plans.plan_candidates import (
     Candidate,
     PlanTask,
     Shape,
-    before_fill,
     candidates,
-    endpoints,
+    common_endpoints,
+    layout_before_fill,
 )
 from spmdsim.redistribution.price import Prices
 
-#: Where a mesh axis is cut, as prefix products of its parts.
+#: The positions at which each mesh axis is cut, as prefix products of its parts.
 AxisCuts = dict[str, set[int]]
 
 
 @dataclass(frozen=True)
 class Factored:
-    """A finer shape of a reshape, and both layouts on it."""
+    """Finer shape of a reshape, and both layouts on it."""
 
     shape: tuple[int, ...]
     src: Layout
@@ -64,19 +64,19 @@ def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int
     if groups is None:
         return None
     axis_cuts: AxisCuts = {}
-    there = axis_cuts if src.mesh == dst.mesh else {}
-    sides = [_Side(src, shape, groups, 0, axis_cuts), _Side(dst, to_shape, groups, 1, there)]
+    target_axis_cuts = axis_cuts if src.mesh == dst.mesh else {}
+    sides = [_Side(src, shape, groups, 0, axis_cuts), _Side(dst, to_shape, groups, 1, target_axis_cuts)]
     cuts: list[set[int]] = [set() for _ in groups]
     for side in sides:
         side.add_dims(cuts)
-    if not _settle(sides, cuts):
+    if not _refine_all_cuts(sides, cuts):
         return None
-    finer = [sorted(some, reverse=True) for some in cuts]
+    sorted_cuts = [sorted(group_cuts, reverse=True) for group_cuts in cuts]
     sizes: list[int] = []
-    for (old, new), some in zip(groups, finer):
-        one = len(old) == len(new) == 1
-        sizes += [shape[old[0]]] if one else [high // low for high, low in pairwise(some)]
-    layouts = [side.rewritten(finer) for side in sides]
+    for (old, new), group_cuts in zip(groups, sorted_cuts):
+        is_unchanged = len(old) == len(new) == 1
+        sizes += [shape[old[0]]] if is_unchanged else [high // low for high, low in pairwise(group_cuts)]
+    layouts = [side.rewrite(sorted_cuts) for side in sides]
     if layouts[0] is None or layouts[1] is None:
         return None
     return Factored(tuple(sizes), layouts[0], layouts[1])
@@ -86,7 +86,11 @@ Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _groups(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
-    """Return the shortest runs of dimensions of equal product, left to right; None for tensors without elements."""
+    """Return the shortest runs of dimensions of equal product, left to right.
+
+    Each group has the dimensions of ``shape`` and those of ``to_shape``. Returns None if the numbers of elements
+    differ or are 0.
+    """
     if math.prod(shape) != math.prod(to_shape) or 0 in shape:
         return None
     groups: list[tuple[list[int], list[int]]] = []
@@ -104,14 +108,22 @@ def _groups(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | 
                     b, j = b * to_shape[j], j + 1
                     new.append(j - 1)
             groups.append((old, new))
-        else:  # dims of one element that are left over at the end
+        else:  # dimensions of one element at the end
             groups.append((list(range(i, len(shape))), list(range(j, len(to_shape)))))
             break
     return [(tuple(old), tuple(new)) for old, new in groups]
 
 
 class _Side:
-    """One side of a reshape: a shape with its layout, and the cuts of the mesh axes."""
+    """Side of a reshape: a shape with its layout, and the cuts of the mesh axes.
+
+    Args:
+        layout: the layout.
+        shape: the shape before or after the reshape.
+        groups: the dimensions that the reshape converts into one another.
+        which: 0 for the side before, 1 for the side after.
+        axis_cuts: the cuts of the mesh axes by axis; shared by both sides on one mesh.
+    """
 
     def __init__(
         self, layout: Layout, shape: tuple[int, ...], groups: Sequence[Group], which: int, axis_cuts: AxisCuts
@@ -131,8 +143,11 @@ class _Side:
                 below *= self.shape[dim]
             group_cuts.add(below)
 
-    def settle(self, cuts: list[set[int]]) -> bool:
-        """Cut dimensions at the cuts of axes and axes at the cuts of dimensions. Return False if that is impossible."""
+    def refine_cuts(self, cuts: list[set[int]]) -> bool:
+        """Cut dimensions at the cuts of axes and axes at the cuts of dimensions, once.
+
+        Returns False if a cut does not divide another one. ``cuts`` and ``axis_cuts`` are extended.
+        """
         for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
             if fixed:
                 continue
@@ -155,8 +170,11 @@ class _Side:
                     top = bottom
         return all(_divide(cut) for cut in self.axis_cuts.values())
 
-    def rewritten(self, finer: list[list[int]]) -> Layout | None:
-        """Return the layout on the finer shape, with axes cut into parts; None if an uneven split has no such form."""
+    def rewrite(self, finer: list[list[int]]) -> Layout | None:
+        """Return the layout on the finer shape, with axes cut into parts.
+
+        ``finer`` has the sorted cuts of each group. Returns None if an uneven split has no such form.
+        """
         mesh, names = _cut_mesh(self.layout.mesh, self.axis_cuts)
         dims: list[tuple[str, ...]] = []
         for group, cuts, fixed in zip(self.groups, finer, self.fixed):
@@ -176,7 +194,7 @@ class _Side:
     def _entries(
         self, group: tuple[int, ...], cuts: list[int], names: dict[str, tuple[str, ...]], mesh: Mesh
     ) -> list[tuple[str, ...]]:
-        """Return the parts of axes that split each finer dimension of a group."""
+        """Return, for each finer dimension of a group, the parts of axes that split it."""
         entries: dict[int, tuple[str, ...]] = {high: () for high, _ in pairwise(cuts)}
         below = math.prod(self.shape[dim] for dim in group)
         for dim in group:
@@ -190,32 +208,39 @@ class _Side:
         return list(entries.values())
 
 
-def _settle(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
-    """Extend the cuts of dimensions and of axes by one another until nothing changes. Return False if that is impossible."""
-    every = [*cuts, *(some for side in sides for some in side.axis_cuts.values())]
+def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
+    """Extend the cuts of dimensions and of axes by one another until nothing changes.
+
+    Return False if that is impossible.
+    """
+    all_cuts = [*cuts, *(cut_set for side in sides for cut_set in side.axis_cuts.values())]
     while True:
-        before = [*map(len, every)]
-        if not all(side.settle(cuts) for side in sides) or not all(map(_divide, cuts)):
+        sizes_before = [*map(len, all_cuts)]
+        if not all(side.refine_cuts(cuts) for side in sides) or not all(map(_divide, cuts)):
             return False
-        if before == [*map(len, every)]:
+        if sizes_before == [*map(len, all_cuts)]:
             return True
 
 
 def _divide(cuts: set[int]) -> bool:
+    """Return True if each cut divides the next larger one."""
     return all(high % low == 0 for low, high in pairwise(sorted(cuts)))
 
 
 def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[str, ...]]]:
-    """Return the mesh with its axes cut into parts, and the names of each axis's parts."""
+    """Return the mesh with its axes cut into parts, and the names of the parts by axis.
+
+    A part is called ``axis.k``; an axis of one part keeps its name.
+    """
     sizes: list[int] = []
     names: dict[str, tuple[str, ...]] = {}
     for axis in mesh.axes:
         parts = [high // low for low, high in pairwise(sorted(axis_cuts[axis]))] or [1]
         names[axis] = (axis,) if len(parts) == 1 else tuple(f"{axis}.{k}" for k in range(len(parts)))
         sizes += parts
-    if all(len(some) == 1 for some in names.values()):
+    if all(len(axis_parts) == 1 for axis_parts in names.values()):
         return mesh, names
-    return Mesh(sizes, [name for some in names.values() for name in some], mesh.ranks), names
+    return Mesh(sizes, [name for axis_parts in names.values() for name in axis_parts], mesh.ranks), names
 
 
 def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
@@ -224,25 +249,28 @@ def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candid
     assert to_shape is not None  # for the type checker
     finer_form = factor(src, dst, shape, to_shape)
     if finer_form is None:
-        return _by_numbers(task, to_shape)
-    ends = endpoints(finer_form.src, finer_form.dst, finer_form.shape)
-    out = []
-    for one in candidates(PlanTask(*ends, task.itemsize, task.machine), everything):
-        steps = _between(task, to_shape, *ends, one.steps)
-        out.append(task.candidate(steps, one.kind, one.allowed))
-    return tuple(sorted(out, key=lambda one: one.order))
+        return _numbered_candidates(task, to_shape)
+    ends = common_endpoints(finer_form.src, finer_form.dst, finer_form.shape)
+    plans = []
+    for plan in candidates(PlanTask(*ends, task.itemsize, task.machine), everything):
+        steps = _add_reshapes(task, to_shape, *ends, plan.steps)
+        plans.append(task.candidate(steps, plan.kind, plan.allowed))
+    return tuple(sorted(plans, key=lambda plan: plan.order))
 
 
 def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts: int = 1) -> ReceptionBound:
-    """Return the lower bound of a reshape. If cuts do not divide one another, an element of a sum counts once."""
+    """Return the lower bound of a reshape.
+
+    If cuts do not divide one another, sums are bounded by their average only.
+    """
     finer_form = factor(src, dst, shape, to_shape)
     if finer_form is not None:
-        return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape), parts)
+        return lower_bound(*common_endpoints(finer_form.src, finer_form.dst, finer_form.shape), parts)
     if not src.partial:
         return ReceptionBound.of_each(flat_counts(src, dst.reduced, shape, to_shape).received)
     if dst.partial:
         return ReceptionBound.of_each(np.zeros(dst.mesh.size, np.int64))
-    terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
+    terms, wanting = count_addends(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
     total = math.prod(shape) * ((terms - 1) * parts + wanting - 1)
     taking_part = len({*src.mesh.rank_list, *dst.mesh.rank_list})
     return ReceptionBound.of_each(
@@ -250,7 +278,7 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
     )
 
 
-def _between(
+def _add_reshapes(
     task: PlanTask,
     to_shape: Shape,
     before: Layout,
@@ -258,7 +286,16 @@ def _between(
     finer: Shape,
     inner: tuple[Step, ...],
 ) -> tuple[Step, ...]:
-    """Return the steps on the finer shape with the local reshapes before and after them."""
+    """Return the steps on the finer shape with the local reshapes before and after them.
+
+    Args:
+        task: the layouts and shape of the reshape.
+        to_shape: the shape after.
+        before: the source layout on the finer shape.
+        after: the target layout on the finer shape.
+        finer: the finer shape.
+        inner: the steps there.
+    """
     src, dst, shape = task[:3]
     if not inner:
         return () if shape == to_shape else (Step("reshape", (), src, dst, shape, to_shape=to_shape),)
@@ -267,25 +304,28 @@ def _between(
     return (*first, *inner, *last)
 
 
-def _by_numbers(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
-    """Return plans that reduce pending values, then exchange by element numbers. Replicated values are only sliced."""
+def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
+    """Return plans that reduce pending values, then exchange by element numbers.
+
+    Replicated values are only sliced.
+    """
     src, dst, shape = task.src.canonical, task.dst.canonical, task.shape
-    base = before_fill(src.reduced, dst, to_shape) if dst.partial else dst
+    base = layout_before_fill(src.reduced, dst, to_shape) if dst.partial else dst
     fill = () if base == dst else (Step("fill", dst.partial_axes, base, dst, to_shape, dst.reduce_op),)
-    starts: list[tuple[Step, ...]] = [()]
+    reductions: list[tuple[Step, ...]] = [()]
     if src.partial:
         prices = Prices(task.machine, src.mesh)
         paths = search(src, src.reduced, shape, task.itemsize, prices, math.prod(shape))
-        starts = [tuple(build_steps(mid.steps, src, shape, ())) for mid in paths.reduced]
-    out = []
-    for steps in starts:
-        here = steps[-1].dst if steps else src
-        whole = Layout.replicated(here.mesh, len(to_shape))
-        if not here.split_axes and here.mesh == dst.mesh:
-            last = [Step("reshape", (), here, whole, shape, to_shape=to_shape)]
-            if base != whole:
-                last.append(Step("slice", (), whole, base, to_shape))
+        reductions = [tuple(build_steps(mid.steps, src, shape, ())) for mid in paths.reduced]
+    plans = []
+    for steps in reductions:
+        layout = steps[-1].dst if steps else src
+        replicated = Layout.replicated(layout.mesh, len(to_shape))
+        if not layout.split_axes and layout.mesh == dst.mesh:
+            last = [Step("reshape", (), layout, replicated, shape, to_shape=to_shape)]
+            if base != replicated:
+                last.append(Step("slice", (), replicated, base, to_shape))
         else:
-            last = [FlatExchange("exchange", (), here, base, shape, to_shape=to_shape)]
-        out.append(task.candidate((*steps, *last, *fill), REDUCED if steps else DIRECT))
-    return tuple(sorted(out, key=lambda one: one.order))
+            last = [FlatExchange("exchange", (), layout, base, shape, to_shape=to_shape)]
+        plans.append(task.candidate((*steps, *last, *fill), REDUCED if steps else DIRECT))
+    return tuple(sorted(plans, key=lambda plan: plan.order))

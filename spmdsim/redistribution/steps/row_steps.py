@@ -18,7 +18,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, PlanError
-from spmdsim.redistribution.grid import next_run
+from spmdsim.redistribution.grid import next_axes
 
 #: All ranks of a group want equal rows.
 GATHER_ROWS = "gather_rows"
@@ -33,10 +33,14 @@ SPARSE = 64
 
 @dataclass(frozen=True)
 class RowStep(Step):
-    """A lookup of ids in a table split by rows, whose result has no pending values.
+    """Lookup of ids in a table split by rows, whose result has no pending values.
 
-    ``src`` is the layout of a lookup with zeros, pending over ``axes``. ``shape`` is the shape of the rows, ``[..., h]``. The
-    table is ``[count, h]``. The id ``padding`` names no row and gives zeros.
+    Attributes:
+        src: the layout of a lookup with zeros, pending over ``axes``.
+        shape: the shape of the looked-up rows, ``[..., h]``.
+        table: the layout of the table, whose shape is ``[count, h]``.
+        count: the number of rows of the table.
+        padding: an id that names no row and gives zeros, or None.
     """
 
     table: Layout = field(kw_only=True)
@@ -44,14 +48,17 @@ class RowStep(Step):
     padding: int | None = field(default=None, kw_only=True)
 
     def received_elements(self, rank: int) -> int:
-        """Return the expected number of elements that ``rank`` receives, for ids spread evenly and at random over the table."""
+        """Return the number of elements that ``rank`` is expected to receive from others.
+
+        The expectation is for ids drawn evenly and at random.
+        """
         return sum(count for peer, count in self.expected(rank) if peer != rank)
 
     @cached_property
     def returning(self) -> RowStep | None:
-        """The step that returns gradients to the rows' owners, or None if ranks of a group have equal gradients.
+        """Step that returns gradients to the rows' owners, or None if ranks of a group have equal gradients.
 
-        ``src`` and ``dst`` are those of the lookup.
+        Its ``src`` and ``dst`` are those of the lookup.
         """
         size = self.src.mesh.axis_size
         if any(axis not in self.dst.split_axes for axis in self.axes if size(axis) > 1):
@@ -60,43 +67,52 @@ class RowStep(Step):
 
     @property
     def goes_back(self) -> bool:
-        """True if gradients go back to the rows' owners."""
+        """True if the step returns gradients to the rows' owners."""
         return self.collective == RETURN_ROWS
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Global shape of the table, ``(v, h)``."""
+        """Global shape of the table, ``(count, h)``."""
         return self.count, self.shape[-1]
 
     def held_shape(self, rank: int) -> tuple[int, ...]:
         """Return the shape of a rank's shard of the table."""
         return self.table.local_shape(self.table_shape, rank)
 
-    def received(self, rank: int, ids: np.ndarray) -> int:
-        """Return the elements that ``rank`` receives for the ids of its group."""
+    def received_for_ids(self, rank: int, ids: np.ndarray) -> int:
+        """Return the number of elements that ``rank`` receives for the ids of its group."""
         frame = row_frame(self, rank)
         me, wants = frame.members.index(rank), frame.wants(ids)
-        elements = frame.returned if self.goes_back else frame.elements
-        return sum(count for _, count in elements(wants, me))
+        count = frame.returned_elements if self.goes_back else frame.looked_up_elements
+        return sum(elements for _, elements in count(wants, me))
 
     def expected(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)``: the elements that ``rank`` expects from each member for evenly spread ids."""
+        """Return ``(member, elements)``: the expected number of elements from each member to ``rank``.
+
+        The expectation is for ids drawn evenly and at random.
+        """
         if rank not in self.src.mesh:
             return []
         frame = row_frame(self, rank)
-        held = [stop - start for start, stop in pairwise(frame.edges)]
+        row_counts = [stop - start for start, stop in pairwise(frame.edges)]
         me = frame.members.index(rank)
         if self.goes_back:
-            return [(m, self._wanted(m, held[me])) for m in frame.members]
-        return [(m, self._wanted(rank, rows)) for m, rows in zip(frame.members, held)]
+            return [(m, self._expected_elements(m, row_counts[me])) for m in frame.members]
+        return [(m, self._expected_elements(rank, rows)) for m, rows in zip(frame.members, row_counts)]
 
     def sent_elements(self, rank: int) -> int:
-        """Return the elements that ``rank`` expects to send to others: those that the reverse step would receive."""
-        other = replace(self, collective=EXCHANGE_ROWS if self.goes_back else RETURN_ROWS)
-        return sum(count for peer, count in other.expected(rank) if peer != rank)
+        """Return the number of elements that ``rank`` is expected to send to others.
 
-    def _wanted(self, rank: int, rows: int) -> int:
-        """Return the expected elements of ``rows`` table rows that a rank's ids name if they are spread evenly."""
+        It is the number that the reverse step would receive.
+        """
+        reverse = replace(self, collective=EXCHANGE_ROWS if self.goes_back else RETURN_ROWS)
+        return sum(count for peer, count in reverse.expected(rank) if peer != rank)
+
+    def _expected_elements(self, rank: int, rows: int) -> int:
+        """Return the expected number of elements of the distinct rows that a rank's ids name.
+
+        ``rows`` is the number of table rows to count.
+        """
         *ids, width = self.dst.local_shape(self.shape, rank)
         tokens = math.prod(ids)
         # The chance that a row is among t ids drawn at random is 1 - (1 - 1/v)^t.
@@ -111,26 +127,37 @@ def row_step(
 
     If the next axes of a target dimension split the table's rows, the step splits the dimension by them.
 
+    Args:
+        src: the layout of a lookup with zeros.
+        table: the layout of the table.
+        target: the layout of the result that the caller wants.
+        shape: the global shape of the result.
+        count: the number of rows of the table.
+        padding: an id that names no row, or None.
+
     Raises:
         PlanError: If the table's rows are not split.
     """
     axes = table.dims[0]
     if not axes:
         raise PlanError(f"the rows of a table in {table} are not split, so each rank has all rows it wants")
-    free = {*axes}
-    dims = [entry + next_run(entry, wanted, free) for entry, wanted in zip(src.dims, target.dims)]
+    row_axes = {*axes}
+    dims = [entry + next_axes(entry, wanted, row_axes) for entry, wanted in zip(src.dims, target.dims)]
     dst = Layout(src.mesh, dims)
-    alike = dst.canonical == src.reduced.canonical
-    name = GATHER_ROWS if alike else EXCHANGE_ROWS
+    is_equal_on_ranks = dst.canonical == src.reduced.canonical
+    name = GATHER_ROWS if is_equal_on_ranks else EXCHANGE_ROWS
     return RowStep(name, axes, src, dst, shape, table=table, count=count, padding=padding)
 
 
 @dataclass(frozen=True, eq=False)
 class Want:
-    """The rows that one rank's ids name.
+    """Rows that one rank's ids name.
 
-    ``rows`` are their numbers, each once, ascending: first those of the group's first member, and so on, from ``places`` to
-    ``places``. ``index`` says for each id where its row is in ``rows``: ``len(rows)`` for an id that names none.
+    Attributes:
+        rows: their numbers, distinct and ascending: first those of the group's first member, and so on.
+        places: the start of each member's rows in ``rows``, and the end.
+        index: for each id the index of its row in ``rows``; ``len(rows)`` for an id that names no row.
+        nobody: True if an id names no row.
     """
 
     rows: np.ndarray
@@ -140,58 +167,61 @@ class Want:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Rows wanted from each member, the rank itself included."""
+        """Number of rows from each member, including the rank itself."""
         return tuple(stop - start for start, stop in pairwise(self.places))
 
     def of(self, member: int) -> np.ndarray:
-        """Return the rows wanted from a member, by its number in the group."""
+        """Return the rows that a member owns, by its number in the group."""
         return self.rows[self.places[member] : self.places[member + 1]]
 
 
 @dataclass(frozen=True)
 class RowFrame:
-    """What of a step of rows is known before the ids are, for one group.
+    """Facts about a step of rows that do not depend on the ids, for one group.
 
     Args:
-        members: its ranks, in the order in which they hold the table's rows.
-        edges: where each member's rows begin in the table, and the end.
+        members: the group's ranks, in the order in which they own the table's rows.
+        edges: the first row of each member, and the end of the table.
         parts: per member, its part of the group's ids.
-        columns: per member, the columns it wants of those that the group holds.
-        alike: whether all members want the same.
+        columns: per member, the columns that it wants of those that the group owns.
+        is_equal: True if all members want equal elements.
+        count: the number of rows of the table.
+        padding: an id that names no row, or None.
     """
 
     members: tuple[int, ...]
     edges: tuple[int, ...]
     parts: tuple[tuple[slice, ...], ...]
     columns: tuple[slice, ...]
-    alike: bool
+    is_equal: bool
     count: int
     padding: int | None
 
     def wants(self, ids: np.ndarray) -> tuple[Want, ...]:
-        """Return the rows that each member wants, for the group's ids."""
-        checked = checked_ids(ids, self.count, self.padding)
-        if self.alike:
+        """Return the rows that each member wants, for the group's ids. Raise InputError for wrong ids."""
+        checked = check_ids(ids, self.count, self.padding)
+        if self.is_equal:
             return (self._want(checked),) * len(self.members)
-        wants: dict[str, Want] = {}  # members that differ in columns only want the same rows
-        for part in self.parts:
-            if str(part) not in wants:
-                wants[str(part)] = self._want(checked[part])
-        return tuple(wants[str(part)] for part in self.parts)
+        wants: dict[str, Want] = {}  # Members that differ only in columns want equal rows.
+        for ids_slice in self.parts:
+            if str(ids_slice) not in wants:
+                wants[str(ids_slice)] = self._want(checked[ids_slice])
+        return tuple(wants[str(ids_slice)] for ids_slice in self.parts)
 
     def _want(self, ids: np.ndarray) -> Want:
+        """Return the rows that these ids name."""
         rows, index, nobody = distinct(ids.reshape(-1), self.count)
         return Want(rows, tuple(np.searchsorted(rows, self.edges).tolist()), index, nobody)
 
-    def elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
+    def looked_up_elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
         """Return ``(rank, elements)``: the elements that a member receives from each other rank of the group."""
         width = self.columns[member].stop - self.columns[member].start
         counts = wants[member].counts
         return [(m, rows * width) for k, (m, rows) in enumerate(zip(self.members, counts)) if k != member]
 
-    def returned(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
+    def returned_elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
         """Return ``(rank, elements)``: the elements of gradients that each other rank returns to a member."""
-        widths = [part.stop - part.start for part in self.columns]
+        widths = [column.stop - column.start for column in self.columns]
         rows = [want.counts[member] for want in wants]
         return [(m, rows[k] * widths[k]) for k, m in enumerate(self.members) if k != member]
 
@@ -203,41 +233,51 @@ def row_frame(step: RowStep, rank: int) -> RowFrame:
 
 @lru_cache(maxsize=4096)
 def _frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
-    held = [step.table.bounds(step.table_shape, m)[0] for m in members]
+    """Return the frame of a group."""
+    row_bounds = [step.table.bounds(step.table_shape, m)[0] for m in members]
     base = step.src.bounds(step.shape, members[0])
     boxes = [step.dst.bounds(step.shape, m) for m in members]
-    within = [tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, base)) for box in boxes]
+    relative_boxes = [tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, base)) for box in boxes]
     return RowFrame(
         members,
-        (*(start for start, _ in held), held[-1][1]),
-        tuple(part[:-1] for part in within),
-        tuple(part[-1] for part in within),
+        (*(start for start, _ in row_bounds), row_bounds[-1][1]),
+        tuple(slices[:-1] for slices in relative_boxes),
+        tuple(slices[-1] for slices in relative_boxes),
         len(set(boxes)) == 1,
         step.count,
         step.padding,
     )
 
 
-def checked_ids(
-    ids: np.ndarray, count: int, padding: int | None = None, what: str = "rows of the table"
+def check_ids(
+    ids: np.ndarray, count: int, padding: int | None = None, description: str = "rows of the table"
 ) -> np.ndarray:
     """Return the ids with ``count`` in place of padding.
+
+    Args:
+        ids: the ids.
+        count: the number of rows.
+        padding: the id that names no row, or None.
+        description: the rows in words, for messages.
 
     Raises:
         InputError: If ids are not integers, or an id is neither in ``0 .. count-1`` nor the padding.
     """
     if ids.dtype.kind not in "iu":
-        raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
+        raise InputError(f"{description} are looked up by integers, but the ids are {ids.dtype}")
     padded = None if padding is None else ids == padding
     named = ids if padded is None else ids[~padded]
     if named.size and (np.minimum.reduce(named, None) < 0 or np.maximum.reduce(named, None) >= count):
-        bad = named[(named < 0) | (named >= count)].flat[0]
-        raise InputError(f"id {bad} is outside 0..{count - 1}, the {what} there are")
+        wrong_id = named[(named < 0) | (named >= count)].flat[0]
+        raise InputError(f"id {wrong_id} is outside 0..{count - 1}, the {description} there are")
     return ids if padded is None or named.size == ids.size else np.where(padded, count, ids.astype(np.int64))
 
 
 def distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return the distinct ids below ``count`` in ascending order, the index of each id in them, and if other ids occur.
+    """Return the distinct ids below ``count``, the index of each id in them, and True if other ids occur.
+
+    The distinct ids are ascending. The index of other ids is the number of distinct ids. For a large table, the ids
+    are sorted instead of marked in a mask.
 
     >>> [part.tolist() for part in distinct(np.array([7, 2, 9, 2]), 9)[:2]]
     [[2, 7], [1, 0, 2, 0]]
@@ -249,7 +289,7 @@ def distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]
     marks = np.zeros(count + 1, np.bool_)
     marks[ids] = True
     rows = np.flatnonzero(marks[:count])
-    place = np.empty(count + 1, np.intp)
-    place[rows] = np.arange(len(rows))
-    place[count] = len(rows)
-    return rows, place[ids], bool(marks[count])
+    index_of = np.empty(count + 1, np.intp)
+    index_of[rows] = np.arange(len(rows))
+    index_of[count] = len(rows)
+    return rows, index_of[ids], bool(marks[count])

@@ -19,7 +19,7 @@ from spmdsim.core.elements import contiguous, fold, identity
 from spmdsim.core.step import Index, Step, within
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
+from spmdsim.redistribution.exchange.direct_reduction import Part, reduction_parts, rounds
 from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
 from spmdsim.redistribution.implementations.implementation import Implementation
 from spmdsim.redistribution.implementations.rank_transfers import flat_offset
@@ -110,7 +110,7 @@ class _Round:
 
 def sum_directly(step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype) -> Run:
     """Run this rank's part of a direct reduction over a communicator of the given world ranks."""
-    op, shares = check_reduce(step.op, dtype), parts(step.src, step.dst, step.shape)
+    op, shares = check_reduce(step.op, dtype), reduction_parts(step.src, step.dst, step.shape)
     contributions, *passed, results = [_Round(shares, hops, members, rank) for hops in rounds(shares)]
     have = _indices(shares, step.src.bounds(step.shape, rank)) if rank in step.src.mesh else {}
     want = _indices(shares, step.dst.bounds(step.shape, rank)) if rank in step.dst.mesh else {}
@@ -291,14 +291,14 @@ class Arriving(NamedTuple):
 def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
     """Run this rank's part of a halo exchange; without a group, nothing is sent."""
     shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
-    incoming, outgoing = halo.received(step, rank), halo.sent(step, rank)
+    incoming, outgoing = halo.received_boxes(step, rank), halo.sent_boxes(step, rank)
     own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
-    if group is None or not halo.elements((*incoming, *outgoing), rank):
+    if group is None or not halo.moved_elements((*incoming, *outgoing), rank):
         if len(own) == 1 and not step.back:
             return cut_out(step, rank, own[0], dtype)
         return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
-    room, margins = halo.room_around(step, rank), halo.margins_around(step, rank)
+    room, margins = halo.padded_buffer(step, rank), halo.margins_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
     apart = step.back or room is not None or bool(margins)
     arriving = [

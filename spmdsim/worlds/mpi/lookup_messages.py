@@ -76,7 +76,7 @@ class RowExchange:
         self._same_columns = len(set(map(str, frame.columns))) == 1
         self.held = step.held_shape(rank)
         widths = {part.stop - part.start for part in frame.columns}
-        most = _size(frame.parts[0]) if frame.alike else sum(map(_size, frame.parts))
+        most = _size(frame.parts[0]) if frame.is_equal else sum(map(_size, frame.parts))
         if (most + 1) * max(widths) > messages.MAX_COUNT:
             if len(widths) > 1:
                 raise WorldError(
@@ -100,13 +100,13 @@ class RowExchange:
         """Return the looked-up rows, and the elements received from each other rank."""
         wants = self.frame.wants(ids)
         if self.windows is not None and (memory := self.windows.memory()) is not None:
-            return self._into(memory, ids, table), tuple(self.frame.elements(wants, self.me))
+            return self._into(memory, ids, table), tuple(self.frame.looked_up_elements(wants, self.me))
         want = wants[self.me]
         rows = self._landing()
         start, stop = want.places[self.me : self.me + 2]
         if start < stop and self.width:
             _take(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
-        received = self._gather(wants, rows) if self.frame.alike else self._exchange(wants, table, rows)
+        received = self._gather(wants, rows) if self.frame.is_equal else self._exchange(wants, table, rows)
         if want.nobody:
             rows[len(want.rows)] = 0
         out = self._fresh()

@@ -24,7 +24,7 @@ from spmdsim.collectives.execution import execute
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Index
 from spmdsim.redistribution.implementations.implementation import MAX_COUNT as MPI_COUNT
-from spmdsim.redistribution.implementations.implementation import Implementation, in_library
+from spmdsim.redistribution.implementations.implementation import Implementation, is_in_library
 from spmdsim.redistribution.implementations.rank_transfers import (
     MemberBox,
     RankTransfers,
@@ -85,7 +85,7 @@ _BOOLEAN = {"all": MPI.BAND, "min": MPI.BAND, "any": MPI.BOR, "max": MPI.BOR}
 
 def native_op(op: str, dtype: np.dtype) -> MPI.Op | None:
     """MPI's own reduction, where it does the same as numpy's; None where ranks must reduce themselves."""
-    if not in_library(op, dtype):
+    if not is_in_library(op, dtype):
         return None
     return (_BOOLEAN if dtype.kind == "b" else _NATIVE)[op]
 

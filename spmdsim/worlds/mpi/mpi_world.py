@@ -30,7 +30,7 @@ from spmdsim.redistribution.implementations.rank_transfers import group_transfer
 from spmdsim.redistribution.implementations.trial import TunedSteps, require_reproducible, tune_mode
 from spmdsim.redistribution.implementations.tuning import tuning
 from spmdsim.redistribution.steps.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
-from spmdsim.redistribution.steps.halo import HaloStep, room_around
+from spmdsim.redistribution.steps.halo import HaloStep, padded_buffer
 from spmdsim.redistribution.steps.row_steps import GATHER_ROWS, RowStep
 from spmdsim.settings import DEADLINE, RECORD
 from spmdsim.worlds.agreement.board_agreement import make_agreement, making_world
@@ -258,7 +258,7 @@ class MPIWorld(BeginsEarly):
         members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
         program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank), members)
         if isinstance(step, HaloStep):
-            program.room = room_around(step, self.rank)
+            program.room = padded_buffer(step, self.rank)
         if step.collective not in LOCAL_STEPS:
             program.call = self._call(step, dtype, algorithm, members)
         self.cache[step.number, dtype, algorithm] = program

@@ -192,7 +192,14 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
             out /= group.size
         return out
 
-    plain = equal and layout.direct and layout.packed and layout.whole and op != "avg" and dtype.kind != "b"
+    plain = (
+        equal
+        and layout.direct
+        and layout.packed
+        and layout.covers_source
+        and op != "avg"
+        and dtype.kind != "b"
+    )
     if not plain:
         return run
 

@@ -10,7 +10,7 @@ from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plans.plan_table import bytes_text
 from spmdsim.redistribution.steps.group_steps import PartsStep, ScanStep
-from spmdsim.redistribution.steps.halo import HaloStep, received
+from spmdsim.redistribution.steps.halo import HaloStep, received_boxes
 from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.tables import Table
 from spmdsim.worlds.trace.events import CallCounts, CollectiveEvent, Event
@@ -136,7 +136,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     if isinstance(step, (RowStep, PartsStep)):
         return step.expected(rank)
     if isinstance(step, HaloStep):
-        return [(peer, sum(piece.size for piece in pieces)) for peer, pieces in received(step, rank)]
+        return [(peer, sum(piece.size for piece in pieces)) for peer, pieces in received_boxes(step, rank)]
     if isinstance(step, ScanStep):
         before = step.neighbours(rank)[0]
         return [] if before is None else [(before, step.array_elements(rank))]
