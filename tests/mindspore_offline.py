@@ -25,8 +25,8 @@ from spmdsim.dialects.imitations.mindspore.map_operators import (
     MapOperator,
     after_operator,
     operators,
-    reshaped,
-    sliced,
+    reshape_operators,
+    slice_operator,
 )
 from spmdsim.errors import PlanError
 
@@ -72,7 +72,7 @@ def _to_strided(ops: Ops, local: Sizes) -> Ops:
     out = []
     for op, after in zip(ops, _shapes(ops, local)[1:]):
         if op.name == "Slice":
-            op = sliced(after, op.args[0], op.args[2])
+            op = slice_operator(after, op.args[0], op.args[2])
         out.append(op)
     return out
 
@@ -263,7 +263,7 @@ def reshard_map(before: Written, after: Written, rank: int, ranks: Sizes | None 
     one, other = same_devices(before, after)
     ranks = list(range(math.prod(one.matrix))) if ranks is None else list(ranks)
     source, target = written_slice(before), written_slice(after)
-    first, last = reshaped(source, one.slice_shape), reshaped(other.slice_shape, target)
+    first, last = reshape_operators(source, one.slice_shape), reshape_operators(other.slice_shape, target)
     if rank not in ranks:
         raise PlanError(f"rank {rank} is not in the rank list {ranks}")
     operators_of = {

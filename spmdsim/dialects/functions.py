@@ -290,7 +290,7 @@ def _unique(
 
 
 _quiet_log = np.errstate(divide="ignore")(np.log)
-#: A logarithm that is flat at 0, where nothing was added up.
+#: Logarithm with slope 0 at 0, which is the sum of no terms.
 _log = unary("log", _quiet_log, lambda x: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
 
 
@@ -431,7 +431,7 @@ TORCH: dict[str, Row] = {
     "unsqueeze": Row(lambda input, dim: core.expand_dims(input, dim)),
 }  # fmt: skip
 
-#: Of ``nn.functional``, and the layers that apply them.
+#: Functions of ``nn.functional``, and the layers that apply them.
 NETWORK: dict[str, Row] = {
     **same(
         nn,

@@ -105,9 +105,9 @@ def _says_a_type(x: Any) -> bool:
 
 #: Element types by their names.
 TYPE_NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")  # fmt: skip
-#: So many arrays are compared between the ranks of a job, and then each EVERY-th.
+#: The first FIRST arrays are compared between the ranks of a job, then every EVERY-th.
 FIRST, EVERY = 16, 64
-#: About so many elements of an array are compared.
+#: Approximate number of compared elements of an array.
 SAMPLE = 2**18
 _counts: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 

@@ -19,7 +19,7 @@ from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules
 from spmdsim.errors import LayoutError, UsageTypeError, many
 from spmdsim.reading import literal_call
 
-#: What to use instead of other words of ``jax.sharding``: this dialect is its notation only.
+#: Unsupported names -> suggestion: this dialect has only the notation of ``jax.sharding``.
 _NEAREST = {
     "NamedSharding Sharding SingleDeviceSharding PositionalSharding GSPMDSharding make_single_device_sharding": "layout",
     "AbstractMesh AbstractDevice use_abstract_mesh get_abstract_mesh get_mesh set_mesh": "Mesh",

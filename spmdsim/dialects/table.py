@@ -24,7 +24,7 @@ from spmdsim.nn.losses import check_reduction
 from spmdsim.registry import Registry
 from spmdsim.wrong_calls import explained
 
-#: Makes of our function one that takes another system's tensors.
+#: Converts a function of our tensors to one of another system's tensors.
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -123,7 +123,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
 
     ``base`` is the parent class, ``function`` the lifted ``row.call``.
     """
-    # numpy's ``axis=`` beside ``dim`` is a second name of ours, not the original's.
+    # ``axis=`` beside ``dim`` is this package's second name, which the original does not have.
     written = inspect.signature(row.call).parameters.values()
     parameters = [p for p in written if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)]
     operands = parameters[:1] if row.keeps else [p for p in parameters if p.default is p.empty]
@@ -148,7 +148,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
 
     __init__.__signature__ = inspect.Signature([itself, *constructor_parameters])  # type: ignore[attr-defined]
     forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]
-    about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
+    about = f"Layer that applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
     members = {
         "__init__": __init__,
         "forward": explained(forward, row.layer),
@@ -182,7 +182,7 @@ def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
-#: Symbols of arithmetic and of order, and what stands in brackets.
+#: Operators of arithmetic and of order, and indexing.
 ARITHMETIC = (
     "add radd sub rsub mul rmul truediv rtruediv pow rpow floordiv rfloordiv mod rmod matmul rmatmul neg abs gt lt ge le "
     "getitem"
@@ -204,7 +204,7 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
 
     for name in ARITHMETIC.split():
         setattr(kind, f"__{name}__", symbol(f"__{name}__"))
-    kind.__array_ufunc__ = None  # arrays of numpy's leave it to the parameter
+    kind.__array_ufunc__ = None  # so numpy arrays defer to the parameter
 
 
 def in_place(kind: type[Any]) -> None:

@@ -16,7 +16,7 @@ from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.missing import DialectObject, ModuleWords, declare_modules
 from spmdsim.errors import LayoutError, UsageTypeError
 
-#: What to use instead of DTensor's other words: this dialect is its notation only.
+#: Unsupported names -> suggestion: this dialect has only DTensor's notation.
 _NEAREST = {
     "DTensor": "spmdsim.Tensor",
     "DeviceMesh init_device_mesh": "spmdsim.core.Mesh",

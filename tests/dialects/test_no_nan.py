@@ -41,7 +41,7 @@ def system(request):
     )
 
 
-def pulled(tensor, function, array):
+def compute_gradients(tensor, function, array):
     """The values of a function, and the gradient of their sum."""
     x = tensor(array)
     y = function(x)
@@ -88,11 +88,13 @@ def norm_gradient(p):
 def test_norms(world, system, p):
     with use_world(world):
         tensor, _, functions = system()
-        values, gradient = pulled(tensor, lambda x: functions.norm(x, p=p, **named(x, functions, 1)), ROWS)
+        values, gradient = compute_gradients(
+            tensor, lambda x: functions.norm(x, p=p, **named(x, functions, 1)), ROWS
+        )
         norms, wanted = norm_gradient(p)
         np.testing.assert_allclose(values, norms, rtol=1e-5)
         np.testing.assert_allclose(gradient, wanted, rtol=1e-5, atol=1e-7)
-        _, gradient = pulled(tensor, functions.norm, 0 * ROWS)
+        _, gradient = compute_gradients(tensor, functions.norm, 0 * ROWS)
         np.testing.assert_array_equal(gradient, 0 * ROWS)
 
 
@@ -101,7 +103,9 @@ def test_normalised_rows(world, system):
     """A row of zeros is divided by epsilon, and so is its gradient."""
     with use_world(world):
         tensor, functions, where = system()
-        values, gradient = pulled(tensor, lambda x: functions.normalize(x, **named(x, where, 1)), ROWS)
+        values, gradient = compute_gradients(
+            tensor, lambda x: functions.normalize(x, **named(x, where, 1)), ROWS
+        )
         x = ROWS[1:].astype("f8")
         norms = np.linalg.norm(x, axis=1, keepdims=True)
         np.testing.assert_allclose(values, np.vstack([np.zeros((1, 3)), x / norms]), rtol=1e-5)
@@ -110,7 +114,7 @@ def test_normalised_rows(world, system):
             gradient[1:], 1 / norms - x * x.sum(1, keepdims=True) / norms**3, rtol=1e-4
         )
         other = tensor(OTHER)
-        values, gradient = pulled(
+        values, gradient = compute_gradients(
             tensor, lambda x: functions.cosine_similarity(x, other, **named(x, where, 1)), ROWS
         )
         np.testing.assert_allclose(values, [0, 0, 1 / (3 * np.sqrt(3))], rtol=1e-5)
@@ -128,7 +132,7 @@ def test_certain_probabilities(world, system):
     with use_world(world):
         tensor, functions, _ = system()
         target = tensor(KNOWN)
-        values, gradient = pulled(
+        values, gradient = compute_gradients(
             tensor, lambda x: functions.binary_cross_entropy(x, target, reduction="none"), CHANCES
         )
         np.testing.assert_allclose(values, -t * one - (1 - t) * other, rtol=1e-5)
@@ -146,7 +150,9 @@ def test_sums_of_nothing(world, system, dim):
     with use_world(world):
         tensor, _, functions = system()
         for keepdim in (True, False):
-            values, gradient = pulled(tensor, lambda x, k=keepdim: functions.logsumexp(x, dim, k), LOGS)
+            values, gradient = compute_gradients(
+                tensor, lambda x, k=keepdim: functions.logsumexp(x, dim, k), LOGS
+            )
             np.testing.assert_allclose(values, wanted if keepdim else wanted.squeeze(dim), rtol=1e-5)
             np.testing.assert_allclose(gradient, share, rtol=1e-5)
 
@@ -156,7 +162,7 @@ def test_a_smooth_l1_loss_of_no_width(world):
     with use_world(world):
         tensor, functions, _ = in_oneflow(split(0))
         target = tensor(OTHER)
-        values, gradient = pulled(
+        values, gradient = compute_gradients(
             tensor, lambda x: functions.smooth_l1_loss(x, target, reduction="none", beta=0.0), ROWS
         )
         np.testing.assert_array_equal(values, np.abs(ROWS - OTHER))

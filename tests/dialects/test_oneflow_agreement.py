@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 import spmdsim.dialects.oneflow as flow
-from spmdsim.dialects.oneflow.rank_agreement import check_same, facts_of, same_code, transition
+from spmdsim.dialects.oneflow.rank_agreement import (
+    check_same,
+    facts_of,
+    report_different_code,
+    report_unsupported_transition,
+)
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import PlanError, WorldError
@@ -112,10 +117,10 @@ def test_the_same_place_is_the_same_tensor(world):
 
 def test_other_code_and_impossible_transitions():
     words = r"Maybe executing different code in different ranks.* rank 1 called"
-    with pytest.raises(OneFlowError, match=words), same_code():
+    with pytest.raises(OneFlowError, match=words), report_different_code():
         raise WorldError("rank 1 called something else")
     with use_world(LockStep(2)):
         x = flow.tensor(np.ones((4, 4)), place(0, 1), S0)
     words = r"global-to-global not supported. from_nd_sbp: S\(0\), to_nd_sbp: B, from_placement: .*: no way"
-    with pytest.raises(OneFlowError, match=words), transition(x, (place(0, 1), B)):
+    with pytest.raises(OneFlowError, match=words), report_unsupported_transition(x, (place(0, 1), B)):
         raise PlanError("no way")

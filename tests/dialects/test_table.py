@@ -65,6 +65,22 @@ def test_no_dialect_changes_the_classes_of_the_core():
     assert done.returncode == 0, done.stderr
 
 
+def test_any_name_of_a_dialect_can_be_the_first_one():
+    code = (
+        "import importlib, sys\n"
+        "words = {'oneflow': 'Size layout sbp ones cat float32', 'paddle': 'Tensor layout ones seed ParamAttr',\n"
+        "         'mindspore': 'Layout shard Parameter grad jit int32'}\n"
+        "for name, firsts in words.items():\n"
+        "    for first in firsts.split():\n"
+        "        path = f'spmdsim.dialects.{name}'\n"
+        "        for module in [m for m in sys.modules if m.startswith(path)]:\n"
+        "            del sys.modules[module]\n"
+        "        getattr(importlib.import_module(path), first)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_whole_tensors_by_the_frameworks_words(x):
     assert np.array_equal(x.numpy(), X) and np.array_equal(x.asnumpy(), X)
 

@@ -10,7 +10,7 @@ from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
 from spmdsim.arrays import Tensor
-from spmdsim.dialects.imitations.mindspore.sharding.infer import cut_first, infer_layout
+from spmdsim.dialects.imitations.mindspore.sharding.infer import cut_replicated, infer_layout
 from spmdsim.dialects.mindspore import Layout
 from spmdsim.errors import RuleError
 from spmdsim.redistribution import plan
@@ -133,7 +133,7 @@ def test_cutting_moves_nothing_and_gives_the_right_sum():
         except ValueError:
             continue
         bound = ops.multiply.op.bind([x.shape, y.shape], {})
-        cut = cut_first(bound, layouts)
+        cut = cut_replicated(bound, layouts)
         assert not any(plan(*pair, x.shape).max_nbytes for pair in zip(layouts, cut))
         product = ops.multiply(*(Tensor.from_global(v, layout, world) for v, layout in zip((x, y), cut)))
         assert product.layout == output and np.array_equal(product.full(), x * y)

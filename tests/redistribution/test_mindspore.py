@@ -38,10 +38,10 @@ from spmdsim.dialects.imitations.mindspore.map_layouts import (
 )
 from spmdsim.dialects.imitations.mindspore.map_operators import (
     is_expandable,
-    names,
     operator_cost,
     operators,
     received_elements,
+    run_names,
 )
 from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
@@ -67,7 +67,7 @@ def pair(inputs: dict) -> tuple[MapLayout, MapLayout]:
 
 
 def plain(ops: list) -> list:
-    return [op.plain() for op in ops]
+    return [op.to_list() for op in ops]
 
 
 @cases("expand_multi_axis")
@@ -137,7 +137,7 @@ def test_operators_of_a_rank(inputs: dict, expect: dict) -> None:
 @cases("redistribution_op_names")
 def test_names_of_what_runs(inputs: dict, expect: dict) -> None:
     ops = operators(*pair(inputs), inputs["rank"])
-    assert names(ops) == expect["op_names"] and plain(ops) == expect["ops_rank0"]
+    assert run_names(ops) == expect["op_names"] and plain(ops) == expect["ops_rank0"]
 
 
 @cases("reshape_redistribution")
@@ -155,7 +155,7 @@ def test_needed_ranks(inputs: dict, expect: dict) -> None:
 @cases("transform_stack")
 def test_the_stack(inputs: dict, expect: dict) -> None:
     entries = stack(operator_map(*pair(inputs)), inputs["rank"])
-    assert [[rank, level, op.plain()] for rank, level, op in entries] == expect["stack"]
+    assert [[rank, level, op.to_list()] for rank, level, op in entries] == expect["stack"]
 
 
 @cases("transform_stack_length")

@@ -1,7 +1,7 @@
-"""Cost models of published systems, so that their answers can be reproduced; Alpa's with its assumptions.
+"""Cost models of published systems, to reproduce their answers: Alpa, DTensor, MindSpore and OneFlow.
 
-Each has the two methods of :class:`spmdsim.cost.CostModel` and takes the same arguments as a
-:class:`spmdsim.cost.Machine`; the unit is the system's own, not seconds, unless said otherwise.
+Each one has the two methods of :class:`spmdsim.cost.CostModel`, with the arguments of :class:`spmdsim.cost.Machine`.
+Results are in the unit of the system, which is seconds only if the class states it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Axes = tuple[str, ...]
 
 
 class PublishedModel(ABC):
-    """What the models have in common; where a system does not count computation, it is free."""
+    """Base of the cost models. It checks arguments; computation is free unless a model overrides it."""
 
     def seconds(
         self,
@@ -33,16 +33,28 @@ class PublishedModel(ABC):
         messages: int | None = None,
         copied: float = 0.0,
     ) -> float:
-        """Cost of one collective from the bytes each rank receives, in the system's own unit."""
-        received_per_message(collective, group_size)  # refuses what is no collective
+        """Return the cost of one collective in the system's own unit.
+
+        Args:
+            collective: name of the collective, or ``"slice"`` for a local slice.
+            group_size: number of ranks in the group.
+            nbytes: bytes that each rank receives.
+            axes: mesh axes of the group; models with one rate for all axes ignore them.
+            messages: ignored; a machine takes it.
+            copied: bytes that a rank copies locally.
+
+        Raises:
+            InputError: If the name is no collective.
+        """
+        received_per_message(collective, group_size)  # raises an error for an unknown collective
         return self._cost(collective, group_size, nbytes, tuple(axes or ()), copied)
 
     @abstractmethod
     def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
-        """The same, for collectives that there are."""
+        """Return the cost of a collective whose name is valid; see `seconds`."""
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Cost of one local operator."""
+        """Return the cost of one local operator with ``flops`` operations and ``nbytes`` bytes of operands."""
         return 0.0
 
 
@@ -52,7 +64,12 @@ class AlpaModel(PublishedModel):
 
     With b the bytes of the whole tensor in the group of n: all_gather ``a + B*b*(n-1)/n + 0.1``, all_reduce
     ``a + 2*B*b*(n-1)/n + 0.01``, reduce_scatter ``a + B*b*(n-1)/n + 0.001``, all_to_all
-    ``a + B*b*(n-1)/n**2*(n/2) + 0.001``. There is an ``alpha`` and, per byte, a ``beta`` for each mesh axis.
+    ``a + B*b*(n-1)/n**2*(n/2) + 0.001``. Other collectives cost ``a + B * received bytes``.
+
+    Attributes:
+        axes: names of the mesh axes; axes not listed use the first term of alpha and beta.
+        alpha: latency term a per mesh axis.
+        beta: cost B per byte and mesh axis.
 
     >>> AlpaModel().seconds("all_reduce", 4, 1.5 * 1000)
     1501.01
@@ -64,7 +81,7 @@ class AlpaModel(PublishedModel):
     name: str = "alpa"
 
     def _terms(self, axes: tuple[str, ...]) -> tuple[float, float]:
-        """Alpha and beta of the slowest axis used; the first pair when no axis is named."""
+        """Return the largest alpha and beta of the axes, or the first pair if no axis is known."""
         used = [self.axes.index(axis) for axis in axes if axis in self.axes] or [0]
         return max(self.alpha[i] for i in used), max(self.beta[i] for i in used)
 
@@ -82,9 +99,9 @@ class AlpaModel(PublishedModel):
 class DTensorModel(PublishedModel):
     """PyTorch DTensor's redistribution costs (``_collective_utils.py``), in microseconds.
 
-    ``6.6 + hops * t + bytes * hops / n / bandwidth`` with n-1 hops (2(n-1) for all_reduce); t is 0.6
-    inside a host and 2.7 between hosts, bandwidth 87.7 and 19.294, in units of 2**30 bytes per second. An
-    all_to_all is an all_gather plus 1.0.
+    ``6.6 + hops * t + bytes * hops / n / bandwidth`` with n-1 hops (2(n-1) for all_reduce). Inside a host, t is 0.6
+    and the bandwidth 87.7; between hosts, 2.7 and 19.294 (in 2**30 bytes per second). An all_to_all costs an
+    all_gather plus 1.0.
 
     Attributes:
         intra_axes: mesh axes that stay inside a host; all others are priced between hosts.
@@ -134,7 +151,9 @@ class MindSporeModel(PublishedModel):
     name: str = "mindspore"
 
     def refine(self, communication: float) -> float:
-        """The refinement for short messages: up to the threshold a constant, above it a bias.
+        """Return the refined cost for short messages: ``const`` up to the threshold, a bias added above it.
+
+        Costs <= 0 stay unchanged.
 
         >>> [MindSporeModel().refine(x) for x in (0, 1, 2048, 2049, 10000)]
         [0, 3072.0, 3072.0, 3073.0, 11024.0]
@@ -144,28 +163,35 @@ class MindSporeModel(PublishedModel):
         return self.const if communication <= self.threshold else communication + self.bias
 
     def forward_bytes(self, collective: str, group_size: int, nbytes: float) -> float:
-        """The forward communication field, before weights."""
-        whole = message_bytes(collective, group_size, nbytes) if group_size > 1 else 0.0
+        """Return MindSpore's count of forward communication, in bytes and without weights.
+
+        See `seconds` for the arguments; the class describes the counts.
+        """
+        message = message_bytes(collective, group_size, nbytes) if group_size > 1 else 0.0
         if collective in ("all_gather", "reduce_scatter"):
-            return 0.5 * whole
+            return 0.5 * message
         if collective == "all_to_all":
-            return 2.0 * whole
-        return whole
+            return 2.0 * message
+        return message
 
     def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
         moved = self.forward_bytes(collective, group_size, nbytes)
         return self.beta * (self.refine(moved) if self.practical else moved) + self.alpha * copied
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Weighted computation: MindSpore counts the bytes of the operands' slices, not flops."""
+        """Return the weighted computation: MindSpore counts the bytes of the operands' slices, not flops."""
         return self.alpha * nbytes
 
 
 @dataclass(frozen=True)
 class OneFlowModel(PublishedModel):
-    """OneFlow's copy cost (``sbp_infer_util.cpp``): total bytes received over all ranks of the group.
+    """OneFlow's copy cost (``sbp_infer_util.cpp``): bytes received, summed over all ranks of the group.
 
-    A local slice of a replicated tensor costs 1.0, so that staying where one is wins ties.
+    A local slice of a replicated tensor costs 1.0, so that an unchanged layout wins ties.
+
+    Attributes:
+        cost_ratio: weight of computation.
+        wait_time: OneFlow's constant for waiting; no method of this class uses it.
 
     >>> OneFlowModel().seconds("all_reduce", 4, 1.5 * 1000)
     6000.0
@@ -179,16 +205,18 @@ class OneFlowModel(PublishedModel):
         return 1.0 if collective == "slice" else nbytes * group_size
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
-        """Computation weighed against copies; OneFlow counts flops."""
+        """Return the computation, in flops times ``cost_ratio``."""
         return self.cost_ratio * flops
 
 
 def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
-    """Its cost terms, every product on all ranks, one axis per dim, all_reduce only.
+    """Return search settings with Alpa's restrictions.
 
-    On a mesh of two axes the first one splits the batch. Its options are written here: ``allow_all_gather`` is
-    ``gather``, ``allow_recompute_heavy_op`` is ``full=False``, ``prefer_reduce_scatter`` is ``scatter=True``,
-    ``allow_mixed_mesh_shape`` (one dim over both axes) is ``nested=True``, ``force_batch_dim_to_mesh_dim`` is
+    Costs are those of ``machine``, every product runs on all ranks, a dim is split by one axis at most, and pending
+    sums are reduced by all_reduce only. On a mesh of several axes, the first one splits the batch. ``options``
+    override fields of `Settings`. Alpa's own options correspond to ``allow_all_gather``: ``gather``,
+    ``allow_recompute_heavy_op``: ``full=False``, ``prefer_reduce_scatter``: ``scatter=True``,
+    ``allow_mixed_mesh_shape`` (one dim over both axes): ``nested=True``, ``force_batch_dim_to_mesh_dim``:
     ``batch_axis``.
 
     >>> alpa_settings(AlpaModel(axes=("a", "b"))).batch_axis

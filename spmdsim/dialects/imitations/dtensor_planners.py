@@ -1,14 +1,14 @@
-"""What DTensor's planners do between two layouts of one mesh.
+"""Reproduce the redistribution plans of DTensor's two planners, for two layouts of one mesh.
 
-The default one (PyTorch 2.13, ``_redistribute.py``) runs one collective per mesh axis: if the source is split at all,
-every axis, the innermost first, takes the target's placement at once, unless that splits a dim which other outer axes
-split now than in the target; then it goes through Replicate. What is left is finished from the outermost axis inwards.
-Volumes play no part.
+The greedy planner (default of PyTorch 2.13, ``_redistribute.py``) runs one collective per mesh axis. If the source is
+split at all, each axis, from the innermost to the outermost, takes the target's placement at once. An exception is a
+dim that other outer axes split now than in the target: its axis becomes Replicate first. A second pass, from the
+outermost axis inwards, completes the rest. The planner does not count bytes.
 
-Layouts whose axes split a dim in another than the mesh's order take a shortest path (``DTensorRedistributePlanner``,
-graph based; prices of ``_collective_utils.py``: latency and bandwidth inside one host). Axes join and leave a dim at its
-inner end. Cutting costs nothing; an exchange between two dims is priced above a gather of a small tensor, which is then
-cut again.
+The graph planner (``DTensorRedistributePlanner``) handles layouts whose axes split a dim in another order than the
+mesh's. It takes a cheapest path, with the prices of ``_collective_utils.py`` (latency and bandwidth inside one host).
+Axes join and leave a dim at its inner end. A local slice costs nothing. An exchange between two dims is priced above
+a gather of a small tensor and a slice.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from spmdsim.errors import PlanError
 from spmdsim.redistribution.plans.plan_table import bytes_text
 from spmdsim.redistribution.plans.planner import Plan
 
-#: Microseconds of a collective, of each hop, and per byte; the last decides between equal numbers of steps.
+#: Microseconds per collective, per hop and per byte, and a small cost per step, so that fewer steps win ties.
 _LATENCY, _HOP, _BYTE, _STEP = 6.6, 0.6, 1e6 / 87.7e9, 1e-9
-#: What an exchange between two dims costs more, so that small tensors are gathered and cut instead.
+#: Extra cost of an exchange between two dims, so that small tensors are gathered and sliced instead.
 _EXCHANGE = 0.5
 
 
 class AxisTransition(NamedTuple):
-    """A collective, or ``"slice"``, along one mesh axis (by number), and the layout after it."""
+    """Collective, or ``"slice"``, along one mesh axis (by number), and the layout after it."""
 
     axis: int
     collective: str
@@ -39,12 +39,20 @@ class AxisTransition(NamedTuple):
 
 
 def in_mesh_order(layout: Layout) -> bool:
-    """Whether placements alone say the layout."""
+    """Return True if the axes of each dim are in mesh order, so that placements define the layout."""
     return Layout.from_placements(layout.mesh, layout.placements, layout.ndim) == layout
 
 
 def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransition]:
-    """The cheapest path of gathers, cuts and reductions between two layouts of one mesh, for so many bytes in all.
+    """Return the cheapest path of transitions between two layouts of one mesh (Dijkstra's algorithm).
+
+    Args:
+        src: layout before.
+        dst: layout after.
+        nbytes: bytes of the whole tensor.
+
+    Raises:
+        PlanError: If ``dst`` has a pending reduction that ``src`` lacks, or no path exists.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -72,25 +80,31 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransit
 
 
 def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransition]]:
-    """Every transition from a layout, with its price in microseconds."""
+    """Yield ``(price, transition)`` for every transition from a layout; prices are in microseconds.
+
+    ``nbytes`` are the bytes of the whole tensor.
+    """
     mesh, local = layout.mesh, nbytes / layout.shard_count
     partial = dict(layout.partial)
     for number, axis in enumerate(mesh.axes):
         n = mesh.axis_size(axis)
         once = _LATENCY + _HOP * (n - 1) + _STEP
         if axis in partial:
-            rest = {a: op for a, op in layout.partial if a != axis}
+            other_reductions = {a: op for a, op in layout.partial if a != axis}
             moved = local * (n - 1) / n * _BYTE
             twice = once + _HOP * (n - 1) + 2 * moved
-            yield twice, AxisTransition(number, "all_reduce", layout.with_partial(rest))
+            yield twice, AxisTransition(number, "all_reduce", layout.with_partial(other_reductions))
             for dims in _appended(layout, axis):
-                yield once + moved, AxisTransition(number, "reduce_scatter", Layout(mesh, dims, rest))
+                yield (
+                    once + moved,
+                    AxisTransition(number, "reduce_scatter", Layout(mesh, dims, other_reductions)),
+                )
         elif axis not in layout.split_axes:
             for dims in _appended(layout, axis):
                 yield _STEP, AxisTransition(number, "slice", Layout(mesh, dims, layout.partial))
         elif any(entry[-1:] == (axis,) for entry in layout.dims):
-            kept = [entry[:-1] if entry[-1:] == (axis,) else entry for entry in layout.dims]
-            gathered = Layout(mesh, kept, layout.partial)
+            gathered_dims = [entry[:-1] if entry[-1:] == (axis,) else entry for entry in layout.dims]
+            gathered = Layout(mesh, gathered_dims, layout.partial)
             yield once + local * (n - 1) * _BYTE, AxisTransition(number, "all_gather", gathered)
             exchanged = once + local * (n - 1) / n * _BYTE + _EXCHANGE
             for dims in _appended(gathered, axis):
@@ -98,29 +112,29 @@ def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransi
 
 
 def _appended(layout: Layout, axis: str) -> Iterator[list[tuple[str, ...]]]:
-    """The dims with an axis more at the inner end of one of them."""
+    """Yield the entries of ``layout`` with ``axis`` appended at the inner end of one dim, for each dim."""
     for dim in range(layout.ndim):
         yield [(*entry, axis) if d == dim else entry for d, entry in enumerate(layout.dims)]
 
 
-def short(layout: Layout) -> str:
-    """The layout in DTensor's short form; axes that split one dim together carry their place in it.
+def format_dtensor_layout(layout: Layout) -> str:
+    """Return DTensor's short text of a layout; axes that split one dim together show their index in it.
 
     >>> from spmdsim.core import Mesh
-    >>> short(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None))
+    >>> format_dtensor_layout(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None))
     'S(0)[1]S(0)[0]R'
     """
     out = []
     for axis, placement in zip(layout.mesh.axes, layout.placements):
-        place = ""
+        position = ""
         if isinstance(placement, Shard) and len(layout.dims[placement.dim]) > 1:
-            place = f"[{layout.dims[placement.dim].index(axis)}]"
-        out.append(f"{placement}{place}")
+            position = f"[{layout.dims[placement.dim].index(axis)}]"
+        out.append(f"{placement}{position}")
     return "".join(out)
 
 
 def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
-    """The transitions of the greedy planner between two layouts of one mesh.
+    """Return the transitions of the greedy planner between two layouts of one mesh.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -149,6 +163,10 @@ def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
 
 
 def _collective(before: Placement, after: Placement) -> str:
+    """Return the name of the collective between two placements of an axis.
+
+    PlanError: ``after`` is partial.
+    """
     if isinstance(after, Partial):
         raise PlanError(f"DTensor does not turn {before} into {after}")
     if isinstance(before, Replicate):
@@ -160,7 +178,15 @@ def _collective(before: Placement, after: Placement) -> str:
 
 @dataclass(frozen=True)
 class DTensorPlan:
-    """The plan of one of DTensor's planners; ``str(plan)`` sets it beside the plan of this package."""
+    """Plan of one of DTensor's planners; ``str(plan)`` compares it with this package's plan.
+
+    Attributes:
+        src: layout before.
+        dst: layout after.
+        shape: global shape of the tensor.
+        itemsize: bytes of an element.
+        ours: this package's plan for the redistribution.
+    """
 
     src: Layout
     dst: Layout
@@ -170,24 +196,24 @@ class DTensorPlan:
 
     @property
     def planner(self) -> str:
-        """``greedy``, or ``graph`` where axes split a dim in another than the mesh's order."""
+        """Name of the planner: ``"greedy"``, or ``"graph"`` if the axes of a dim are not in mesh order."""
         return "greedy" if in_mesh_order(self.src) and in_mesh_order(self.dst) else "graph"
 
     @property
     def steps(self) -> list[AxisTransition]:
-        """Its transitions."""
+        """Transitions of the plan, in order."""
         if self.planner == "graph":
             return ordered_steps(self.src, self.dst, math.prod(self.shape) * self.itemsize)
         return greedy_steps(self.src, self.dst)
 
     @property
     def trace(self) -> str:
-        """The states in DTensor's short form, such as ``S(0)R->S(0)S(1)``."""
-        return "->".join(map(short, [self.src, *(step.layout for step in self.steps)]))
+        """Text of the layouts in DTensor's short form, such as ``S(0)R->S(0)S(1)``."""
+        return "->".join(map(format_dtensor_layout, [self.src, *(step.layout for step in self.steps)]))
 
     @property
-    def received(self) -> float:
-        """Elements a rank receives, by the textbook's volumes for sizes that divide."""
+    def received_elements(self) -> float:
+        """Number of elements a rank receives, by the textbook volumes for evenly split sizes."""
         total, local = 0.0, math.prod(self.shape) / self.src.shard_count
         for step in self.steps:
             n = self.src.mesh.shape[step.axis]
@@ -198,11 +224,11 @@ class DTensorPlan:
 
     @property
     def nbytes(self) -> float:
-        """:attr:`received` in bytes."""
-        return self.received * self.itemsize
+        """Number of bytes a rank receives."""
+        return self.received_elements * self.itemsize
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan in plain types."""
+        """Return the plan as a dict of numbers, texts and lists."""
         mesh = self.src.mesh
         return {
             "style": "dtensor",
@@ -226,7 +252,11 @@ class DTensorPlan:
 
 
 def dtensor_plan(ours: Plan) -> DTensorPlan:
-    """The plan of DTensor's planners for what a plan of this package does."""
+    """Return DTensor's plan for the redistribution of one of our plans.
+
+    Raises:
+        PlanError: If the meshes differ, or DTensor does not support the redistribution.
+    """
     if ours.src.mesh != ours.dst.mesh:
         raise PlanError(f"DTensor redistributes within one mesh only, not from {ours.src} to {ours.dst}")
     theirs = DTensorPlan(ours.src, ours.dst, ours.shape, ours.itemsize, ours)

@@ -1,4 +1,4 @@
-"""MindSpore's spelling.
+"""MindSpore's notation: the modules of ``mindspore`` as tables of names.
 
 >>> from spmdsim.dialects import mindspore
 >>> mindspore.Layout((2, 4), ("dp", "mp"))("dp", "None").to_dict()["tensor_map"]
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spmdsim.dialects.missing import ModuleWords, declare_modules
 
-#: Public name -> the file that has it.
+#: Public names -> the file that defines them.
 _HOMES = {
     "Layout MindSporeLayout check_even from_cuts from_tensor_map from_placements": "layout",
     "check_cuts optimizer_shard without_ones without_tuples infer_layout shard": ".imitations.mindspore.sharding",
@@ -22,7 +22,7 @@ _HOMES = {
     "float16 float32 float64 int8 int16 int32 int64 bool_": "tensors",
 }  # fmt: skip
 
-#: What to use instead of a name that resembles none here.
+#: Unsupported names -> suggestion, if no similar name exists.
 _NEAREST = {
     "ms_class jit_class ms_function": "jit",
     "run_check": "communication.get_group_size",

@@ -1,4 +1,4 @@
-"""``AutoParallel``: a program with the strategies that its operators were given."""
+"""``AutoParallel``: run a program in parallel with the strategies of its operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.execute import Parallelised
-from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strategy, within
+from spmdsim.dialects.mindspore.context import Parallel, Sharing, check_strategy, use_settings
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import DialectObject, refuse
@@ -17,11 +17,11 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, unknown
 from spmdsim.wrong_calls import wrong_arguments
 
-#: How strategies are decided.
+#: Values of ``optimizer_level`` and of ``parallel_mode``.
 LEVELS = ("level1", "level2", "level3")
 MODES = ("semi_auto", "sharding_propagation", "recursive_programming")
 
-#: Methods that change speed only.
+#: Methods that change only speed; they are accepted without effect.
 _IGNORED = (
     "comm_fusion", "disable_gradient_fp32_sync", "enable_fp32_communication", "no_init_parameters_in_compile",
     "transformer_opt",
@@ -29,15 +29,19 @@ _IGNORED = (
 
 
 class AutoParallel(DialectObject):
-    """Run a training step, a function or cell, in parallel; an InputError for another mode.
+    """Runner of a training step, a function or a cell, in parallel.
 
-    ``"semi_auto"``: configured operators use their strategies, all others are data parallel. ``"sharding_propagation"``
-    spreads the strategies of configured operators, and ``"recursive_programming"`` finds all by the double recursion: the
-    first call runs replicated and is recorded, later calls run with what was found.
+    InputError: ``parallel_mode`` is unknown. Modes:
 
-    With MindSpore's defaults, a training step on n ranks is n times the single process's if all ranks read the same rows and
-    the loss is a mean over a rank's rows (``CrossEntropyLoss``): the n gradients are summed. To repeat it in one process,
-    multiply the learning rate by n. ``docs/losses.md`` derives the factor; :meth:`enable_gradients_mean` changes it.
+    - ``"semi_auto"``: configured operators use their strategies, all others are data parallel.
+    - ``"sharding_propagation"``: the strategies of configured operators spread to their neighbours.
+    - ``"recursive_programming"``: double recursion finds all strategies. In the last two modes, the first call runs
+      replicated and is recorded; later calls use the strategies.
+
+    With MindSpore's defaults, a training step on n ranks is n times the step of a single process, if all ranks read
+    equal rows and the loss is a mean over a rank's rows (``CrossEntropyLoss``): the n gradients are summed. To repeat
+    it in one process, multiply the learning rate by n. ``docs/losses.md`` derives the factor;
+    :meth:`enable_gradients_mean` changes it.
     """
 
     ORIGINAL = "mindspore.AutoParallel"
@@ -50,29 +54,41 @@ class AutoParallel(DialectObject):
         self.parallel_mode, self.settings = parallel_mode, Parallel()
 
     def dataset_strategy(self, config: Any) -> None:
-        """How data is given to each rank; None or another word is a ValueError, anything else that it cannot be a TypeError.
+        """State which part of the global input each rank passes.
 
-        ``"data_parallel"``, where nothing is said: what a rank is given is its rows of a batch that is as many times as long
-        as there are ranks. ``"full_batch"``: every rank is given the whole batch and keeps its piece. A tuple of cuts or a
-        Layout per input: what a rank is given is its slice of the input.
+        Args:
+            config: ``"data_parallel"`` (default): each rank passes its rows of a batch that is as many times as long
+                as there are ranks. ``"full_batch"``: every rank passes the whole batch. A tuple with cuts or a Layout
+                per input: each rank passes its slice.
+
+        Raises:
+            InputError: If ``config`` is None or another word.
+            UsageTypeError: If it has another type.
         """
-        self._set(dataset_strategy=checked_strategy(config))
+        self._set(dataset_strategy=check_strategy(config))
 
     def enable_gradients_mean(self) -> None:
-        """Gradients of parameters are means over the ranks that hold the same slice, not sums."""
+        """Average the gradients of parameters over the ranks with equal slices; by default they are summed."""
         self._set(gradients_mean=True)
 
     def disable_loss_repeated_mean(self) -> None:
-        """A loss that all ranks compute whole counts once per rank."""
+        """Count a loss that all ranks compute from the whole batch once per rank; by default it counts once."""
         self._set(loss_repeated_mean=False)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
-        """Share parameters and the optimiser's state out among the ranks that need the same slice, or ``shard_size`` of them.
+        """Split parameters and the optimiser's state further, over the ranks that need equal slices.
 
-        They are gathered where they are used; those of fewer KB than ``threshold`` stay whole. ``"level1"``: gradients are added
-        up as wholes, of which each rank takes its piece; ``"level2"``: they are scattered as they are added up; ``"level3"``:
-        besides, what was gathered is dropped when its operator has run, and gathered again for the backward pass. Another
-        value is a ValueError.
+        Parameters are gathered where they are used.
+
+        Args:
+            shard_size: number of ranks that share a slice; -1 for all that need it.
+            threshold: size in KB below which a parameter stays whole.
+            optimizer_level: ``"level1"``: gradients are summed as wholes, of which each rank takes its shard.
+                ``"level2"``: they are reduced by reduce_scatter. ``"level3"``: gathered parameters are also dropped
+                after their operator, and gathered again for the backward pass.
+
+        Raises:
+            InputError: If an argument is out of range.
         """
         size = current_world().size
         refuse({
@@ -84,17 +100,18 @@ class AutoParallel(DialectObject):
         self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
-        """Accepted with one stage; a ValueError for more."""
+        """Accept one stage. Raise InputError for more: programs run as one stage here."""
         if not is_whole(stages) or stages != 1:
             raise InputError(f"a program runs as one stage here, not {stages!r}; nearest: pipeline(stages=1)")
 
-    def around(self, network: Callable[..., Any]) -> AutoParallel:
-        """Another network with the same settings."""
-        other = AutoParallel(network, self.parallel_mode)
-        other.settings = self.settings
-        return other
+    def wrap(self, network: Callable[..., Any]) -> AutoParallel:
+        """Return an AutoParallel of another network with equal settings."""
+        wrapper = AutoParallel(network, self.parallel_mode)
+        wrapper.settings = self.settings
+        return wrapper
 
     def _set(self, **changes: Any) -> None:
+        """Replace fields of the settings."""
         self.settings = replace(self.settings, **changes)
 
     def __getattr__(self, name: str) -> Any:
@@ -104,20 +121,20 @@ class AutoParallel(DialectObject):
         return getattr(network, name) if hasattr(network, name) else super().__getattr__(name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """One call; results of one element come back as numbers, the same on every rank."""
+        """Run the network once; results of one element are returned as numbers, equal on every rank."""
         if named:
             called = getattr(self.program, "construct", self.program)
             try:
                 inputs = signature(called).bind(*inputs, **named).args
             except TypeError as error:
                 raise wrong_arguments(called, inputs, named, error) from None
-        with within(self.settings):
-            result = self.network(*self.settings.placed(inputs))
+        with use_settings(self.settings):
+            result = self.network(*self.settings.to_global(inputs))
         return numbers(result)
 
 
 def numbers(value: Any) -> Any:
-    """Tensors of one element as numbers, the same on every rank."""
+    """Convert tensors of one element to numbers, equal on every rank; tuples element by element."""
     if isinstance(value, Tensor) and value.size == 1:
         return host(value.full().reshape(()))
     return tuple(map(numbers, value)) if isinstance(value, tuple) else value

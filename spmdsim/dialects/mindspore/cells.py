@@ -1,4 +1,4 @@
-"""Cells: networks with ``construct``, and losses. Operators in them are data parallel unless given a strategy."""
+"""Cells of MindSpore: networks with ``construct``, and losses. Operators without a strategy are data parallel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, format_options, tree
-from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
+from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, call_outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
@@ -25,80 +25,89 @@ from spmdsim.redistribution.steps.row_steps import check_ids
 
 
 class Cell(DialectModule):
-    """A network: parameters and cells as attributes, and ``construct``."""
+    """Network: parameters and cells as attributes, and ``construct``."""
 
     ORIGINAL = "mindspore.nn.Cell"
 
     training = False
-    #: What a cell prints in its brackets: its options.
+    #: Returns the options for the brackets of the cell's text.
     extend_repr = format_options("")
 
     def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
-        """Both arguments are accepted and ignored."""
+        """Create a cell; both arguments are accepted and ignored."""
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """Run :meth:`construct`; the first call names all parameters by their path, which decides their values."""
+        """Run :meth:`construct`.
+
+        The first call names all parameters by their path, on which their values depend.
+        """
         if not self.__dict__.get("_named"):
             self.get_parameters()
             for _, cell in self.cells_and_names():
                 vars(cell)["_named"] = True
-        return outermost(super().__call__, *inputs, **options)
+        return call_outermost(super().__call__, *inputs, **options)
 
     def construct(self, *inputs: Any, **options: Any) -> Any:
-        """Compute; defined by each cell."""
+        """Compute the results; each subclass defines it. The base raises UsageTypeError."""
         raise UsageTypeError(f"{type(self).__name__} defines no construct()")
 
-    forward = property(lambda self: self.construct, doc="What a call runs.")
+    forward = property(lambda self: self.construct, doc="Function that a call runs.")
 
     def trainable_params(self, recurse: bool = True) -> list[Parameter]:
-        """The parameters that are trained, named by their path."""
+        """Return the parameters that are trained, named by their path.
+
+        ``recurse`` is ignored.
+        """
         return [p for p in self.get_parameters() if p.requires_grad]
 
     def untrainable_params(self, recurse: bool = True) -> list[Parameter]:
-        """The others."""
+        """Return the parameters that are not trained. ``recurse`` is ignored."""
         return [p for p in self.get_parameters() if not p.requires_grad]
 
     def get_parameters(self, expand: bool = True) -> list[Parameter]:
-        """All parameters."""
+        """Return all parameters, named by their path. ``expand`` is ignored."""
         parameters: dict[str, Any] = dict(self.named_parameters())
         for path, parameter in parameters.items():
             parameter.name = path
         return [*parameters.values()]
 
     def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their names."""
+        """Yield ``(name, parameter)`` for all parameters."""
         return iter(self.parameters_dict().items())
 
     def parameters_dict(self) -> dict[str, Parameter]:
-        """All parameters by name."""
+        """Return all parameters by name."""
         return {p.name: p for p in self.get_parameters()}
 
     def cells(self) -> list[Module]:
-        """The cells directly inside."""
+        """Return the direct children."""
         return [*self.name_cells().values()]
 
     def name_cells(self) -> dict[str, Module]:
-        """The cells directly inside, by name."""
+        """Return the direct children by name."""
         return dict(self.named_children())
 
     def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This cell and all inside, with their paths."""
+        """Yield ``(path, cell)`` for this cell and all cells inside; paths begin with ``name_prefix``."""
         return self.inside(name_prefix)
 
     def __repr__(self) -> str:
-        """Its class and options, and in further lines the cells inside, each by its name."""
+        """Return the class and its options; each child follows on lines of its own, with its name."""
         return tree(type(self).__name__, self.extend_repr(), self.named_children(), "<", "  >")
 
     def set_train(self, mode: bool = True) -> DialectModule:
-        """Training or not, for this cell and all inside: dropout asks."""
+        """Set the training mode of this cell and all cells inside; return this cell.
+
+        Dropout acts only in training.
+        """
         return self.train(mode)
 
     def set_grad(self, requires_grad: bool = True) -> Cell:
-        """Accepted and ignored: value_and_grad says what is wanted."""
+        """Do nothing and return this cell: ``value_and_grad`` states the gradients."""
         return self
 
     def shard(self, *strategies: Any, **options: Any) -> Any:
-        """Refused with an InputError: strategies are given operator by operator."""
+        """Raise InputError: strategies are given operator by operator here."""
         raise InputError(
             f"{type(self).__name__}.shard: cells are not sharded as a whole here; nearest: .shard on the primitives "
             'inside, or AutoParallel(..., parallel_mode="sharding_propagation")'
@@ -106,7 +115,7 @@ class Cell(DialectModule):
 
 
 class SequentialCell(Cell, Numbered, Sequential):
-    """Cells one after the other."""
+    """Cell that applies cells one after the other."""
 
     construct = Sequential.forward
 
@@ -116,7 +125,7 @@ class SequentialCell(Cell, Numbered, Sequential):
 
 
 class CellList(Cell, Numbered):
-    """A list of cells whose parameters are found."""
+    """List of cells, whose parameters belong to the cell around."""
 
     def __init__(self, cells: Iterable[Any] = ()) -> None:
         ModuleList.__init__(self, cells)
@@ -124,7 +133,14 @@ class CellList(Cell, Numbered):
 
 @lru_cache(maxsize=512)
 def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
-    """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
+    """Return the cell class of a row of the operator table.
+
+    The cell creates the row's first primitive from its arguments, as an attribute with the function's name.
+
+    Args:
+        row: the row.
+        name: name of the class; by default the row's.
+    """
     name = name or row.cell
     attribute = next(iter(row.written_functions), name.lower())
 
@@ -132,7 +148,7 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
         setattr(self, attribute, primitive(row.primitives[0])(*args, **named))
 
     def construct(self: Any, *operands: Any, **named: Any) -> Any:
-        """Apply it."""
+        """Apply the primitive."""
         return getattr(self, attribute)(*operands, **named)
 
     words = {"__init__": __init__, "construct": construct, "__doc__": f"``{row.primitives[0]}`` as a cell."}
@@ -140,12 +156,15 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
 
 
 def makers() -> dict[str, Callable[[], type[Cell]]]:
-    """What makes each cell of the table, by its name."""
+    """Return a function per cell of the operator table that creates its class."""
     return {row.cell: partial(cell_of, row) for row in TABLE.values() if row.cell}
 
 
 class GELU(Cell):
-    """Gaussian error linear unit: by the tanh formula, or exact; a TypeError where ``approximate`` is no truth value."""
+    """Gaussian error linear unit, by the tanh formula or exact.
+
+    UsageTypeError: ``approximate`` is no bool.
+    """
 
     def __init__(self, approximate: bool = True) -> None:
         if not isinstance(approximate, bool):
@@ -153,22 +172,22 @@ class GELU(Cell):
         self.gelu = primitive("GeLU" if approximate else "GeluExt")()
 
     def construct(self, x: Any) -> Any:
-        """Element by element."""
+        """Compute it element by element."""
         return self.gelu(x)
 
 
 class Identity(Cell):
-    """The input itself."""
+    """Cell that returns its input."""
 
     def construct(self, x: Any) -> Any:
-        """Nothing is done."""
+        """Return ``x``."""
         return x
 
 
 class Dense(Cell):
-    """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it.
+    """Cell that computes ``x @ weight.T + bias``; the weight has shape ``[out, in]`` as in MindSpore.
 
-    Values left out are uniform within ``1 / sqrt(in)``, as in MindSpore since 2.0.
+    By default, initial values are uniform within ``1 / sqrt(in)``, as in MindSpore since 2.0.
     """
 
     extend_repr = format_options(
@@ -186,10 +205,10 @@ class Dense(Cell):
         self.bias = Parameter(initializer(bias, [out_channels], dtype)) if has_bias else None
         self._biased = ", has_bias=True" * has_bias
         self.matmul, self.bias_add = primitive("MatMul")(transpose_b=True), primitive("Add")()
-        self.activation = _named(activation) if isinstance(activation, str) else activation
+        self.activation = _make_activation(activation) if isinstance(activation, str) else activation
 
     def construct(self, x: Any) -> Any:
-        """``[..., in] -> [..., out]``."""
+        """Compute ``[..., in] -> [..., out]``."""
         y = self.matmul(x, self.weight)
         if self.bias is not None:
             y = self.bias_add(y, self.bias)
@@ -200,7 +219,8 @@ class Dense(Cell):
 _ACTIVATIONS = ("ReLU", "ReLU6", "Tanh", "Sigmoid", "GELU", "Softmax", "ELU")
 
 
-def _named(activation: str) -> Callable[[Any], Any]:
+def _make_activation(activation: str) -> Callable[[Any], Any]:
+    """Return the activation cell of a name, in lower case. InputError: the name is unknown."""
     names = {name.lower(): name for name in _ACTIVATIONS}
     if activation not in names:
         raise unknown(f"no activation is called {activation!r}", str(activation), names)
@@ -208,7 +228,7 @@ def _named(activation: str) -> Callable[[Any], Any]:
 
 
 class Embedding(Cell):
-    """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
+    """Rows of a table by index: ``[...] -> [..., embedding_size]``."""
 
     extend_repr = format_options(
         "vocab_size={0.embedding_table.shape[0]}, embedding_size={0.embedding_table.shape[1]}, use_one_hot=False, "
@@ -225,12 +245,12 @@ class Embedding(Cell):
         self.gather, self.dtype = primitive("Gather")(), type_name(self.embedding_table.dtype)
 
     def construct(self, ids: Any) -> Any:
-        """Look them up."""
+        """Return the rows with the indices ``ids``."""
         return self.gather(self.embedding_table, ids, 0)
 
 
 class LayerNorm(Cell):
-    """Normalised over the last dims, scaled and shifted."""
+    """Normalisation over the last dims, with a scale and a shift."""
 
     extend_repr = format_options(  # as MindSpore writes them
         "normalized_shape={0.gamma.shape}, begin_norm_axis={0.begin_norm_axis}, "
@@ -247,12 +267,16 @@ class LayerNorm(Cell):
         self.layer_norm = primitive("LayerNorm")(begin_norm_axis, begin_params_axis, epsilon)
 
     def construct(self, x: Any) -> Any:
-        """``[..., n] -> [..., n]``."""
+        """Compute ``[..., n] -> [..., n]``."""
         return self.layer_norm(x, self.gamma, self.beta)[0]
 
 
 class Dropout(Cell):
-    """Drops a share ``p`` of the elements while training (``set_train()``), the same ones in every layout."""
+    """Zero a random share ``p`` of the elements in training (``set_train()``).
+
+    Each layout zeroes the same elements. ``keep_prob`` is 1 - p; without both, p is 0.5. InputError: p is not in [0,
+    1).
+    """
 
     extend_repr = format_options("p={0.p}")
 
@@ -262,7 +286,7 @@ class Dropout(Cell):
             raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
 
     def construct(self, x: Any) -> Any:
-        """The input itself where nothing is dropped."""
+        """Return ``x`` with elements dropped; ``x`` itself outside of training."""
         return primitive("Dropout")(1 - self.p)(x)[0] if self.training and self.p else x
 
 
@@ -270,9 +294,9 @@ class Dropout(Cell):
 
 
 class _Loss(Cell):
-    """The mean, the sum or all of the elements' losses."""
+    """Base of elementwise losses; ``reduction`` is ``"mean"``, ``"sum"`` or ``"none"``."""
 
-    #: Of each element.
+    #: Loss of each element.
     loss: Callable[..., Tensor]
 
     def __init__(self, reduction: str = "mean") -> None:
@@ -280,22 +304,22 @@ class _Loss(Cell):
         self.reduction = reduction
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
-        """Two tensors of one shape -> ``[]``."""
+        """Compute the loss of two tensors of one shape; a scalar unless the reduction is ``"none"``."""
         x = to_tensor(logits)
-        return _settled(type(self).loss(x, _labels(labels, x), self.reduction))
+        return _reduce_loss(type(self).loss(x, _place_labels(labels, x), self.reduction))
 
 
 MSELoss = type("MSELoss", (_Loss,), {"loss": losses.mse_loss, "__doc__": "Squared differences."})
 L1Loss = type("L1Loss", (_Loss,), {"loss": losses.l1_loss, "__doc__": "Absolute differences."})
 
 
-def _settled(loss: Tensor) -> Tensor:
-    """A loss of all elements, added up."""
+def _reduce_loss(loss: Tensor) -> Tensor:
+    """Reduce the pending sums of a scalar loss; return other losses unchanged."""
     return loss if loss.ndim else loss.to(loss.layout.reduced)
 
 
-def _labels(labels: Any, logits: Tensor) -> Tensor:
-    """Labels beside the rows of the logits."""
+def _place_labels(labels: Any, logits: Tensor) -> Tensor:
+    """Return labels as a tensor, split like the rows of the logits."""
     if isinstance(labels, Tensor):
         return labels
     return place(labels, Layout(logits.layout.mesh, logits.layout.dims[: np.ndim(labels)]))
@@ -304,9 +328,15 @@ def _labels(labels: Any, logits: Tensor) -> Tensor:
 class CrossEntropyLoss(_Loss):
     """Mean (or sum, or none) of minus the log-probability of each label.
 
-    Labels are class numbers, or probabilities in the shape of the logits, whose dim 1 (or only one) are the classes. The mean is that of a rank's own rows, which
-    decides how often it counts in a parallel program (:mod:`spmdsim.dialects.mindspore.context`). There may be a ``weight``
-    per class; ``label_smoothing`` is the share of every label that is spread evenly over all classes.
+    Labels are class numbers, or probabilities in the shape of the logits. Dim 1 of the logits (or the only one) has
+    the classes. The mean is over a rank's own rows, which decides how often it counts in a parallel program
+    (:mod:`spmdsim.dialects.mindspore.context`).
+
+    Args:
+        weight: weight per class, or None.
+        ignore_index: label of rows that do not count.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        label_smoothing: share of every label, in [0, 1], that is spread evenly over all classes.
     """
 
     def __init__(
@@ -318,18 +348,28 @@ class CrossEntropyLoss(_Loss):
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
-        """``[batch, classes, ...]`` and labels ``[batch, ...]``, or probabilities as many as logits -> ``[]``."""
+        """Compute the loss of logits ``[batch, classes, ...]``.
+
+        Args:
+            logits: the logits.
+            labels: class numbers ``[batch, ...]``, or probabilities in the shape of the logits.
+
+        Raises:
+            InputError: If a class number or the shape of ``weight`` is wrong.
+        """
         x = to_tensor(logits)
         x = x.to(x.layout.reduced)
         rows, numbered = losses.classes_last(x, min(1, x.ndim - 1)), np.ndim(labels) < x.ndim
-        ignores = self.ignore_index != -100  # of a tensor's labels nobody knows all
-        if numbered and not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
+        ignores = self.ignore_index != -100  # no process has all labels of a tensor
+        if numbered and not isinstance(
+            labels, Tensor
+        ):  # check whole labels, so that all ranks raise equal errors
             ignored = np.asarray(labels) == self.ignore_index
             check_ids(np.where(ignored, 0, labels), rows.shape[-1], description="classes")
             ignores = bool(ignored.any())
-        targets = _labels(labels, rows if numbered else x)
+        targets = _place_labels(labels, rows if numbered else x)
         if numbered and self.weight is None and not self.label_smoothing and not ignores:
-            loss = _settled(core.cross_entropy(rows, targets, self.reduction))
+            loss = _reduce_loss(core.cross_entropy(rows, targets, self.reduction))
             loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
             return loss
         weight = None
@@ -341,18 +381,18 @@ class CrossEntropyLoss(_Loss):
                 )
             weight = place(values, Layout.replicated(rows.layout.mesh, 1))
         options = self.ignore_index, self.reduction, self.label_smoothing
-        return _settled(losses.cross_entropy(x, targets, weight, *options))
+        return _reduce_loss(losses.cross_entropy(x, targets, weight, *options))
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
-    """Cross entropy from logits; ``sparse`` labels are class numbers, others probabilities."""
+    """Cross entropy of logits; labels are class numbers if ``sparse``, else probabilities."""
 
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction=reduction)
         self.sparse = sparse
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
-        """``[batch, classes]`` and labels -> ``[batch]`` or ``[]``."""
+        """Compute ``[batch, classes]`` and labels -> ``[batch]``, or ``[]`` with a reduction."""
         dims = np.ndim(labels)
         if (dims < to_tensor(logits).ndim) is not self.sparse:
             raise InputError(

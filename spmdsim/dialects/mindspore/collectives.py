@@ -1,11 +1,11 @@
-"""``ops.AllReduce`` and its kin: what each rank of a group holds, not the global tensor, takes part.
+"""Collectives such as ``ops.AllReduce``: the ranks' own arrays take part, not the global tensor.
 
-A rank holds its shard of a tensor, or the array it is given. Each operator is a redistribution over the group's ranks between
-two readings of what they hold: pending sums, pieces one after the other, or copies. The result is the global tensor of
-what the ranks hold then; ranks outside of the group hold nothing of it, and need not call.
+A rank's array is its shard of a tensor, or the array that it passes. Each operator is a redistribution over the
+group's ranks between two readings of these arrays: addends of a pending sum, blocks of a dim, or replicas. The result
+is the global tensor of the ranks' new arrays. Ranks outside of the group own nothing of it, and need not call.
 
-Gradients are MindSpore's: what the transposed operator makes of the ranks' own gradients. Of copies of one tensor, whose
-gradients every rank has for itself there, it is their mean.
+Gradients are MindSpore's: the transposed operator is applied to the ranks' own gradients. In MindSpore, every rank
+has a gradient of its own for a replica; here, it is their mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tape import Gradients, Node, reduce_gradients
 from spmdsim.core.tensor import Meta
-from spmdsim.dialects.mindspore.communication import get_process_group_ranks, member
+from spmdsim.dialects.mindspore.communication import get_process_group_ranks, own_member
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
@@ -30,13 +30,18 @@ AXIS = "rank"
 
 
 class ReduceOp:
-    """How elements of several ranks become one."""
+    """Names of the reductions."""
 
     SUM, MAX, MIN, PROD = "sum", "max", "min", "prod"
 
 
 def check(attrs: Any) -> None:
-    """Refuse a reduction that there is not, a group without a name, and numbers that are none."""
+    """Raise an error for a wrong attribute of a collective.
+
+    Raises:
+        InputError: If ``op`` is an unknown word.
+        UsageTypeError: If ``op`` or ``group`` is no text, or a number is no integer.
+    """
     reductions = [value for word, value in vars(ReduceOp).items() if word.isupper()]
     if attrs.get("op", "sum") not in reductions:
         kind = InputError if isinstance(attrs["op"], str) else UsageTypeError
@@ -49,7 +54,10 @@ def check(attrs: Any) -> None:
 
 
 class _Back(Node):
-    """What a collective of what ranks hold does to the ranks' own gradients."""
+    """Backward step of a collective on the ranks' own arrays.
+
+    ``back`` maps a result's gradient to the operand's.
+    """
 
     __slots__ = ("back",)
 
@@ -58,7 +66,7 @@ class _Back(Node):
         self.back = back
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """The gradient of what each rank held."""
+        """Return the gradient of each rank's array."""
         if not gradients[0]:
             return gradients
         dy = reduce_gradients(gradients[0], gradients[0][0].layout.dual())
@@ -69,23 +77,41 @@ class _Back(Node):
 
 
 class CallGroup:
-    """The ranks that take part in one call of an operator of this name, and what each of them holds."""
+    """Ranks that take part in one call of a collective, and the array of each.
+
+    Args:
+        name: name of the operator, for messages.
+        operand: tensor, parameter or array.
+        attrs: attributes of the call, with ``"group"``.
+
+    Attributes:
+        ranks: ranks of the group.
+        mesh: mesh of these ranks with one axis.
+        tensor: the operand as a tensor without pending reductions; None for an array.
+        held: array of each rank that this process plays.
+        shape: shape of a rank's array.
+
+    Raises:
+        InputError: If no rank of this process is in the group, a rank of it owns nothing of the tensor, or ranks have
+            arrays of different shapes or types.
+        UsageTypeError: If the operand has no numbers.
+    """
 
     def __init__(self, name: str, operand: Any, attrs: Attrs) -> None:
         self.name, self.attrs, self.world, group = name, attrs, current_world(), attrs["group"]
         self.ranks = get_process_group_ranks(group)
         self.size = len(self.ranks)
-        member(self.ranks, group)
+        own_member(self.ranks, group)
         all_ranks = self.ranks == [*range(self.world.size)]
         self.mesh = Mesh((self.size,), (AXIS,), None if all_ranks else self.ranks)
         operand = operand.everywhere() if isinstance(operand, Parameter) else operand
         self.tensor: Tensor | None = None
         if isinstance(operand, Tensor):
             self.tensor = operand.to(operand.layout.reduced)
-            apart = [rank for rank in self.ranks if rank not in operand.layout.mesh]
-            if apart:
+            missing_ranks = [rank for rank in self.ranks if rank not in operand.layout.mesh]
+            if missing_ranks:
                 raise InputError(
-                    f"{name}: rank {apart[0]} is in group {group!r}, but holds nothing of the tensor"
+                    f"{name}: rank {missing_ranks[0]} is in group {group!r}, but holds nothing of the tensor"
                 )
             self.held: list[Any] = self.tensor.held
             self.shape = self.tensor.layout.local_shape(self.tensor.shape, self.ranks[0])
@@ -97,8 +123,9 @@ class CallGroup:
         if self.dtype.kind not in "iufcV":
             raise UsageTypeError(f"{name} takes a tensor of numbers, not of {self.dtype.name}")
 
-    def _compare(self, mine: str) -> None:
-        texts = self.world.gather_on(self.ranks, mine)
+    def _compare(self, description: str) -> None:
+        """Raise InputError unless all ranks of the group have this description of their array."""
+        texts = self.world.gather_on(self.ranks, description)
         first = texts[self.ranks[0]]
         for rank, text in texts.items():
             if text != first:
@@ -108,7 +135,16 @@ class CallGroup:
                 )
 
     def dim(self, number: int, what: str = "the dim", divides: bool = False) -> int:
-        """A dim of what a rank holds, which may have to divide into as many parts as there are ranks."""
+        """Return a dim of a rank's array as a number >= 0.
+
+        Args:
+            number: the dim; negative numbers count from the end.
+            what: name of the argument, for messages.
+            divides: also check that the number of ranks divides its size.
+
+        Raises:
+            InputError: If the dim is out of range or is not divided.
+        """
         if not -len(self.shape) <= number < len(self.shape):
             raise InputError(
                 f"{self.name}: {what} is {number}, but a rank holds a tensor of shape {self.shape}"
@@ -121,75 +157,102 @@ class CallGroup:
         return number % len(self.shape)
 
     def layout(self, split: int | None = None, partial: str | None = None, ndim: int | None = None) -> Layout:
-        """One dim over the ranks, or what is pending over them, or copies."""
+        """Return a layout on the group's mesh.
+
+        Args:
+            split: dim that the ranks split; None for no dim.
+            partial: pending reduction over the ranks, or None.
+            ndim: number of dims; by default that of a rank's array.
+        """
         dims = [AXIS if d == split else None for d in range(len(self.shape) if ndim is None else ndim)]
         return Layout(self.mesh, dims, {AXIS: partial} if partial else {})
 
-    def over(self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int] = ()) -> Tensor:
-        """What the ranks hold, read as one layout of a tensor of ``shape`` and brought into another."""
+    def redistribute(
+        self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int] = ()
+    ) -> Tensor:
+        """Read the ranks' arrays as shards of a tensor and redistribute it.
+
+        Args:
+            source: layout of this reading.
+            target: layout of the result.
+            shape: global shape of the tensor.
+            local: shape of a shard; by default that of a rank's array.
+        """
         meta = Meta.of(source, tuple(shape), self.dtype)
         arrays = [np.asarray(x, meta.held) for x in self.held]
         return self.tensor_of(meta, arrays, local or self.shape).to(target)
 
     def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
-        """A tensor of which each rank of its mesh has an array, in this shape, and the others nothing."""
-        held = [
+        """Return the tensor with one array per rank as its shards, in shape ``local``.
+
+        Ranks outside of the group own nothing.
+
+        ``meta`` has the layout, the shape and the type of the tensor; ``arrays`` has one array per rank that this
+        process plays.
+        """
+        shards = [
             x.reshape(local) if rank in meta.layout.mesh else np.empty((0,) * len(local), meta.held)
             for rank, x in zip(self.world.ranks, arrays)
         ]
-        return Tensor(self.world, meta, held, origin=self.world.origin(meta))
+        return Tensor(self.world, meta, shards, origin=self.world.origin(meta))
 
-    def sent(self, source: int, target: Layout) -> Tensor:
-        """What one rank holds, where a layout wants it."""
-        return self.over(Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim), target, self.shape)
+    def send_from(self, source: int, target: Layout) -> Tensor:
+        """Return the array of rank ``source`` as a tensor in layout ``target``."""
+        return self.redistribute(
+            Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim), target, self.shape
+        )
 
     def result(self, tensor: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
-        """The result, with the way back if the operand has one."""
+        """Return ``tensor``; if the operand needs a gradient, with the backward step ``back``."""
         if self.tensor is not None and (self.tensor.requires_grad or self.tensor.node is not None):
             tensor = tensor.detach()
             tensor.node, tensor.requires_grad = _Back(self.tensor, back), True
         return tensor
 
-    def again(self, collective: Callable[[CallGroup], Tensor], dy: Tensor, **attrs: Any) -> Tensor:
-        """Another collective of a gradient among these ranks."""
+    def run_on(self, collective: Callable[[CallGroup], Tensor], dy: Tensor, **attrs: Any) -> Tensor:
+        """Run a collective on a gradient among these ranks; ``attrs`` replace attributes."""
         return collective(CallGroup(self.name, dy, {**self.attrs, **attrs}))
 
 
 def all_reduce(group: CallGroup) -> Tensor:
-    """All ranks hold the sum, or the largest, smallest or product, of what they held."""
+    """Return the sum of the ranks' arrays, or another reduction, on all ranks."""
     op = group.attrs["op"]
-    reduced = group.over(group.layout(partial=op), group.layout(), group.shape)
+    reduced = group.redistribute(group.layout(partial=op), group.layout(), group.shape)
 
     def back(dy: Tensor) -> Tensor:
-        total = group.again(all_reduce, ops.multiply(dy, reduced) if op == "prod" else dy, op="sum")
+        total = group.run_on(all_reduce, ops.multiply(dy, reduced) if op == "prod" else dy, op="sum")
         if op == "sum":
             return total
-        mine = Tensor(group.world, reduced.meta, group.held)
+        own_arrays = Tensor(group.world, reduced.meta, group.held)
         if op == "prod":
-            return ops.divide(total, mine)
-        return ops.multiply(total, ops.cast(ops.equal(mine, reduced), total.dtype))
+            return ops.divide(total, own_arrays)
+        return ops.multiply(total, ops.cast(ops.equal(own_arrays, reduced), total.dtype))
 
     return group.result(reduced, back)
 
 
 def all_gather(group: CallGroup) -> Tensor:
-    """All ranks hold what they held, one after the other along dim 0."""
+    """Return the ranks' arrays, concatenated along dim 0, on all ranks."""
     group.dim(0)
     shape = (group.size * group.shape[0], *group.shape[1:])
-    gathered = group.over(group.layout(0), group.layout(), shape)
-    return group.result(gathered, lambda dy: group.again(reduce_scatter, dy, op="sum"))
+    gathered = group.redistribute(group.layout(0), group.layout(), shape)
+    return group.result(gathered, lambda dy: group.run_on(reduce_scatter, dy, op="sum"))
 
 
 def reduce_scatter(group: CallGroup) -> Tensor:
-    """Each rank holds its rows of the sum of what they held."""
+    """Return on each rank its block of rows of the sum of the arrays, or of another reduction."""
     op = group.attrs["op"]
     group.dim(0, divides=True)
-    rows = group.over(group.layout(partial=op), group.layout(0), group.shape)
-    return group.result(rows, lambda dy: group.again(all_gather, dy)) if op == "sum" else rows
+    rows = group.redistribute(group.layout(partial=op), group.layout(0), group.shape)
+    return group.result(rows, lambda dy: group.run_on(all_gather, dy)) if op == "sum" else rows
 
 
 def all_to_all(group: CallGroup) -> Tensor:
-    """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
+    """Return on rank k every rank's k-th block along ``split_dim``, concatenated along ``concat_dim``.
+
+    Raises:
+        InputError: If ``split_count`` is not the number of ranks, which must divide the split dim.
+    """
     count, concat = group.attrs["split_count"], group.dim(group.attrs["concat_dim"], "concat_dim")
     if count != group.size:
         raise InputError(f"AlltoAll: split_count is {count}, but the group has {many(group.size, 'rank')}")
@@ -198,41 +261,48 @@ def all_to_all(group: CallGroup) -> Tensor:
     if split == concat:  # each block is a dim of its own for the way
         head, tail = shape[:split], [count, shape[split] // count, *shape[split + 1 :]]
         source, target = (group.layout(dim, ndim=len(shape) + 2) for dim in (split, split + 1))
-        moved = group.over(source, target, [*head, count, *tail], [*head, 1, *tail])
-        whole = (*head, count * shape[split], *shape[split + 1 :])
-        blocks = group.tensor_of(Meta.of(group.layout(split), whole, group.dtype), moved.held, shape)
+        moved = group.redistribute(source, target, [*head, count, *tail], [*head, 1, *tail])
+        blocks_shape = (*head, count * shape[split], *shape[split + 1 :])
+        blocks = group.tensor_of(Meta.of(group.layout(split), blocks_shape, group.dtype), moved.held, shape)
     else:
         shape[concat] *= count
-        blocks = group.over(group.layout(concat), group.layout(split), shape)
-    return group.result(blocks, lambda dy: group.again(all_to_all, dy, split_dim=concat, concat_dim=split))
+        blocks = group.redistribute(group.layout(concat), group.layout(split), shape)
+    return group.result(blocks, lambda dy: group.run_on(all_to_all, dy, split_dim=concat, concat_dim=split))
 
 
 def broadcast(groups: list[CallGroup], attrs: Attrs) -> Sequence[Tensor]:
-    """All ranks hold what the root held."""
+    """Return the array of the root on all ranks, for each of several operands."""
     return [_broadcast(group, attrs["root_rank"]) for group in groups]
 
 
 def _broadcast(group: CallGroup, root: int) -> Tensor:
+    """Return the array of rank ``root`` on all ranks of a group; its gradient is summed on the root.
+
+    Raises:
+        InputError: If ``root`` is not in the group.
+    """
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
 
     def back(dy: Tensor) -> Tensor:
-        total = group.again(all_reduce, dy, op="sum")
-        kept = [x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)]
-        return Tensor(group.world, total.meta, kept)
+        total = group.run_on(all_reduce, dy, op="sum")
+        gradients = [
+            x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)
+        ]
+        return Tensor(group.world, total.meta, gradients)
 
-    return group.result(group.sent(root, group.layout()), back)
+    return group.result(group.send_from(root, group.layout()), back)
 
 
-def called(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]:
-    """What a primitive runs: the collective of what its ranks hold."""
+def make_run(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]:
+    """Return the function that a primitive runs, for a collective of one operand."""
     return lambda primitive, operands, attrs: collective(
         CallGroup(type(primitive).__name__, operands[0], attrs)
     )
 
 
-def called_with_several(collective: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
-    """The same of a tuple of tensors, for which a tuple comes."""
+def make_run_of_several(collective: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the function that a primitive runs, for a collective of a tuple of tensors."""
 
     def run(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tuple[Tensor, ...]:
         name, tensors = type(primitive).__name__, operands[0]

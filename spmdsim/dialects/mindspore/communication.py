@@ -1,4 +1,4 @@
-"""``mindspore.communication``: which ranks there are, and groups of them by name."""
+"""``mindspore.communication``: ranks, and groups of ranks by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.worlds.base import World
 
-#: The names of the group of all ranks: one per library of collectives there.
+#: Names of the group of all ranks, one per collective library of MindSpore.
 HCCL_WORLD_COMM_GROUP, NCCL_WORLD_COMM_GROUP = "hccl_world_group", "nccl_world_group"
 MCCL_WORLD_COMM_GROUP = "mccl_world_group"
 _EVERYONE = (None, HCCL_WORLD_COMM_GROUP, NCCL_WORLD_COMM_GROUP, MCCL_WORLD_COMM_GROUP)
@@ -20,28 +20,38 @@ _groups: WeakKeyDictionary[World, dict[str, tuple[int, ...]]] = WeakKeyDictionar
 
 
 class GlobalComm:
-    """Names of groups."""
+    """Name of the group of all ranks."""
 
     WORLD_COMM_GROUP = HCCL_WORLD_COMM_GROUP
 
 
 def init(backend_name: str | None = None) -> None:
-    """Join the job. The world is there already, whatever library is named; an InputError for none of MindSpore's."""
+    """Join the job; the world exists already.
+
+    InputError: the backend is none of MindSpore's.
+    """
     if backend_name not in (None, "hccl", "nccl", "mccl"):
         raise unknown(f"no backend is called {backend_name!r}", str(backend_name), ("hccl", "nccl", "mccl"))
     current_world()
 
 
 def release() -> None:
-    """Forget all groups; the job ends with the program."""
+    """Remove all groups; the job ends with the program."""
     _groups.pop(current_world(), None)
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Give some ranks a name, in an order of their own. Only they need to call it; ``options`` are ignored.
+    """Create a group of ranks under a name; only its ranks need to call.
 
-    No name, or no list of ranks, is a TypeError. Fewer than two ranks, one twice, one that is not running, or a name that
-    other ranks have, is a ValueError.
+    Args:
+        group: name of the group.
+        rank_ids: ranks in the group's order.
+        options: ignored.
+
+    Raises:
+        UsageTypeError: If the name is no text, or the ranks are no list of integers.
+        InputError: If the group has fewer than two ranks, a rank is repeated or not running, or other ranks use the
+            name.
     """
     world, groups = current_world(), _groups.setdefault(current_world(), {})
     refuse({
@@ -59,7 +69,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
 
 
 def destroy_group(group: str) -> None:
-    """Forget a group; a ValueError if there is none, or it is that of all ranks."""
+    """Remove a group. InputError: it does not exist, or is the group of all ranks."""
     if group in _EVERYONE:
         raise InputError(f"{group!r} is the group of all ranks, which stays")
     get_process_group_ranks(group)
@@ -67,39 +77,47 @@ def destroy_group(group: str) -> None:
 
 
 def get_process_group_ranks(group: str | None = None) -> list[int]:
-    """The ranks of a group, in its order; a TypeError for no name, a ValueError if there is no such group."""
+    """Return the ranks of a group, in its order; None is the group of all ranks.
+
+    Raises:
+        UsageTypeError: If the name is no text.
+        InputError: If the group does not exist.
+    """
     if not isinstance(group, str | None):
         raise UsageTypeError(f"a group has a str as its name, not {group!r}")
     if group is None or group in _EVERYONE:
         return [*range(current_world().size)]
     groups = _groups.get(current_world(), {})
     if group not in groups:
-        there = ", ".join(map(repr, groups)) or "none but that of all ranks"
-        raise InputError(f"there is no group {group!r}; there is {there}; nearest: create_group")
+        names = ", ".join(map(repr, groups)) or "none but that of all ranks"
+        raise InputError(f"there is no group {group!r}; there is {names}; nearest: create_group")
     return [*groups[group]]
 
 
-def member(ranks: list[int], group: str | None) -> int:
-    """The first of this process's ranks that is in a group; a ValueError if none is."""
-    mine = [rank for rank in current_world().ranks if rank in ranks]
-    if not mine:
+def own_member(ranks: list[int], group: str | None) -> int:
+    """Return the first of this process's ranks that is in a group. InputError: none is."""
+    members = [rank for rank in current_world().ranks if rank in ranks]
+    if not members:
         raise InputError(f"rank {current_world().ranks[0]} is not in group {group!r} of ranks {ranks}")
-    return mine[0]
+    return members[0]
 
 
 def get_rank(group: str | None = None) -> int:
-    """This process's (first) rank, counted in a group; a ValueError if it is not in it."""
+    """Return the position of this process's first rank in a group.
+
+    InputError: it is not in the group.
+    """
     ranks = get_process_group_ranks(group)
-    return ranks.index(member(ranks, group))
+    return ranks.index(own_member(ranks, group))
 
 
 def get_group_size(group: str | None = None) -> int:
-    """Number of ranks."""
+    """Return the number of ranks in a group."""
     return len(get_process_group_ranks(group))
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """Which rank the so-many-th of a group is; a ValueError if the group has no such rank."""
+    """Return the rank at a position of a group. InputError: the position is out of range."""
     ranks = get_process_group_ranks(group)
     if group_rank_id not in range(len(ranks)):
         raise InputError(f"group {group!r} has ranks 0..{len(ranks) - 1} of its own, not {group_rank_id!r}")
@@ -107,7 +125,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
 
 
 def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
-    """The number of a rank in a group; a ValueError if it is not in it."""
+    """Return the position of a rank in a group. InputError: the rank is not in the group."""
     ranks = get_process_group_ranks(group)
     if world_rank_id not in ranks:
         raise InputError(f"rank {world_rank_id!r} is not in group {group!r} of ranks {ranks}")

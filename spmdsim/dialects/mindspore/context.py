@@ -1,9 +1,10 @@
-"""Settings: what decides how a program runs in parallel, for all of it or for one ``AutoParallel``; many mean nothing here.
+"""Settings that decide how a program runs in parallel, for the whole program or for one ``AutoParallel``.
 
-MindSpore differentiates what all ranks' losses add up to. A loss that every rank computes of its own rows
-(``CrossEntropyLoss``: no operator sums it) adds up to ranks times the global mean; one that every rank computes whole is
-first divided by the ranks that repeat it (``loss_repeated_mean``). A parameter's gradient is then added up over the ranks
-that hold the same slice of it, and divided by their number only with ``gradients_mean``.
+MindSpore differentiates the sum of all ranks' losses. A loss that every rank computes from its own rows
+(``CrossEntropyLoss``: no operator sums it) adds up to the number of ranks times the global mean. A loss that every
+rank computes from all rows is first divided by the number of ranks that repeat it (``loss_repeated_mean``). A
+parameter's gradient is then summed over the ranks with equal slices of it, and divided by their number only with
+``gradients_mean``. Many other settings are accepted without effect.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ import numpy as np
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_whole
-from spmdsim.dialects.mindspore.tensors import dressed
+from spmdsim.dialects.mindspore.tensors import with_methods
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
-#: The names of losses that each rank computes of its own rows.
+#: Names of losses that each rank computes from its own rows.
 LOCAL_MEAN, LOCAL_SUM = "mean of a rank's rows", "sum of a rank's rows"
 
 
 class ParallelMode:
-    """The names of ``parallel_mode``."""
+    """Names of ``parallel_mode``."""
 
     STAND_ALONE, DATA_PARALLEL, HYBRID_PARALLEL = "stand_alone", "data_parallel", "hybrid_parallel"
     SEMI_AUTO_PARALLEL, AUTO_PARALLEL = "semi_auto_parallel", "auto_parallel"
@@ -40,36 +41,50 @@ class ParallelMode:
 
 @dataclass(frozen=True)
 class Sharing:
-    """A parameter's slice and the optimiser's state, split again along dim 0 over the ranks that need it (``hsdp``)."""
+    """Settings of ``hsdp``: parameters and optimiser state are split further along dim 0.
 
-    size: int = -1  # so many ranks share; all that need the slice if -1
-    threshold: int = 64  # smaller parameters stay whole, in KB
-    #: 1: gradients stay whole until the optimiser takes its piece; 2: they are scattered as they are added up; 3: besides,
-    #: what was gathered for an operator is gathered again for the backward pass.
+    Attributes:
+        size: number of ranks that share a slice; -1 for all that need it.
+        threshold: size in KB below which parameters stay whole.
+        level: 1: gradients stay whole until the optimiser takes its shard. 2: they are reduced by reduce_scatter.
+            3: also, gathered parameters are gathered again for the backward pass.
+    """
+
+    size: int = -1  # number of ranks that share a slice; -1 for all that need it
+    threshold: int = 64  # smaller parameters, in KB, stay whole
     level: int = 1
 
-    def stored(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
-        """Where a parameter of this layout is kept: as it is, if it is too small or its dim 0 does not divide.
+    def storage_layout(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
+        """Return the layout in which a parameter is stored.
 
-        The operator's split is the major one. Fewer ranks than need the slice are those next to one another.
+        It is ``layout`` itself if the parameter is too small or dim 0 is not split evenly. The operator's split is
+        the major one. If fewer ranks share than need the slice, neighbours share.
+
+        Args:
+            layout: layout that the operator needs.
+            shape: global shape.
+            itemsize: bytes of an element.
+
+        Raises:
+            InputError: If the number of sharing ranks does not divide the number of ranks that need the slice.
         """
         mesh = layout.mesh
-        left = copies(layout) if self.size == -1 else self.size
+        left = count_copies(layout) if self.size == -1 else self.size
         if not shape or left == 1 or math.prod(shape) * itemsize < self.threshold * 1024:
             return layout
-        if copies(layout) % left:
+        if count_copies(layout) % left:
             raise InputError(
                 f"hsdp: shard_size {left} does not divide the "
-                f"{many(copies(layout), 'rank that needs', 'ranks that need')} the same slice"
+                f"{many(count_copies(layout), 'rank that needs', 'ranks that need')} the same slice"
             )
         axes: list[tuple[str, int]] = []
         shared: list[str] = []
         for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
-            part = 1 if axis in layout.split_axes else math.gcd(left, size)
-            left //= part
-            parts = [(axis, size // part), (f"{axis}'", part)] if 1 < part < size else [(axis, size)]
+            factor = 1 if axis in layout.split_axes else math.gcd(left, size)
+            left //= factor
+            parts = [(axis, size // factor), (f"{axis}'", factor)] if 1 < factor < size else [(axis, size)]
             axes[:0] = parts
-            shared[:0] = [parts[-1][0]] if part > 1 else []
+            shared[:0] = [parts[-1][0]] if factor > 1 else []
         rows = (*layout.dims[0], *shared)
         if left > 1 or shape[0] % math.prod(dict(axes)[axis] for axis in rows):
             return layout
@@ -80,27 +95,39 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Parallel:
-    """The settings of one program."""
+    """Settings of one program.
 
-    #: ``"data_parallel"``: what a rank is given is its rows of the batch; ``"full_batch"``: every rank is given the whole
-    #: batch; cuts or a layout per input: what a rank is given is its slice.
+    Attributes:
+        dataset_strategy: ``"data_parallel"``: a rank passes its rows of the batch. ``"full_batch"``: every rank
+            passes the whole batch. Cuts or a layout per input: a rank passes its slice.
+        gradients_mean: average a parameter's gradient over the ranks with equal slices, instead of a sum.
+        loss_repeated_mean: count a loss that all ranks compute once, not once per rank.
+        sharing: settings of ``hsdp``, or None.
+    """
+
     dataset_strategy: Any = "data_parallel"
-    gradients_mean: bool = False  # a parameter's gradient is the mean over the ranks that hold the same slice
-    loss_repeated_mean: bool = True  # a loss that all ranks compute whole counts once, not once per rank
-    sharing: Sharing | None = None  # how parameters are shared out among the ranks that need the same slice
+    gradients_mean: bool = False
+    loss_repeated_mean: bool = True
+    sharing: Sharing | None = None
 
-    def factor(self, loss: Tensor) -> int:
-        """How often the global loss counts in what is differentiated."""
+    def loss_factor(self, loss: Tensor) -> int:
+        """Return how often the global loss counts in the differentiated sum."""
         if loss.name in (LOCAL_MEAN, LOCAL_SUM):
             return loss.world.size if loss.name == LOCAL_MEAN else 1
-        return 1 if self.loss_repeated_mean else copies(loss.layout)
+        return 1 if self.loss_repeated_mean else count_copies(loss.layout)
 
-    def divisor(self, layout: Layout) -> int:
-        """What the gradient of a parameter of this layout is divided by."""
-        return copies(layout) if self.gradients_mean else 1
+    def gradient_divisor(self, layout: Layout) -> int:
+        """Return the number that divides the gradient of a parameter with this layout."""
+        return count_copies(layout) if self.gradients_mean else 1
 
-    def placed(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs of a network as global tensors, as the dataset strategy says; whole ones stay as they are."""
+    def to_global(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return a network's inputs as global tensors, by the dataset strategy.
+
+        Inputs that are no arrays are returned unchanged.
+
+        Raises:
+            InputError: If the strategy has another number of inputs.
+        """
         strategy, size = self.dataset_strategy, current_world().size
         if strategy == "full_batch":
             return list(inputs)
@@ -115,13 +142,21 @@ class Parallel:
         return [_slice(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
 
 
-def copies(layout: Layout) -> int:
-    """How many ranks hold the same slice."""
+def count_copies(layout: Layout) -> int:
+    """Return the number of ranks with equal slices."""
     return layout.mesh.size // layout.mesh.axis_size(*layout.split_axes)
 
 
 def _slice(array: np.ndarray, cuts: Any) -> Tensor:
-    """The global tensor of which every rank was given its slice."""
+    """Return the global tensor of which every rank passes its slice.
+
+    Args:
+        array: the slice of this process.
+        cuts: cuts or a layout of the global tensor.
+
+    Raises:
+        InputError: If the cuts do not fit, slices differ in shape, or ranks with equal slices pass different arrays.
+    """
     world = current_world()
     layout = cuts.of(array.ndim) if isinstance(cuts, MindSporeLayout) else from_cuts(cuts, world.size, "left")
     refuse({
@@ -131,24 +166,29 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
             layout.ndim != array.ndim,
     })  # fmt: skip
     shape = tuple(n * parts for n, parts in zip(array.shape, layout.cuts))
-    told, checksum = f"{array.dtype.name} {array.shape}", zlib.crc32(np.ascontiguousarray(array).tobytes())
-    mine = [(told, layout.shard_index(rank), checksum) for rank in world.ranks]
-    facts = world.gather_objects(mine, "a comparison of batches")
+    description, checksum = (
+        f"{array.dtype.name} {array.shape}",
+        zlib.crc32(np.ascontiguousarray(array).tobytes()),
+    )
+    own_descriptions = [(description, layout.shard_index(rank), checksum) for rank in world.ranks]
+    facts = world.gather_objects(own_descriptions, "a comparison of batches")
     first: dict[int, int] = {}
-    for rank, (text, place, checksum) in enumerate(facts):
-        other = first.setdefault(place, rank)
+    for rank, (text, slice_index, checksum) in enumerate(facts):
+        first_rank = first.setdefault(slice_index, rank)
         refuse({
             f"every rank is given a slice of the same shape, but rank 0 has {facts[0][0]} and rank {rank} has {text}; nearest: "
             "batch(..., drop_remainder=True)": text != facts[0][0],
-            f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
-            "for both": facts[other][2] != checksum,
+            f"ranks {first_rank} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
+            "for both": facts[first_rank][2] != checksum,
         })  # fmt: skip
-    return dressed(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
+    return with_methods(
+        Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape)
+    )
 
 
 #: The settings of the programs that are running, the innermost last.
 entered: list[Parallel] = []
-#: What ``set_auto_parallel_context`` can set, with its default.
+#: Settings of ``set_auto_parallel_context`` with their defaults.
 DEFAULTS: dict[str, Any] = {
     "parallel_mode": "stand_alone", "search_mode": "recursive_programming", "gradients_mean": False,
     "loss_repeated_mean": True, "full_batch": False, "dataset_strategy": "data_parallel", "device_num": None,
@@ -158,7 +198,10 @@ chosen: dict[str, Any] = dict(DEFAULTS)
 
 
 def parallel() -> Parallel | None:
-    """The settings in force: of the ``AutoParallel`` around, else of the whole program; none if it is not parallel."""
+    """Return the settings in force: those of the `AutoParallel` around, else of the program.
+
+    None: stand-alone.
+    """
     if entered:
         return entered[-1]
     if chosen["parallel_mode"] == "stand_alone":
@@ -167,8 +210,8 @@ def parallel() -> Parallel | None:
 
 
 @contextmanager
-def within(settings: Parallel) -> Iterator[None]:
-    """Programs inside run with these settings."""
+def use_settings(settings: Parallel) -> Iterator[None]:
+    """Run the block with these settings."""
     entered.append(settings)
     try:
         yield
@@ -176,18 +219,21 @@ def within(settings: Parallel) -> Iterator[None]:
         entered.pop()
 
 
-def outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
-    """Call a network. The outermost one is given its inputs as the program's dataset strategy says."""
+def call_outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+    """Call a network; the outermost one gets its inputs by the program's dataset strategy."""
     settings = None if entered else parallel()
     if settings is None:
         return call(*inputs, **options)
-    with within(settings):
-        return call(*settings.placed(inputs), **options)
+    with use_settings(settings):
+        return call(*settings.to_global(inputs), **options)
 
 
 def jit(function: Any = None, **options: Any) -> Any:
-    """Functions run as they are; with or without options, which change speed only."""
-    return partial(jit, **options) if function is None else wraps(function)(partial(outermost, function))
+    """Return ``function`` with the inputs of an outermost network; without a function, a decorator.
+
+    Options change only speed in MindSpore and are ignored.
+    """
+    return partial(jit, **options) if function is None else wraps(function)(partial(call_outermost, function))
 
 
 # -- settings of the whole program ------------------------------------------------------------------------------
@@ -204,7 +250,7 @@ _NEAREST = {
     "auto_parallel_context": "set_auto_parallel_context",
 }
 _other: dict[str, Any] = {"mode": PYNATIVE_MODE, "device_target": "CPU", "device_id": 0}
-#: What MindSpore's contexts know besides, and what changes speed or files only.
+#: Further settings of MindSpore's contexts, which change only speed or files.
 _KNOWN = (
     "aoe_config aoe_tune_mode ascend_config check_bprop compile_cache_path dataset_broadcast_opt_level "
     "debug_level deterministic disable_format_transform enable_compile_cache enable_dump enable_graph_kernel "
@@ -219,9 +265,10 @@ _TARGETS = ("Ascend", "GPU", "CPU", "Davinci")
 
 
 def set_context(**settings: Any) -> None:
-    """Checked and remembered: there is one mode, and it is eager.
+    """Check and store settings; programs always run eagerly.
 
-    A setting that MindSpore does not have, another mode or device is an InputError.
+    Raises:
+        InputError: If MindSpore has no such setting, mode or device.
     """
     for name, value in settings.items():
         if name not in _KNOWN.split() and name not in _other:
@@ -234,29 +281,32 @@ def set_context(**settings: Any) -> None:
 
 
 def get_context(attr_key: str) -> Any:
-    """What was set, or a default; an InputError for another name."""
-    return _looked_up(_other, attr_key, "no setting {!r} was made")
+    """Return a setting, or its default. InputError: it was not set."""
+    return _get_setting(_other, attr_key, "no setting {!r} was made")
 
 
 def set_device(device_target: str, device_id: int | None = None) -> None:
-    """Checked and remembered: every rank computes on its CPU."""
+    """Check and store the device; every rank computes on its CPU."""
     set_context(device_target=device_target, device_id=device_id or 0)
 
 
 def set_auto_parallel_context(**settings: Any) -> None:
-    """The older way to say what :class:`AutoParallel` says.
+    """Set what :class:`AutoParallel` sets, in MindSpore's older form.
 
-    ``parallel_mode="semi_auto_parallel"`` is what every program does here: operators run with their strategies,
-    all others are data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the function that is
-    searched. ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect
-    on programs that are not stand-alone. A setting that is not covered, or a value that cannot be had, is an InputError.
+    ``parallel_mode="semi_auto_parallel"`` is the mode of every program here: operators use their strategies, others
+    are data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the searched function.
+    ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect on
+    programs that are not stand-alone.
+
+    Raises:
+        InputError: If a setting or a value is not supported.
     """
     for name, value in settings.items():
         if name in _NEAREST and value not in (1, False, None, ""):
             raise InputError(f"{name}={value!r} is not covered by this dialect; nearest: {_NEAREST[name]}")
         _check(name, value)
         if name not in (*_IGNORED.split(), *_NEAREST):
-            _looked_up(DEFAULTS, name)
+            _get_setting(DEFAULTS, name)
             chosen[name] = value
         if name == "full_batch":
             chosen["dataset_strategy"] = "full_batch" if value else "data_parallel"
@@ -265,23 +315,30 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
-    """What was set, or the default; an InputError for another name."""
-    value = _looked_up(chosen, attr_key)
+    """Return a setting, or its default. InputError: there is no such setting."""
+    value = _get_setting(chosen, attr_key)
     return current_world().size if attr_key == "device_num" and value is None else value
 
 
 def reset_auto_parallel_context() -> None:
-    """All defaults again."""
+    """Reset all settings to their defaults."""
     chosen.update(DEFAULTS)
 
 
-def _looked_up(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
+def _get_setting(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
+    """Return a setting. InputError, with the text ``refusal``: the name is unknown."""
     if name not in settings:
         raise InputError(f"{refusal.format(name)}; there are {', '.join(settings)}")
     return settings[name]
 
 
 def _check(name: str, value: Any) -> None:
+    """Check the value of a setting of `set_auto_parallel_context`.
+
+    Raises:
+        InputError: If the mode is not supported or the number of devices is wrong.
+        UsageTypeError: If a bool is needed, or a dataset strategy has a wrong type.
+    """
     modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
     if name == "parallel_mode" and value not in modes:
         raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)
@@ -295,11 +352,16 @@ def _check(name: str, value: Any) -> None:
     if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool):
         raise UsageTypeError(f"{name} is True or False, not {value!r}")
     if name == "dataset_strategy":
-        checked_strategy(value)
+        check_strategy(value)
 
 
-def checked_strategy(config: Any) -> Any:
-    """A dataset strategy: None or another word is a ValueError, anything else that it cannot be a TypeError."""
+def check_strategy(config: Any) -> Any:
+    """Return a dataset strategy after a check.
+
+    Raises:
+        InputError: If it is None or an unknown word.
+        UsageTypeError: If it has another type, or an entry is neither cuts nor a Layout.
+    """
     if config is None or (isinstance(config, str) and config not in ("full_batch", "data_parallel")):
         raise InputError(f"dataset_strategy is 'full_batch', 'data_parallel' or a tuple, not {config!r}")
     if not isinstance(config, str | tuple):

@@ -1,6 +1,8 @@
-"""Functions of ``mindspore.ops`` and ``mint``: those of the table of operators, rows over ours, and a few written out.
+"""Functions of ``mindspore.ops`` and ``mint``: from the operator table, from rows over our functions, and a few written
+out.
 
-Arrays and parameters come into rows data parallel, as into any operator without a strategy; results lie where ours leave them.
+Rows take arrays and parameters as data parallel tensors, like any operator without a strategy. Results keep the
+layout of our function.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from spmdsim.core import Layout
 from spmdsim.dialects.functions import NETWORK, TORCH, dims_of, numbers, with_names
 from spmdsim.dialects.mindspore import cells
 from spmdsim.dialects.mindspore.operators import TABLE, written_functions
-from spmdsim.dialects.mindspore.parameter import Parameter, finished, next_seed
+from spmdsim.dialects.mindspore.parameter import Parameter, finish_call, next_seed
 from spmdsim.dialects.mindspore.primitive import function, place, primitive, shape_of, to_tensor
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.mindspore.training import grad, value_and_grad
@@ -28,38 +30,49 @@ from spmdsim.nn.gradients import squared_modulus
 from spmdsim.wrong_calls import explained
 
 
-def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Our function, of tensors, parameters and whole arrays, on the mesh of the first tensor that has one."""
+def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return our function for tensors, parameters and whole arrays.
+
+    All operands move to the mesh of the first tensor.
+
+    ``name`` is the function's name in messages.
+    """
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
         values = [*operands, *options.values()]
         mesh = next((x.layout.mesh for x in flat(values) if isinstance(x, Tensor)), None)
-        values = [by_part(x, lambda part: _beside(part, mesh)) for x in values]
+        values = [by_part(x, lambda item: _move_to_mesh(item, mesh)) for x in values]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
-        return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
+        return finish_call([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
     call.__name__ = call.__qualname__ = name
     return explained(call, name)
 
 
-def _beside(x: Any, mesh: Any) -> Any:
-    """An operand on a mesh, where one has a mesh already."""
+def _move_to_mesh(x: Any, mesh: Any) -> Any:
+    """Return an operand as a tensor on ``mesh``; None leaves the mesh open.
+
+    Other values are returned unchanged.
+    """
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x
     if mesh is None:
         return to_tensor(x)
-    there = Layout.replicated(mesh, x.ndim)
+    replicated = Layout.replicated(mesh, x.ndim)
     if not isinstance(x, Tensor):
-        return place(x, there)
-    return x if x.layout.mesh == mesh else x.to(there)
+        return place(x, replicated)
+    return x if x.layout.mesh == mesh else x.to(replicated)
 
 
 # -- rows over ours ----------------------------------------------------------------------------------------------
 
 
 def _extreme(name: str) -> Row:
-    """The element and its index along an axis; of all elements the index is 0, as MindSpore's is."""
+    """Return the row of ``max`` or ``min``: the element and its index along an axis.
+
+    Without an axis, the index is 0 as in MindSpore.
+    """
 
     def call(input: Any, axis: int | None = None, keepdims: bool = False) -> Any:
         extreme = TORCH[name].call(input, axis, keepdims)
@@ -71,7 +84,7 @@ def _extreme(name: str) -> Row:
 
 
 def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> Any:
-    """Singular values first, and the right vectors as they are, not transposed."""
+    """Compute the SVD as ``(values, left, right)``; right vectors are columns, unlike numpy's."""
     if not compute_uv:
         return linalg.svdvals(input)
     left, values, right = linalg.svd(input, full_matrices)
@@ -79,14 +92,17 @@ def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> An
 
 
 def _flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
-    """By rows, or by columns (``"F"``), which is by rows with all dims in reverse."""
+    """Flatten dims by rows (``order="C"``), or by columns (``"F"``): with all dims in reverse.
+
+    InputError: another order.
+    """
     if order not in ("C", "F"):
         raise InputError(f"flatten goes by rows, 'C', or by columns, 'F', not {order!r}")
     return TORCH["flatten"].call(input if order == "C" else core.transpose(input), start_dim, end_dim)
 
 
 def _cross(input: Any, other: Any, dim: int | None = None) -> Any:
-    """Along the first dim of three entries, unless another one is named."""
+    """Compute the cross product along ``dim``; by default the first dim of size 3, else the last."""
     first = next((d for d, size in enumerate(input.shape) if size == 3), -1)
     return linalg.cross(input, other, axis=first if dim is None else dim)
 
@@ -146,6 +162,7 @@ ROWS: dict[str, Row] = {
 def _layer_norm(
     x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
+    """Normalise over the last dims, of shape ``normalized_shape``; weight defaults to 1, bias to 0."""
     sizes = tuple(normalized_shape)
     begin = len(shape_of(x)) - len(sizes)
     scale = np.ones(sizes, x.dtype) if weight is None else weight
@@ -154,7 +171,10 @@ def _layer_norm(
 
 
 def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
-    """Gradients scaled down together so that their global norm is at most ``clip_norm``."""
+    """Scale gradients by one factor so that their global norm is at most ``clip_norm``.
+
+    InputError: ``use_norm`` is not None; MindSpore refuses it too.
+    """
     if use_norm is not None:
         raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
     tensors = [to_tensor(g) for g in x]
@@ -162,15 +182,15 @@ def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Non
     return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)
 
 
-def _like(name: str) -> Callable[..., Any]:
-    """The primitive, and another element type if one is named."""
+def _like_function(name: str) -> Callable[..., Any]:
+    """Return a function that applies a primitive, and casts its result if a type is given."""
     return lambda x, dtype=None: (
         primitive(name)()(x) if dtype is None else primitive("Cast")()(primitive(name)()(x), dtype)
     )
 
 
 def _random() -> np.random.Generator:
-    """Random numbers, the same on every rank: ``set_seed`` says where they begin."""
+    """Return a generator with the next seed, equal on every rank; ``set_seed`` sets the first."""
     return np.random.default_rng(next_seed())
 
 
@@ -187,7 +207,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "layer_norm": _layer_norm,
     "linspace": lambda start, end, steps: host(np.linspace(start, end, steps), np.float32),
     "ones": lambda size, dtype=np.float32: host(np.ones(size, dtype)),
-    "ones_like": _like("OnesLike"),
+    "ones_like": _like_function("OnesLike"),
     "rand": lambda *size, dtype=np.float32: host(_random().random(numbers(size)), dtype),
     "randint": lambda low, high, size, *, dtype=np.int64: host(_random().integers(low, high, size), dtype),
     "randn": lambda *size, dtype=np.float32: host(_random().standard_normal(numbers(size)), dtype),
@@ -196,32 +216,32 @@ OWN: dict[str, Callable[..., Any]] = {
     "to_tensor": to_tensor,
     "value_and_grad": value_and_grad,
     "zeros": lambda size, dtype=np.float32: host(np.zeros(size, dtype)),
-    "zeros_like": _like("ZerosLike"),
+    "zeros_like": _like_function("ZerosLike"),
 }  # fmt: skip
 for _name, _function in OWN.items():
     _function.__name__ = _function.__qualname__ = _name
 
-#: Those that no row of the table of operators makes.
+#: Functions that are not made from the operator table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: lifted(row.call, name) for name, row in ROWS.items()},
+    **{name: lift_function(row.call, name) for name, row in ROWS.items()},
     **OWN,
 }
 
 
 def functions() -> dict[str, Callable[[], Any]]:
-    """What makes each function of ``ops``."""
+    """Return a function per name of ``ops`` that creates the function."""
     from_table = {name: partial(function, *of) for name, of in written_functions().items()}
     return {**{name: partial(FUNCTIONS.get, name) for name in FUNCTIONS}, **from_table}
 
 
 def primitives() -> dict[str, Callable[[], Any]]:
-    """What makes each primitive of ``ops``."""
+    """Return a function per name of ``ops`` that creates the primitive's class."""
     return {name: partial(primitive, name) for row in TABLE.values() for name in row.primitives}
 
 
 # -- functions and cells with torch's arguments: ``mindspore.mint`` ----------------------------------------------------
 
-#: Functions of ``ops``, and those under a name or with arguments of their own: ``ours: written``.
+#: Functions of ``ops``, and functions with other names or parameters: ``ours: theirs(parameters)``.
 _MINT = (
     "abs add amax amin arange bmm broadcast_to ceil cos div divide equal exp expm1 floor greater greater_equal less "
     "less_equal log log1p logical_and logical_not logical_or matmul maximum minimum mul multiply neg negative not_equal ones "
@@ -238,28 +258,40 @@ _NETWORK_WRITTEN = ("softmax: softmax(input, dim=-1)", "log_softmax: log_softmax
 
 
 def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    """What makes each function: of our rows, of ``ops``, and as it is written, each before those that stand before it."""
+    """Return a function per name that creates the function of ``mint``.
+
+    Later sources replace earlier ones.
+
+    Args:
+        rows: our rows.
+        same: names of functions equal to those of ``ops``.
+        written: ``"ours: theirs(parameters)"`` for functions with other names or parameters.
+    """
     ours = functions()
     forms = {text.split(": ")[1].partition("(")[0]: text.split(": ") for text in written}
     return {
-        **{name: partial(lifted, row.call, name) for name, row in rows.items()},
+        **{name: partial(lift_function, row.call, name) for name, row in rows.items()},
         **{name: ours[name] for name in same.split()},
         **{name: partial(function, written_functions()[of][0], text) for name, (of, text) in forms.items()},
     }
 
 
 def mint_functions() -> dict[str, Callable[[], Any]]:
-    """What makes each function of ``mint``."""
+    """Return a function per name of ``mint`` that creates the function."""
     return _mint(TORCH, _MINT, _MINT_WRITTEN)
 
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """Compute ``input @ weight.T + bias``."""
     product = primitive("MatMul")(transpose_b=True)(input, weight)
     return product if bias is None else primitive("Add")()(product, bias)
 
 
 def mint_network_functions() -> dict[str, Callable[[], Any]]:
-    """What makes each function of ``mint.nn.functional``; a OneHot is float32 here."""
+    """Return a function per name of ``mint.nn.functional`` that creates the function.
+
+    OneHot is float32 here.
+    """
     one_hot = partial(function, written_functions()["one_hot"][0], "one_hot(tensor, num_classes)")
     return {**_mint(NETWORK, _NETWORK, _NETWORK_WRITTEN), "linear": lambda: _linear, "one_hot": one_hot}
 

@@ -1,11 +1,11 @@
-"""MindSpore's ``Layout``: device matrix, alias names, tensor map, rank list, and what a virtual axis means for devices.
+"""MindSpore's ``Layout``: device matrix, alias names, tensor map, rank list, and virtual axes of micro-shards.
 
-Semantics: ``mindspore/python/mindspore/parallel/shard.py`` (2.7), and ``parallel/_tensor.py`` for what a rank
-holds. Calling a :class:`Layout` gives this package's own layout, with MindSpore's ``to_dict``.
+Semantics: ``mindspore/python/mindspore/parallel/shard.py`` (2.7), and ``parallel/_tensor.py`` for the slice of a
+rank. A call of a :class:`Layout` returns this package's own layout, with MindSpore's ``to_dict``.
 
-A device matrix whose last axis is ``interleaved_parallel`` describes *virtual ranks*: virtual rank ``device * n + i`` is
-micro-shard ``i`` of a device, where ``n`` is the size of the axis. Operators work on one micro-shard after the other, so
-collectives go over devices only, and what is summed along the virtual axis is summed on the device itself
+A device matrix whose last axis is ``interleaved_parallel`` describes *virtual ranks*: virtual rank ``device * n + i``
+is micro-shard ``i`` of a device, where ``n`` is the size of the axis. Operators work on one micro-shard after the
+other, so collectives go over devices only, and a sum along the virtual axis is local to the device
 (``tensor_layout/tensor_layout.cc``, ``ops_info/operator_info.cc``: UpdateOutputTensorInfoForInterleaved).
 
 >>> mesh = Mesh((2, 2, 3), ("dp", "sp", VIRTUAL))
@@ -26,23 +26,27 @@ from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.table import by_part, flat
 from spmdsim.errors import LayoutError, UsageTypeError, many, unknown
 
-#: The alias of a virtual last axis: every device holds that many micro-shards of the tensor.
+#: Alias of a virtual last axis, whose size is the number of micro-shards per device.
 VIRTUAL = "interleaved_parallel"
 Entry = str | Sequence[str] | None
 
 
 def micro_shards(mesh: Mesh) -> int:
-    """How many micro-shards a device holds: the size of the virtual axis, 1 if there is none."""
+    """Return the number of micro-shards per device: the size of the virtual axis, else 1."""
     return mesh.axis_size(VIRTUAL) if VIRTUAL in mesh.axes else 1
 
 
 def real_axes(axes: Iterable[str]) -> tuple[str, ...]:
-    """The axes along which devices differ."""
+    """Return the axes without the virtual axis."""
     return tuple(axis for axis in axes if axis != VIRTUAL)
 
 
 def device_mesh(mesh: Mesh) -> Mesh:
-    """The mesh of devices: the virtual axis has size 1. Micro-shards that do not stand side by side are a LayoutError."""
+    """Return the mesh of devices, whose virtual axis has size 1.
+
+    Raises:
+        LayoutError: If the micro-shards of a device are not adjacent in the rank list.
+    """
     times = micro_shards(mesh)
     if VIRTUAL not in mesh.axes:
         return mesh
@@ -60,7 +64,7 @@ def device_mesh(mesh: Mesh) -> Mesh:
 
 
 def device_layout(layout: CoreLayout) -> CoreLayout:
-    """The layout of whole devices: what the virtual axis splits is whole on one, a sum pending along it is done there."""
+    """Return the layout of devices: the virtual axis splits nothing, and sums along it are complete."""
     if VIRTUAL not in layout.mesh.axes:
         return layout
     partial = [(axis, op) for axis, op in layout.partial if axis != VIRTUAL]
@@ -68,14 +72,19 @@ def device_layout(layout: CoreLayout) -> CoreLayout:
 
 
 def _devices(layout: MindSporeLayout | Layout) -> int:
+    """Return the number of real devices."""
     return layout.mesh.size // micro_shards(layout.mesh)
 
 
 class MindSporeLayout(CoreLayout):
-    """A layout that remembers how it was written: equal to, and usable as, a plain :class:`spmdsim.Layout`.
+    """Layout that keeps its tensor map as written; it equals a plain :class:`spmdsim.Layout`.
 
-    One that was written as a single tuple of axes equals only others written so, since it accepts shapes that a plain one
-    refuses (:meth:`of`). ``to_dict`` has the tensor map as written: ``-1`` inside a tuple is kept.
+    A layout written as a single tuple of axes equals only layouts written the same way, since it accepts shapes that
+    a plain layout refuses (:meth:`of`). ``to_dict`` returns the tensor map as written: ``-1`` inside a tuple stays.
+
+    Args:
+        mesh: the mesh.
+        tensor_map: per dim an axis from the right, -1, or a tuple of them.
     """
 
     __slots__ = ()
@@ -93,7 +102,7 @@ class MindSporeLayout(CoreLayout):
 
     @property
     def _open(self) -> bool:
-        """Whether the tensor's number of dims says what is meant."""
+        """True if the meaning of the map depends on the tensor's number of dims."""
         return self.ndim == 1 and isinstance(self.tensor_map[0], tuple) and len(self.tensor_map[0]) > 1
 
     def __eq__(self, other: object) -> bool:
@@ -105,8 +114,11 @@ class MindSporeLayout(CoreLayout):
     __hash__ = CoreLayout.__hash__
 
     def of(self, ndim: int) -> MindSporeLayout:
-        """The layout of a tensor of so many dims: they tell whether a single tuple is one dim split by several axes or, as in
-        the layout tutorial's template (``tensor_map = ("a", "b")``, then ``layout(tensor_map)``), the map of all dims.
+        """Return the layout of a tensor with ``ndim`` dims.
+
+        A map written as a single tuple is one dim split by several axes, or the map of all dims if the tensor has as
+        many. The layout tutorial's template uses the second form (``tensor_map = ("a", "b")``, then
+        ``layout(tensor_map)``).
 
         >>> layout = Layout((2, 4), ("axis_0", "axis_1"))(("axis_0", "axis_1"))
         >>> layout.bounds((16,), rank=5), layout.bounds((2, 4), rank=5)
@@ -117,57 +129,54 @@ class MindSporeLayout(CoreLayout):
         return MindSporeLayout(self.mesh, self.tensor_map[0])
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
-        """As :meth:`spmdsim.Layout.bounds`; the shape tells what a single tuple means, see :meth:`of`."""
+        """Return the bounds of a rank's shard per dim; see :meth:`of` for single tuples."""
         return super(MindSporeLayout, self.of(len(shape))).bounds(shape, rank)
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        """As :meth:`spmdsim.Layout.check_shape`."""
+        """Raise an error if the shape does not fit; see :meth:`of` for single tuples."""
         super(MindSporeLayout, self.of(len(shape))).check_shape(shape)
 
     devices = property(_devices, doc="The number of real devices, without the virtual axis.")
     interleaved_parallel = property(
-        lambda self: VIRTUAL in self.mesh.axes, doc="Whether the last axis is virtual."
+        lambda self: VIRTUAL in self.mesh.axes, doc="True if the last axis is virtual."
     )
     micro_shards = property(
-        lambda self: micro_shards(self.mesh), doc="How many pieces each device holds, else 1."
+        lambda self: micro_shards(self.mesh), doc="Number of micro-shards per device, else 1."
     )
-    device_layout = property(
-        device_layout, doc="That of real devices, the micro-shards of one taken as one shard."
-    )
+    device_layout = property(device_layout, doc="Layout of real devices; micro-shards of one form one shard.")
 
     def virtual_ranks(self, device: int) -> tuple[int, ...]:
-        """The ranks of the virtual mesh that a real device plays: ``device * n + i``."""
+        """Return the ranks of the virtual mesh that a real device plays: ``device * n + i``."""
         return tuple(self.mesh.rank_at(device * self.micro_shards + i) for i in range(self.micro_shards))
 
     def micro_bounds(self, shape: Sequence[int], device: int) -> tuple[Bounds, ...]:
-        """The bounds of each micro-shard of a real device."""
+        """Return the bounds of each micro-shard of a real device."""
         return tuple(self.bounds(shape, rank) for rank in self.virtual_ranks(device))
 
     def to_dict(self) -> dict[str, object]:
-        """MindSpore's five keys."""
+        """Return the layout under MindSpore's five keys."""
         return {**super().to_dict(), "tensor_map": self.tensor_map}
 
 
 class Layout(DialectObject):
-    """``Layout(device_matrix, alias_name, rank_list=None)``, to be called with one entry per tensor dim.
+    """``Layout(device_matrix, alias_name, rank_list=None)``, called with one entry per tensor dim.
 
-    An entry is an alias, ``"None"``, or a tuple of aliases (``"None"`` may stand in it) that split one dim together; an
-    alias splits one dim of a tensor at most. **The first alias of a tuple is the major one**: that is what MindSpore's code
-    does, what its figures show and what the number / adjust / compute procedure teaches.
+    An entry is an alias, ``"None"``, or a tuple of aliases (which may contain ``"None"``) that split one dim
+    together. An alias splits at most one dim of a tensor. **The first alias of a tuple is the major one**, as in
+    MindSpore's code, its figures, and the number / adjust / compute procedure.
 
     Args:
         device_matrix: sizes of the axes (a tuple of positive integers).
         alias_name: one name per axis (a tuple). A last axis named ``interleaved_parallel`` is virtual: the
-            devices are those of the axes before it, and each holds that many micro-shards.
-        rank_list: the device at each position, row-major, in any order; ``0 .. n-1`` when left out.
-        tuple_order: ``"mesh"`` nests the axes of every tuple in the order of the device matrix, as the slice table printed
-            in the operator-level parallel tutorial does.
-        name: ``alias_name``, as the text of that tutorial calls it.
+            devices are those of the axes before it, and its size is the number of micro-shards per device.
+        rank_list: the device at each position, row-major, in any order; by default ``0 .. n-1``.
+        tuple_order: ``"mesh"`` nests the axes of every tuple in the order of the device matrix, like the slice table
+            printed in the operator-level parallel tutorial; ``"tuple"`` (default) in the order of the tuple.
+        name: ``alias_name`` under the name that the text of this tutorial uses.
 
     Raises:
-        TypeError: something is not a tuple, list, int or str where it has to be.
-        ValueError: what cannot be: lengths, sizes, ranks, aliases and their places; in a call an alias that is not found,
-            or that has been set more than once.
+        UsageTypeError: If an argument is no tuple, list, int or text as required.
+        LayoutError: If lengths, sizes, ranks or aliases do not fit; in a call, if an alias is unknown or repeated.
 
     >>> layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = layout("mp", ("sp", "dp"))
@@ -196,10 +205,13 @@ class Layout(DialectObject):
         self.rank_list = list(self.mesh.rank_list) if rank_list is None else list(rank_list)
 
     def __call__(self, *tensor_map: Entry) -> MindSporeLayout:
-        """The layout of a tensor with one entry per dim."""
+        """Return the layout of a tensor with one entry per dim.
+
+        LayoutError: an alias is unknown or repeated.
+        """
         only = tensor_map[0] if len(tensor_map) == 1 else None
         if isinstance(only, tuple | list) and any(isinstance(entry, tuple | list) for entry in only):
-            tensor_map = tuple(only)  # entries of entries: this can only be the map of a whole tensor
+            tensor_map = tuple(only)  # nested entries can only be the map of a whole tensor
         names = [tuple("None" if name is None else name for name in flat([entry])) for entry in tensor_map]
         used = [name for name in flat(names) if name != "None"]
         for i, name in enumerate(used):
@@ -220,7 +232,7 @@ class Layout(DialectObject):
     devices = property(_devices, doc="The number of real devices, without the virtual axis.")
 
     def to_dict(self) -> dict[str, object]:
-        """Refused with a ValueError: a tensor map exists only after a call."""
+        """Raise LayoutError: a tensor map exists only after a call."""
         raise LayoutError("the tensor map is not set: call the layout with one entry per tensor dim first")
 
     def __repr__(self) -> str:
@@ -231,10 +243,17 @@ def from_tensor_map(
     device_matrix: Sequence[int], tensor_map: Sequence[int | Sequence[int]], rank_list: Sequence[int] | None = None,
     alias_name: Sequence[str] | None = None,
 ) -> MindSporeLayout:  # fmt: skip
-    """The layout of a numeric tensor map: axes counted from the right, -1 for a dim that is not split.
+    """Return the layout of a numeric tensor map: axes counted from the right, -1 for an unsplit dim.
 
-    Several numbers (first is major, -1 may stand among them) split a dim together. Axes are called ``"d<n>"`` with the number
-    from the right if they have no names. A number outside -1 .. axes-1, or used twice, is a ValueError, no number a TypeError.
+    Args:
+        device_matrix: sizes of the axes.
+        tensor_map: per dim a number, or several numbers (major first, -1 is ignored) that split it together.
+        rank_list: the device at each position; by default ``0 .. n-1``.
+        alias_name: names of the axes; by default ``"d<n>"`` with the number from the right.
+
+    Raises:
+        LayoutError: If a number is outside -1 .. axes-1, or repeated.
+        UsageTypeError: If an entry is no integer.
 
     >>> from_tensor_map((2, 2, 2), (0, (1, 2))).bounds((32, 784), 2)
     ((0, 16), (392, 588))
@@ -256,16 +275,25 @@ def from_tensor_map(
 def from_placements(
     mesh_shape: Sequence[int], alias_name: Sequence[str], placements: Sequence[Placement], ndim: int
 ) -> CoreLayout:
-    """The layout of hyper-parallel's placements, one per mesh axis; two axes on one dim are refused, like dims that are none.
+    """Return the layout of hyper-parallel's placements, one per mesh axis.
 
-    (Placements cannot say in which order two axes split one dim; alias tuples can.)
+    Placements cannot state in which order two axes split one dim; alias tuples can.
+
+    Args:
+        mesh_shape: sizes of the axes.
+        alias_name: names of the axes.
+        placements: one per axis.
+        ndim: number of dims of the tensor.
+
+    Raises:
+        LayoutError: If two axes split one dim, or a dim is out of range.
     """
     if ndim < 0:
         raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
     for axis, placement in zip(alias_name, placements):
         if isinstance(placement, Shard) and not -ndim <= placement.dim < ndim:
-            there = f"the tensor has {many(ndim, 'dim')}, -{ndim}..{ndim - 1}"
-            raise LayoutError(f"{placement} on axis {axis!r} is out of bounds: {there}")
+            dims_text = f"the tensor has {many(ndim, 'dim')}, -{ndim}..{ndim - 1}"
+            raise LayoutError(f"{placement} on axis {axis!r} is out of bounds: {dims_text}")
     layout = CoreLayout.from_placements(Mesh(tuple(mesh_shape), tuple(alias_name)), placements, ndim)
     for dim, axes in enumerate(layout.dims):
         if len(axes) > 1:
@@ -277,11 +305,14 @@ def from_placements(
 
 
 def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindSporeLayout:
-    """The layout of one tensor with ``.shard`` cuts: its device matrix is the cuts, its map their order.
+    """Return the layout of one tensor with ``.shard`` cuts, which are its device matrix.
 
-    Fewer cuts than devices: the devices repeat the work along an extra axis, appended on the right (device
-    matrix ``cuts + (n,)``, so neighbours hold equal pieces) or, with ``repeat="left"``, put on the left. Cuts that are not
-    positive, or whose product does not divide the devices, are a ValueError.
+    With fewer cuts than devices, an extra axis of devices repeats the work. ``repeat="right"`` appends the axis
+    (device matrix ``cuts + (n,)``, so neighbours own equal shards), ``repeat="left"`` prepends it.
+
+    Raises:
+        UsageTypeError: If a cut is no integer.
+        LayoutError: If a cut is not positive, or the product of the cuts does not divide the devices.
 
     >>> [from_cuts((2, 1, 1, 2, 1), 8).shard_index(r) for r in range(8)]
     [0, 0, 1, 1, 2, 2, 3, 3]
@@ -303,22 +334,26 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
 
 
 def check_even(layout: CoreLayout, shape: Sequence[int], what: str = "the tensor") -> None:
-    """Refuse a shape that the layout does not split evenly, as MindSpore does: a ValueError names the first such dim."""
+    """Raise LayoutError, with the first such dim, if the layout does not split a shape evenly.
+
+    ``what`` names the tensor in the message. MindSpore refuses uneven shapes too.
+    """
     uneven = first_uneven(layout, shape)
     if uneven:
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be split: {uneven}")
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is an integer, and no truth value."""
+    """Return True for an integer that is no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 class NestedRankListError(LayoutError, UsageTypeError):
-    """A rank list in several dimensions: its elements are no integers, and its shape is not one-dimensional."""
+    """Error of a rank list in several dimensions: its elements are no integers, and its shape is wrong."""
 
 
 def _check_kind(what: str, kind: type, *values: Any) -> None:
+    """Raise UsageTypeError unless all values have type ``kind``; bools are no integers."""
     for value in values:
         if not isinstance(value, kind) or isinstance(value, bool):
             need = f"must be a {kind.__name__}" if kind in (tuple, list) else f"must be {kind.__name__}"
@@ -344,6 +379,7 @@ def _check_axes(matrix: Any, names: Any) -> None:
 
 
 def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
+    """Raise an error unless a rank list is flat, of ints, and as long as the device matrix is large."""
     _check_kind("rank_list", list, rank_list)
     if any(isinstance(rank, list | tuple) for rank in rank_list):
         raise NestedRankListError(f"rank_list must be one-dimensional and hold ints, but got {rank_list}")

@@ -1,7 +1,8 @@
-"""MindSpore's operators, one row each: what they are here, how they are written, and what is special about them.
+"""MindSpore's operators, one row each: our operator, names and arguments, and special rules.
 
-Device matrices, maps, collectives and gradients follow from our operator's rule; restrictions of the originals that a rule
-does not have stand beside it. Source of names and restrictions: ``mindspore/ccsrc/frontend/parallel/ops_info/*_info.cc``.
+Device matrices, maps, collectives and gradients follow from our operator's rule. Restrictions of the originals that a
+rule does not have are in its row. Source of names and restrictions:
+``mindspore/ccsrc/frontend/parallel/ops_info/*_info.cc``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spmdsim.arrays import Op, Tensor, ops
 from spmdsim.arrays.ops.dim_reductions import normal_dims
 from spmdsim.arrays.ops.shape import full_shape
 from spmdsim.dialects.mindspore import collectives
-from spmdsim.dialects.mindspore.collectives import called, called_with_several
+from spmdsim.dialects.mindspore.collectives import make_run, make_run_of_several
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.table import Attrs, OperatorRow, Params, Shape, ShardError, ToParams
@@ -29,25 +30,30 @@ if TYPE_CHECKING:
 
 Operands = Sequence[Any]
 Shapes = Sequence[Shape]
-#: What a call does.
+#: Function of a primitive, operands and attributes that runs a call.
 Run = Callable[["Primitive", list[Any], Params], Any]
 
 # -- our parameters from MindSpore's ------------------------------------------------------------------------------
 
 
 def _dims(attrs: Attrs, ndim: int, default: Any = None) -> tuple[int, ...]:
-    """MindSpore's ``axis``: a number, several, or none at all for every dim."""
+    """Return MindSpore's ``axis`` (or ``dim``) as sorted dims >= 0; None and ``()`` are all dims."""
     axis = attrs.get("axis", attrs.get("dim", default))
     axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
     return normal_dims(None if axis == () else axis, ndim)
 
 
-def _along(default: int) -> ToParams:
-    """One dim, or several together."""
+def _dims_param(default: int) -> ToParams:
+    """Return a function for parameter ``dim`` of operators along one or several dims."""
     return lambda shapes, attrs: {"dim": _dims(attrs, len(shapes[0]), default)}
 
 
-def _one_along(default: int) -> ToParams:
+def _dim_param(default: int) -> ToParams:
+    """Return a function for parameter ``dim`` of operators along one dim.
+
+    It raises ShardError for several.
+    """
+
     def params(shapes: Shapes, attrs: Attrs) -> Params:
         dims = _dims(attrs, len(shapes[0]), default)
         if len(dims) != 1:
@@ -57,12 +63,17 @@ def _one_along(default: int) -> ToParams:
     return params
 
 
-def _reduced(shapes: Shapes, attrs: Attrs) -> Params:
+def _reduction_params(shapes: Shapes, attrs: Attrs) -> Params:
+    """Return the parameters of a reduction: ``dims`` and ``keepdims``."""
     keep = attrs.get("keep_dims", attrs.get("keepdim", attrs.get("keepdims", False)))
     return {"dims": _dims(attrs, len(shapes[0])), "keepdims": bool(keep)}
 
 
 def _perm(shapes: Shapes, attrs: Attrs) -> Params:
+    """Return the order of dims of a Transpose, by default reversed.
+
+    ShardError: it is no permutation.
+    """
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
     if sorted(p % ndim if -ndim <= p < ndim else ndim for p in perm) != list(range(ndim)):
@@ -71,43 +82,51 @@ def _perm(shapes: Shapes, attrs: Attrs) -> Params:
 
 
 def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
-    """Of mean and variance, over the dims that are normalised."""
+    """Return two sums over the normalised dims, for LayerNorm's mean and variance."""
     ndim = len(shapes[0])
     dims = tuple(range(int(attrs.get("begin_norm_axis", -1)) % ndim, ndim))
     return [(ops.sum.op, {"dims": dims, "keepdims": True})] * 2
 
 
 def _slopes(cuts: Any, shapes: Shapes) -> Any:
-    """PReLU's weight lies as its channel does, also where its cut is written as 1."""
+    """Return PReLU's cuts: the weight is cut like the channels, even if its own cut is written as 1."""
     entries = tuple(tuple(entry) for entry in cuts)
-    whole = len(entries) == 2 and len(shapes[0]) > 1 and entries[1] == (1,) and shapes[1] != (1,)
-    return (entries[0], entries[0][1:2]) if whole else entries
+    by_channel = len(entries) == 2 and len(shapes[0]) > 1 and entries[1] == (1,) and shapes[1] != (1,)
+    return (entries[0], entries[0][1:2]) if by_channel else entries
 
 
 def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
+    """Return the parameters of a OneHot. ShardError: ``depth`` is missing."""
     if "depth" not in attrs:
         raise ShardError("OneHot needs the attribute depth")
     at = normal_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
     return {"depth": int(attrs["depth"]), "dtype": np.dtype("f4"), "dim": at}
 
 
-def _reshaped(shape_of: Callable[[Shape, Attrs], Sequence[int]]) -> ToParams:
+def _shape_param(shape_of: Callable[[Shape, Attrs], Sequence[int]]) -> ToParams:
+    """Return a function for parameter ``shape``; ``shape_of(shape, attributes)`` computes it."""
     return lambda shapes, attrs: {"shape": tuple(shape_of(shapes[0], attrs))}
 
 
 def _new_shape(shape: Shape, attrs: Attrs) -> Shape:
+    """Return the shape of a Reshape, with -1 replaced. ShardError: it is missing."""
     wanted = attrs.get("shape", attrs.get("dst_shape"))
     if wanted is None:
         raise ShardError("Reshape needs the attribute shape")
     return tuple(full_shape(shape, wanted))
 
 
-def _expanded(shape: Shape, attrs: Attrs) -> Sequence[int]:
+def _expanded_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
+    """Return the shape with a dim of size 1 inserted at ``axis``."""
     at = normal_dims(attrs["axis"], len(shape) + 1)[0]
     return (*shape[:at], 1, *shape[at:])
 
 
-def _squeezed(shape: Shape, attrs: Attrs) -> Sequence[int]:
+def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
+    """Return the shape without the dims of ``axis``, or without all dims of size 1.
+
+    InputError: a dim is larger.
+    """
     axis = () if attrs["axis"] is None else attrs["axis"]
     gone = set(normal_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
     if any(shape[d] != 1 for d in gone):
@@ -116,8 +135,12 @@ def _squeezed(shape: Shape, attrs: Attrs) -> Sequence[int]:
 
 
 def _strides(shapes: Shapes, attrs: Attrs) -> Params:
+    """Return ``start``, ``stop`` and ``step`` per dim of a StridedSlice.
+
+    InputError: a stride is not positive.
+    """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
-    cuts = [slice(*one) for one in zip(attrs["begin"], attrs["end"], strides)]
+    cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
     cuts += [slice(None)] * (len(shapes[0]) - len(cuts))
     start, stop, step = zip(*(cut.indices(n) for cut, n in zip(cuts, shapes[0])))
     if min(step) < 1:
@@ -127,23 +150,27 @@ def _strides(shapes: Shapes, attrs: Attrs) -> Params:
     return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
 
 
-# -- what calls do beyond running one of our operators: several results, several steps, modes -----------------------
+# -- calls that need more than one of our operators: several results, several steps, modes --------------------------
 
 
-def _derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
-    """MindSpore's derivation says where the result lies, where a strategy is meant so."""
+def _run_derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
+    """Return a ``run`` function that lays out by MindSpore's derivation if ``meant`` holds.
+
+    ``name`` is MindSpore's operator; ``meant(primitive, attributes)`` selects the calls. Other calls run as usual.
+    """
     return lambda p, operands, attrs: (
-        p.as_derived(name, operands, attrs) if meant(p, attrs) else p.plain(operands, attrs)
+        p.run_derived(name, operands, attrs) if meant(p, attrs) else p.run_rule(operands, attrs)
     )
 
 
 def _mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    total = primitive.plain(operands, attrs)
+    """Compute the mean from the sum and the number of elements."""
+    total = primitive.run_rule(operands, attrs)
     return ops.multiply(total, total.size / max(1, math.prod(operands[0].shape)))
 
 
 def _reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """In MindSpore it takes the producer's layout; so here."""
+    """Reshape; a tensor keeps its layout unless the primitive has a strategy, as in MindSpore."""
     x = operands[0]
     params = primitive.row.params([x.shape], attrs)
     if isinstance(x, Tensor) and not primitive.configured:
@@ -151,57 +178,64 @@ def _reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     return primitive.apply(operands, params)
 
 
-def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """A reduction whose gradient is made of other operators: the strategy is that of its operand."""
+def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Run a reduction whose gradient consists of other operators.
+
+    With a gradient, the operand is laid out by the strategy, and our function is applied.
+    """
     x = operands[0]
     if not getattr(x, "requires_grad", False):
-        return primitive.plain(operands, attrs)
+        return primitive.run_rule(operands, attrs)
     params = primitive.row.params([x.shape], attrs)
-    operand = primitive.laid_out(operands, params)[0]
+    operand = primitive.lay_out(operands, params)[0]
     reduced = getattr(ops, primitive.row.ours)(operand, params["dims"], params["keepdims"])
     return reduced.to(reduced.layout.reduced)
 
 
 def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Return the index of the largest elements along an axis, and the elements."""
     x, axis, keep = primitive.tensor(operands[0]), attrs["axis"], attrs["keep_dims"]
     return ops.argmax(x, axis, keepdims=keep), ops.max(x, axis, keepdims=keep)
 
 
-def _divided(x: Tensor, y: Tensor) -> Tensor:
-    """Zero where the divisor is."""
+def _divide_no_nan(x: Tensor, y: Tensor) -> Tensor:
+    """Divide; the result is 0 where the divisor is 0."""
     nowhere = ops.equal(y, 0)
     return ops.where(nowhere, 0, ops.divide(x, ops.where(nowhere, 1, y)))
 
 
-def _truncated(x: Tensor, y: Tensor) -> Tensor:
-    """What is left of a division that rounds to zero, with the sign of the dividend."""
+def _truncated_remainder(x: Tensor, y: Tensor) -> Tensor:
+    """Return the remainder of a division that rounds towards zero; it has the sign of the dividend."""
     return ops.multiply(ops.sign(x), ops.remainder(ops.absolute(x), ops.absolute(y)))
 
 
 def _one_hot(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """With other values than one and zero."""
+    """Compute a OneHot with ``on_value`` and ``off_value``."""
     on, off = (float(np.asarray(attrs[name])) for name in ("on_value", "off_value"))
-    ones = primitive.plain(operands, attrs)
+    ones = primitive.run_rule(operands, attrs)
     return ones if (on, off) == (1.0, 0.0) else ops.add(ops.multiply(ones, on - off), off)
 
 
 def _layer_norm(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Result, mean and variance."""
-    y, x = primitive.plain(operands, attrs), primitive.tensor(operands[0]).detach()
+    """Return the normalised tensor, the mean and the variance."""
+    y, x = primitive.run_rule(operands, attrs), primitive.tensor(operands[0]).detach()
     dims = tuple(range(attrs["begin_norm_axis"] % x.ndim, x.ndim))
     return y, ops.mean(x, dims, keepdims=True), ops.var(x, dims, keepdims=True)
 
 
 def _dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """The result and the mask, each time another one; the same elements are dropped in every layout."""
+    """Return the result and the mask; every call draws another mask, equal in every layout."""
     params = {"rate": 1 - attrs["keep_prob"], "seed": next_seed()}
     dropped = primitive.apply(operands, params)
     ones = ops.add(ops.multiply(dropped.detach(), 0.0), 1.0)
     return dropped, ops.not_equal(primitive.apply([ones], params), 0.0)
 
 
-def _split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Equal pieces along an axis, which must not be cut."""
+def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Split an axis into equal blocks; the axis must not be cut.
+
+    InputError: the size is not divisible.
+    """
     shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
     axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
     if shape[axis] % parts:
@@ -215,7 +249,8 @@ def _split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     return tuple(pieces)
 
 
-def _filled(like: Tensor, value: int) -> Tensor:
+def _fill_like(like: Tensor, value: int) -> Tensor:
+    """Return a tensor like ``like`` with ``value`` everywhere."""
     return Tensor(like.world, like.meta, [np.full(shard.shape, value, shard.dtype) for shard in like.shards])
 
 
@@ -223,29 +258,32 @@ def _filled(like: Tensor, value: int) -> Tensor:
 
 
 def _snake(name: str) -> str:
-    """``LogicalAnd`` as ``logical_and``."""
+    """Convert ``LogicalAnd`` to ``logical_and``."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> OperatorRow:
+    """Return the row of an elementwise operator; ``more`` are further fields."""
     return OperatorRow(names, ours, functions=functions, cell=cell, elements=True, **more)
 
 
 def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> OperatorRow:
+    """Return the row of a reduction; ``more`` are further fields."""
     return OperatorRow(
-        names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions,
+        names, ours, _reduction_params, "(keep_dims=False)", "(x, /, axis=())", functions,
         of_strategies=f"{OperatorRow.of_strategies} cross_batch", **more,
     )  # fmt: skip
 
 
 def _collective(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
+    """Return the row of a collective; ``attrs`` are its attributes besides ``group``."""
     return OperatorRow(
         name, attrs=f"({attrs}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
     )
 
 
 ROWS = (
-    # -- functions of elements: primitives, ours, functions, cell; first those that are called here as there ----------
+    # -- elementwise: primitives, ours, functions, cell; first those with equal names --------------------------------
     *(_elements(name, _snake(name), _snake(name)) for name in (
         "Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr",
         "LogicalNot", "Erf", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Floor", "Ceil", "Sin", "Cos",
@@ -254,10 +292,10 @@ ROWS = (
     _elements("Sub", "subtract", "sub; subtract", also_named="AssignSub"),
     _elements("Mul", "multiply", "mul; multiply"),
     _elements("Div RealDiv", "divide", "div; divide"),
-    _elements("DivNoNan", "divide", run=lambda p, xs, _a: _divided(*p.laid_out(xs, {}))),
+    _elements("DivNoNan", "divide", run=lambda p, xs, _a: _divide_no_nan(*p.lay_out(xs, {}))),
     _elements("FloorDiv", "floor_divide", "floor_div"),
     _elements("FloorMod", "remainder"),
-    _elements("Mod", "remainder", run=lambda p, xs, _a: _truncated(*p.laid_out(xs, {}))),
+    _elements("Mod", "remainder", run=lambda p, xs, _a: _truncated_remainder(*p.lay_out(xs, {}))),
     _elements("Pow", "power", "pow"),
     _elements("SquaredDifference", "squared_difference"),
     _elements("Atan2", "arctan2"),
@@ -281,9 +319,9 @@ ROWS = (
     _elements("Sign", "sign"),
     _elements("Round Rint", "rint"),
     _elements("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
-    _elements("StopGradient", "identity", "stop_gradient", run=lambda p, xs, a: p.plain(xs, a).detach()),
-    _elements("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 1)),
-    _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 0)),
+    _elements("StopGradient", "identity", "stop_gradient", run=lambda p, xs, a: p.run_rule(xs, a).detach()),
+    _elements("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 1)),
+    _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _fill_like(p.run_rule(xs, a), 0)),
     _elements("Dropout", "dropout", attrs="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
               run=_dropout, check=lambda a: refuse({
                   f"keep_prob is in (0, 1], not {a['keep_prob']}": not 0 < a["keep_prob"] <= 1})),
@@ -295,19 +333,19 @@ ROWS = (
                also_named="SumExt", aliases="sum"),
     _reduction("ReduceMean", "sum", "mean(x, axis=None, keep_dims=False)", also_named="MeanExt", aliases="mean",
                run=_mean, mean=True),
-    _reduction("ReduceMax", "max", "amax(input, axis=None, keepdims=False)", aliases="max amax", run=_composed),
-    _reduction("ReduceMin", "min", "amin(input, axis=None, keepdims=False)", aliases="min amin", run=_composed),
-    _reduction("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_composed),
+    _reduction("ReduceMax", "max", "amax(input, axis=None, keepdims=False)", aliases="max amax", run=_run_composed),
+    _reduction("ReduceMin", "min", "amin(input, axis=None, keepdims=False)", aliases="min amin", run=_run_composed),
+    _reduction("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_run_composed),
     _reduction("", "all", also_named="ReduceAll", aliases="all"),
     _reduction("", "any", also_named="ReduceAny", aliases="any"),
-    OperatorRow("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
-        run=lambda p, xs, a: ops.cast(p.plain(xs, a), np.dtype(a["output_type"]))),
-    OperatorRow("", "argmin", _one_along(-1), "(axis=-1, output_type='int32')", "(x)", also_named="Argmin"),
+    OperatorRow("Argmax", "argmax", _dim_param(-1), "(axis=-1, output_type='int32')", "(x)",
+        run=lambda p, xs, a: ops.cast(p.run_rule(xs, a), np.dtype(a["output_type"]))),
+    OperatorRow("", "argmin", _dim_param(-1), "(axis=-1, output_type='int32')", "(x)", also_named="Argmin"),
     OperatorRow("ArgMaxWithValue", "argmax", attrs="(axis=0, keep_dims=False)", called="(x)", strategies="",
         run=_argmax_with_value),
-    OperatorRow("Softmax", "softmax", _along(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
-    OperatorRow("LogSoftmax", "log_softmax", _along(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
-    OperatorRow("L2Normalize", "l2_normalize", lambda s, a: {**_along(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
+    OperatorRow("Softmax", "softmax", _dims_param(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
+    OperatorRow("LogSoftmax", "log_softmax", _dims_param(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
+    OperatorRow("L2Normalize", "l2_normalize", lambda s, a: {**_dims_param(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
         "(axis=0, epsilon=1e-4)", "(x)"),
     OperatorRow("LayerNorm", "layer_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-7), "begin": int(a.get("begin_norm_axis", -1))},
         "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)", "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
@@ -317,52 +355,52 @@ ROWS = (
     # -- products, parameters per channel, tables ---------------------------------------------------------
     OperatorRow("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
         "(transpose_a=False, transpose_b=False)", "(a, b)", "matmul(input, other); bmm(input_x, mat2)",
-        run=_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
+        run=_run_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
         also_named="MatMulExt BatchMatMulExt", out_strategy="product", of_strategies=f"{OperatorRow.of_strategies} enable_nd_tp"),
     OperatorRow("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
     OperatorRow("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),
-    OperatorRow("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)",
-        "gather(input_params, input_indices, axis=0)", run=_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
+    OperatorRow("Gather", "gather", _dim_param(0), "()", "(params, indices, /, axis=0)",
+        "gather(input_params, input_indices, axis=0)", run=_run_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
         also_named="EmbeddingLookup", strategies="gather", out_strategy="product",
         of_strategies=f"{OperatorRow.of_strategies} manual_split"),
     OperatorRow("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
         "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_one_hot, of_result=True,
         first_only=True),
     # -- shapes ----------------------------------------------------------------------------------------------
-    OperatorRow("Reshape", "reshape", _reshaped(_new_shape), "()", "(x, /, shape)",
+    OperatorRow("Reshape", "reshape", _shape_param(_new_shape), "()", "(x, /, shape)",
         "reshape(input, shape)", run=_reshape, sharded="identity", gathers=lambda s, a: _new_shape(s[0], a), aliases="view"),
-    OperatorRow("Flatten", "reshape", _reshaped(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
+    OperatorRow("Flatten", "reshape", _shape_param(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
         strategies="batch", of_strategies="output_shapes",
         also_named="BatchParallel Unique ResizeBilinear ResizeNearestNeighbor"),
-    OperatorRow("ExpandDims", "reshape", _reshaped(_expanded), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
+    OperatorRow("ExpandDims", "reshape", _shape_param(_expanded_shape), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
         run=_reshape, strategies=""),
-    OperatorRow("Squeeze", "reshape", _reshaped(_squeezed), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
+    OperatorRow("Squeeze", "reshape", _shape_param(_squeezed_shape), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
         strategies=""),
     OperatorRow("BroadcastTo", "broadcast_to", lambda _s, a: {"shape": tuple(a["shape"])}, "(shape)", "(x)",
         "broadcast_to(input, shape)", strategies=""),
     OperatorRow("Transpose", "transpose", _perm, "()", "(x, /, input_perm)", "transpose(input, input_perm)", out_strategy="same",
         aliases="permute"),
-    OperatorRow("Concat", "concat", _one_along(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
+    OperatorRow("Concat", "concat", _dim_param(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
         aliases="cat"),
-    OperatorRow("Split", "slice_", attrs="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
+    OperatorRow("Split", "slice_", attrs="(axis=0, output_num=1)", called="(x)", run=_run_split, strategies=""),
     OperatorRow("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
-    # -- what each rank of a group holds (collectives.py) ---------------------------------------------------
-    _collective("AllReduce", called(collectives.all_reduce), "op='sum', "),
-    _collective("AllGather", called(collectives.all_gather)),
-    _collective("ReduceScatter", called(collectives.reduce_scatter), "op='sum', "),
-    _collective("AlltoAll", called(collectives.all_to_all), "split_count, split_dim, concat_dim, "),
-    _collective("Broadcast", called_with_several(collectives.broadcast), "root_rank, "),
+    # -- collectives of the ranks' arrays (collectives.py) --------------------------------------------------
+    _collective("AllReduce", make_run(collectives.all_reduce), "op='sum', "),
+    _collective("AllGather", make_run(collectives.all_gather)),
+    _collective("ReduceScatter", make_run(collectives.reduce_scatter), "op='sum', "),
+    _collective("AlltoAll", make_run(collectives.all_to_all), "split_count, split_dim, concat_dim, "),
+    _collective("Broadcast", make_run_of_several(collectives.broadcast), "root_rank, "),
     OperatorRow("", strategies="data", of_strategies="shapes", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 
 
 def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
-    """Rows by all their names; an InputError for a name that two of them have."""
+    """Return rows by all their names. InputError: two rows have one name."""
     rows_by_name: dict[str, OperatorRow] = {}
     for row in rows:
         for name in row.known_as:
-            if (other := rows_by_name.setdefault(name, row)) is not row:
-                raise InputError(f"two rows are called {name!r}: our {other.ours} and our {row.ours}")
+            if (earlier_row := rows_by_name.setdefault(name, row)) is not row:
+                raise InputError(f"two rows are called {name!r}: our {earlier_row.ours} and our {row.ours}")
     return rows_by_name
 
 
@@ -371,12 +409,15 @@ TABLE = by_name(ROWS)
 
 
 def operators_with_strategies() -> list[str]:
-    """The names of all operators that have a strategy here."""
+    """Return the sorted names of all operators that accept a strategy."""
     return sorted(name for name, row in TABLE.items() if row.strategies)
 
 
 def find(name: str) -> OperatorRow:
-    """The row of an operator with strategies; a ShardError (a RuntimeError) names the ones there are."""
+    """Return the row of an operator with strategies.
+
+    ShardError: it has none or does not exist.
+    """
     row = TABLE.get(name)
     if row is None or not row.strategies:
         raise unknown(f"no operator {name!r} is known here", name, operators_with_strategies(), ShardError)
@@ -384,5 +425,5 @@ def find(name: str) -> OperatorRow:
 
 
 def written_functions() -> dict[str, tuple[OperatorRow, str]]:
-    """The functions of the table by name, each with its row and as it is written there."""
+    """Return the functions of the table by name, each as its row and its written form."""
     return {name: (row, text) for row in TABLE.values() for name, text in row.written_functions.items()}

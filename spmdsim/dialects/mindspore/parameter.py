@@ -1,7 +1,7 @@
-"""``Parameter`` and ``initializer``: declared without memory, filled where the first operator wants them.
+"""``Parameter`` and ``initializer``: declared without memory, filled in the layout of the first operator.
 
-Parameters that are kept in smaller pieces than their operators want (``hsdp``) come together for them, and their gradients
-go back.
+With ``hsdp``, parameters are stored in smaller shards than their operators need. They are gathered for the operators,
+and their gradients are reduced to the stored layout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
-from spmdsim.dialects.mindspore.tensors import GlobalTensor, ParameterValue, dressed, host, type_name
+from spmdsim.dialects.mindspore.tensors import GlobalTensor, ParameterValue, host, type_name, with_methods
 from spmdsim.dialects.missing import expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
@@ -31,20 +31,24 @@ from spmdsim.nn.module import Initialiser, Values
 from spmdsim.wrong_calls import explained
 
 _seed = [0, 0]
-#: The seed of shuffled rows, in the order in which it was set last.
+#: The seed of shuffled rows.
 rows_seed = [0]
 
 
 def over_ranks(ndim: int, split: bool = False) -> Layout:
-    """The layout of a tensor of which every rank has a copy; or its rows, if it is split."""
+    """Return the layout over all ranks in one axis: replicated, or with dim 0 split."""
     mesh = Mesh((current_world().size,), ("rank",))
     return Layout(mesh, ["rank" if split and dim == 0 else None for dim in range(ndim)])
 
 
 def set_seed(seed: int) -> None:
-    """The seed of all parameters created afterwards, of dropout, of shuffled rows and of ``numpy.random``.
+    """Set the seed of later parameters, dropout, shuffled rows and ``numpy.random``.
 
-    Parameters without a name count from 0 again. No integer is a TypeError, one that does not fit 32 bits a ValueError.
+    Parameters without a name are numbered from 0 again.
+
+    Raises:
+        UsageTypeError: If ``seed`` is no integer.
+        InputError: If it does not fit in 32 bits.
     """
     set_rows_seed(seed)
     _seed[:] = [seed, 0]
@@ -53,7 +57,10 @@ def set_seed(seed: int) -> None:
 
 
 def set_rows_seed(seed: int) -> None:
-    """``mindspore.dataset.config.set_seed``: that of shuffled rows alone, which ``mindspore.set_seed`` sets, too."""
+    """Set the seed of shuffled rows only (``mindspore.dataset.config.set_seed``).
+
+    ``mindspore.set_seed`` sets it too. Raises like `set_seed`.
+    """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
         raise UsageTypeError(f"a seed is an integer, not {seed!r}")
     if not 0 <= seed < 2**32:
@@ -62,24 +69,28 @@ def set_rows_seed(seed: int) -> None:
 
 
 def get_rows_seed() -> int:
-    """The seed of shuffled rows: 0 until one is set, so that every run has the same rows."""
+    """Return the seed of shuffled rows, by default 0: every run has equal rows."""
     return rows_seed[0]
 
 
 def next_seed() -> int:
-    """Another seed at every call, the same on every rank."""
+    """Return a new seed at every call, equal on every rank."""
     _seed[1] += 1
     return (_seed[0] << 20) + _seed[1]
 
 
 def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
+    """Return an initialiser of normal numbers. InputError: ``mean`` is not 0."""
     if mean:
         raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
     return nn.Normal(sigma)
 
 
 def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
-    """Uniform numbers by fan-in and fan-out of a weight ``[out, in, ...]`` as MindSpore counts them."""
+    """Return an initialiser of uniform numbers, from the fan-in and fan-out of a weight ``[out, in, ...]``.
+
+    ``bound(fan_in, fan_out)`` returns the square of the limit.
+    """
 
     def block(index: Any, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
         field = math.prod(shape[2:])
@@ -90,29 +101,31 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
 
 
 def _he_uniform(negative_slope: float = 0, mode: str = "fan_in") -> Initialiser:
+    """Return He's uniform initialiser; ``mode`` is ``"fan_in"`` or ``"fan_out"``, else raise InputError."""
     modes = ["fan_in", "fan_out"]
     if mode not in modes:
         raise unknown(f"HeUniform has no mode {mode!r}", str(mode), modes)
     return _by_fans(lambda *fans: 6 / (1 + negative_slope**2) / fans[modes.index(mode)])
 
 
-def _documented(name: str, about: str, function: Any) -> Any:
+def _add_docs(name: str, about: str, function: Any) -> Any:
+    """Return a function with this name and docstring, and errors for wrong arguments."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
     return explained(function, name)
 
 
-#: Initialisers by MindSpore's names: what they give, and what makes them.
-OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _documented(name, *row) for name, row in {
-    "Constant": ("One value everywhere.", lambda value: lambda index, _shape, dtype, _seed: (
+#: Initialisers by MindSpore's names: docstring and constructor.
+OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _add_docs(name, *row) for name, row in {
+    "Constant": ("Return an initialiser with one value everywhere.", lambda value: lambda index, _shape, dtype, _seed: (
         np.full([p.stop - p.start for p in index], value, dtype))),
-    "HeUniform": ("Uniform numbers by fan-in or fan-out, for layers followed by a (leaky) ReLU (He et al., 2015).", _he_uniform),
-    "Normal": ("Normal numbers of this deviation; an InputError for another mean than 0.", _normal),
-    "One": ("All one.", lambda: nn.ones),
-    "Uniform": ("Numbers uniform in ``[-scale, scale)``.", lambda scale=0.07: nn.Uniform(scale)),
-    "XavierUniform": ("Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010).", lambda gain=1: (
+    "HeUniform": ("Return an initialiser of uniform numbers for layers before a (leaky) ReLU (He et al., 2015).", _he_uniform),
+    "Normal": ("Return an initialiser of normal numbers. InputError: the mean is not 0.", _normal),
+    "One": ("Return an initialiser with ones.", lambda: nn.ones),
+    "Uniform": ("Return an initialiser of numbers uniform in ``[-scale, scale)``.", lambda scale=0.07: nn.Uniform(scale)),
+    "XavierUniform": ("Return an initialiser of uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010).", lambda gain=1: (
         _by_fans(lambda fan_in, fan_out: gain**2 * 6 / (fan_in + fan_out)))),
-    "Zero": ("All zero.", lambda: nn.zeros),
+    "Zero": ("Return an initialiser with zeros.", lambda: nn.zeros),
 }.items()}  # fmt: skip
 #: Initialisers by their names in a text.
 INITIALISERS = {word: OBJECTS[name] for word, name in expand_words({
@@ -123,21 +136,27 @@ INITIALISERS = {word: OBJECTS[name] for word, name in expand_words({
 
 @dataclass(frozen=True)
 class Initializer:
-    """What :func:`initializer` returns: values to come."""
+    """Result of :func:`initializer`: an initial value function, a shape and a type."""
 
     init: Any
     shape: tuple[int, ...]
     dtype: np.dtype
 
     def init_data(self, *_: Any, **__: Any) -> Any:
-        """The values now, a whole array; all of one seed, as an operator's parameter has them."""
+        """Return the values as a whole array, from one seed; arguments are ignored."""
         return host(self.init(tuple(slice(0, n) for n in self.shape), self.shape, self.dtype, next_seed()))
 
 
 def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
-    """Values of a parameter: by name (such as ``"normal"``), a number, an object of this module, or an array.
+    """Return initial values of a parameter.
 
-    No such initialiser, or an array of another shape, is an InputError.
+    Args:
+        init: a name such as ``"normal"``, a number, an initialiser of this module, or an array.
+        shape: global shape.
+        dtype: element type.
+
+    Raises:
+        InputError: If the name is unknown, or the array has another shape.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     source: Any = init
@@ -153,6 +172,7 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
 
 
 def _values(values: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array as an initialiser. InputError: it has another shape."""
     array = values.full() if isinstance(values, CoreTensor) else np.asarray(values)
     if array.shape != shape:
         raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
@@ -160,10 +180,13 @@ def _values(values: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Parameter(CoreParameter):
-    """``Parameter(initializer("normal", [784, 512], ms.float32))``, or an array.
+    """``Parameter(initializer("normal", [784, 512], ms.float32))``, or of an array.
 
-    Its layout is that of the first operator that uses it, as in MindSpore, where a parameter is laid out by
-    its operator's strategy.
+    The first operator that uses it decides its layout. In MindSpore, too, the strategy of its operator lays it out.
+
+    Attributes:
+        used: layout that the operators need.
+        layout: layout in which it is stored; differs from ``used`` with ``hsdp``.
     """
 
     _count = 0
@@ -184,41 +207,47 @@ class Parameter(CoreParameter):
         self._seed = _seed[0]
 
     def place(self, layout: Layout) -> CoreTensor:
-        """The value; filled in this layout if it has none yet. Where it is kept in smaller pieces they are gathered."""
+        """Return the value in the layout of its operators; the first call fills it, and decides this layout.
+
+        A value that is stored in smaller shards is gathered.
+        """
         settings = parallel()
         if not self.is_init:
             self.used = self.layout = layout
             self.layout.check_shape(self.shape)
             self._sharing = None if settings is None else settings.sharing
             if self._sharing is not None and self.parallel_optimizer:
-                self.layout = self._sharing.stored(self.used, self.shape, self.dtype.itemsize)
+                self.layout = self._sharing.storage_layout(self.used, self.shape, self.dtype.itemsize)
             self.materialise(current_world(), self._seed)
-            self.tensor = dressed(self.value, ParameterValue)
+            self.tensor = with_methods(self.value, ParameterValue)
         value: CoreTensor = self.value
         value.requires_grad = self.requires_grad and has_gradient(value.dtype)
         if self._sharing is None or self.layout is self.used:
             return value
-        return _gathered(value, self.used, self._sharing.level)
+        return _gather_value(value, self.used, self._sharing.level)
 
     def assign(self, tensor: CoreTensor) -> None:
-        """Take new values, in the parameter's layout; no gradient is kept."""
+        """Set new values, in the parameter's layout; the gradient is dropped."""
         super().assign(tensor)
-        self.tensor = dressed(self.value, ParameterValue)
+        self.tensor = with_methods(self.value, ParameterValue)
 
     def as_operand(self, like: CoreTensor) -> CoreTensor:
-        """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""
+        """Return the value; if it has no layout yet, replicated on the mesh of ``like``."""
         return self.place(Layout.replicated(like.layout.mesh, len(self.shape)))
 
     def everywhere(self) -> CoreTensor:
-        """The value; where nothing placed it yet, a copy on every rank."""
+        """Return the value; if it has no layout yet, replicated on every rank."""
         return self.place(over_ranks(len(self.shape)))
 
     def asnumpy(self) -> np.ndarray:
-        """The whole parameter, on every process."""
+        """Return the whole parameter as an array, on every process."""
         return self.everywhere().full()
 
     def set_data(self, data: Any) -> Parameter:
-        """Take new values of the same shape, where the old ones are; an InputError for another shape."""
+        """Set new values of equal shape, in the current layout; return the parameter.
+
+        InputError: another shape.
+        """
         values = _values(data, self.shape)
         if not self.is_init:
             self.initialiser = values
@@ -229,21 +258,21 @@ class Parameter(CoreParameter):
 
     @property
     def value(self) -> Any:
-        """The value, which may be called for its own sake: ``parameter.value()``."""
+        """Value of the parameter; programs may also call it: ``parameter.value()``."""
         return super().value if self.is_init else self.everywhere()
 
     _anywhere = property(everywhere)
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
     size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
     data = property(lambda self: self, doc="The parameter itself.")
-    is_init = property(lambda self: self.tensor is not None, doc="Whether it has values yet.")
+    is_init = property(lambda self: self.tensor is not None, doc="True if it has values.")
 
     def init_data(self, *_: Any, **__: Any) -> Parameter:
-        """The parameter itself: values are filled in where the first operator wants them."""
+        """Return the parameter itself: the first operator fills it."""
         return self
 
     def clone(self, init: Any = "same") -> Parameter:
-        """Another parameter with the same values, or with those of an initialiser."""
+        """Return another parameter with equal values, or with those of the initialiser ``init``."""
         same = isinstance(init, str) and init == "same"
         values = self.asnumpy() if same else initializer(init, self.shape, self.dtype)
         return Parameter(values, self.name, self.requires_grad)
@@ -269,19 +298,22 @@ class ParameterTuple(tuple[Any, ...]):
     __slots__ = ()
 
 
-#: Parameters created inside take no memory. Here none ever does before its first use.
+#: Parameters created inside take no memory; here, no parameter does before its first use.
 no_init_parameters = contextlib.nullcontext
 
 
-# -- parameters in smaller pieces -----------------------------------------------------------------------------
+# -- parameters in smaller shards ----------------------------------------------------------------------------
 
 
-class Again(Sequence[Any]):
-    """A rank's pieces of what was gathered for an operator: dropped when that has run, gathered again for the gradients."""
+class RegatheredShards(Sequence[Any]):
+    """Shards of a parameter that was gathered for an operator.
 
-    def __init__(self, source: CoreTensor, whole: CoreTensor) -> None:
-        self._source, self._layout = source, whole.layout
-        self._pieces: Sequence[Any] | None = whole.held
+    `drop` releases them after the operator. The next access, in the backward pass, gathers them again.
+    """
+
+    def __init__(self, source: CoreTensor, gathered: CoreTensor) -> None:
+        self._source, self._layout = source, gathered.layout
+        self._pieces: Sequence[Any] | None = gathered.held
 
     def __len__(self) -> int:
         return len(self._source.held)
@@ -292,28 +324,28 @@ class Again(Sequence[Any]):
         return self._pieces[index]
 
     def drop(self) -> None:
-        """Until somebody looks at them again."""
+        """Release the shards until the next access."""
         self._pieces = None
 
 
-def _gathered(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
-    """A parameter's value where its operator wants it; what the levels mean: :class:`context.Sharing`."""
-    moved = dressed(value.to(layout))
+def _gather_value(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
+    """Return a stored value in the layout of its operators; see `context.Sharing` for the levels."""
+    moved = with_methods(value.to(layout))
     if level == 1 and moved.requires_grad:
-        whole = GlobalTensor(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
-        whole.node = GradientMove(moved, layout)
-        return whole
+        result = GlobalTensor(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
+        result.node = GradientMove(moved, layout)
+        return result
     if level == 3:
-        moved.held = Again(value.detach(), moved)  # type: ignore[assignment]
+        moved.held = RegatheredShards(value.detach(), moved)  # type: ignore[assignment]
     return moved
 
 
-def finished(operands: Sequence[CoreTensor], results: Any) -> Any:
-    """The results of an operator, counted; what was gathered for it alone is dropped."""
+def finish_call(operands: Sequence[CoreTensor], results: Any) -> Any:
+    """Return an operator's results as MindSpore's tensors; drop operands that were gathered for it."""
     for operand in operands:
-        if isinstance(operand.held, Again):
+        if isinstance(operand.held, RegatheredShards):
             operand.held.drop()
-    return tuple(map(dressed, results)) if isinstance(results, tuple) else dressed(results)
+    return tuple(map(with_methods, results)) if isinstance(results, tuple) else with_methods(results)
 
 
 # -- mindspore.Tensor ------------------------------------------------------------------------------------------
@@ -325,15 +357,15 @@ class _Kind(type):
 
 
 class Tensor(metaclass=_Kind):
-    """``Tensor(array, ms.float32)``: the same whole array on every rank, of which operators keep their piece.
+    """``Tensor(array, ms.float32)``: a whole array, equal on every rank, that operators split.
 
-    ``init`` with ``shape`` gives values of an initialiser.
+    ``init`` with ``shape`` takes values of an initialiser.
     """
 
     def __new__(  # type: ignore[misc]
         cls, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
     ) -> HostTensor:
-        """The array with MindSpore's words."""
+        """Return the array with MindSpore's methods."""
         if init is not None and not isinstance(input_data, Initializer):
             input_data = initializer(init, shape, np.float32 if dtype is None else dtype)
         if not isinstance(input_data, Initializer):
@@ -343,7 +375,7 @@ class Tensor(metaclass=_Kind):
 
     @staticmethod
     def from_numpy(array: np.ndarray) -> HostTensor:
-        """An array of NumPy's."""
+        """Return a NumPy array with MindSpore's methods. UsageTypeError: it is no array."""
         if not isinstance(array, np.ndarray):
             raise UsageTypeError(f"from_numpy takes an array of NumPy's, not a {type(array).__name__}")
         return host(array)
@@ -355,5 +387,5 @@ from_numpy = Tensor.from_numpy
 def tensor(
     input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
 ) -> Any:
-    """As :class:`Tensor`; ``const_arg`` is accepted and ignored: programs are not compiled."""
+    """Return a tensor like :class:`Tensor`; ``const_arg`` is ignored: programs are not compiled."""
     return Tensor(input_data, dtype, shape, init)

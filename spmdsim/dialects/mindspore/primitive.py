@@ -15,7 +15,7 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.dialects.host import equal_on_all_ranks
 from spmdsim.dialects.mindspore.operators import TABLE
-from spmdsim.dialects.mindspore.parameter import Parameter, finished
+from spmdsim.dialects.mindspore.parameter import Parameter, finish_call
 from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
 from spmdsim.dialects.mindspore.tensors import GlobalTensor, host
 from spmdsim.dialects.missing import DialectObject
@@ -27,12 +27,15 @@ rules = imitation("sharding rules", "mindspore")
 
 
 def shape_of(operand: Any) -> Shape:
-    """Global shape of a tensor, a parameter, an array or a number."""
+    """Return the global shape of a tensor, a parameter, an array or a number."""
     return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
 
 
 def place(operand: Any, layout: Layout) -> Tensor:
-    """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
+    """Return an operand as a tensor: a parameter is filled in ``layout``, an array is split by it.
+
+    A tensor is returned unchanged.
+    """
     if isinstance(operand, Tensor):
         return operand
     if isinstance(operand, Parameter):
@@ -42,7 +45,10 @@ def place(operand: Any, layout: Layout) -> Tensor:
 
 
 def to_tensor(operand: Any) -> Tensor:
-    """An array as a tensor, dim 0 over all ranks where it divides: how data enters a network."""
+    """Return an array as a tensor, with dim 0 over all ranks if it divides evenly.
+
+    Data enters a network in this form. A parameter without a layout is replicated.
+    """
     if isinstance(operand, Tensor):
         return operand
     if isinstance(operand, Parameter):
@@ -51,8 +57,8 @@ def to_tensor(operand: Any) -> Tensor:
     return place(operand, bound.input_layouts(rules.data_parallel(bound, current_world().size))[0])
 
 
-def _typed(operands: Sequence[Any]) -> list[Any]:
-    """Python numbers take the element type of the operands beside them."""
+def _match_types(operands: Sequence[Any]) -> list[Any]:
+    """Convert Python numbers to the element type of the first tensor or array among the operands."""
     kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
     if kind is None:
         return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
@@ -64,9 +70,9 @@ def _typed(operands: Sequence[Any]) -> list[Any]:
 
 
 class Primitive(DialectObject):
-    """A MindSpore primitive over one of our operators.
+    """MindSpore primitive over one of our operators.
 
-    Without ``.shard`` it is data parallel: dim 0 of the first operand is split over all ranks. Calls change nothing of
+    Without ``.shard`` it is data parallel: dim 0 of the first operand is split over all ranks. Calls do not change
     it, so one primitive may be called inside of its own call, or by several threads.
     """
 
@@ -86,14 +92,17 @@ class Primitive(DialectObject):
         self._strategies: tuple[Any, Any] = (None, None)
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Set an attribute; a RuleError for others than these.
+        """Set an attribute and return the primitive.
 
-        ``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left; ``layout`` with
-        ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers; ``enable_nd_tp`` of a product
-        takes layouts as tensor parallelism in two or three dims.
+        - ``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left.
+        - ``layout`` with ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers.
+        - ``enable_nd_tp`` of a product reads layouts as tensor parallelism in two or three dims.
+
+        Raises:
+            RuleError: If the attribute is another one.
         """
         if name == "layout":
-            return self.shard(rules.configured(value))
+            return self.shard(rules.configured_layouts(value))
         if name == "enable_nd_tp" and self.row.out_strategy == "product" and self.row.ours == "matmul":
             self.attrs[name] = bool(value)
             return self
@@ -105,10 +114,17 @@ class Primitive(DialectObject):
         return self.shard(*self._strategies) if self.configured else self
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
-        """Set the strategy: cuts or layouts per operand; returns the primitive itself.
+        """Set the strategy, cuts or layouts per operand, and return the primitive itself.
 
         The micro-shards of a virtual axis (``interleaved_parallel``) are computed together, as one shard of the rank.
-        Something else, or cuts and layouts mixed, are a TypeError.
+
+        Args:
+            in_strategy: cuts or layouts per operand; None for data parallelism.
+            out_strategy: cuts or layout of the result, or None.
+
+        Raises:
+            UsageTypeError: If cuts and layouts are mixed, or the strategy has another type.
+            ShardError: If only ``out_strategy`` is given.
         """
         if in_strategy is not None:
             self._sharding = rules.configure(self.op, in_strategy, out_strategy, self._repeat)
@@ -117,54 +133,61 @@ class Primitive(DialectObject):
         self._strategies = (in_strategy, out_strategy)
         return self
 
-    in_strategy = property(lambda self: self._strategies[0], doc="The strategy given, as written.")
+    in_strategy = property(lambda self: self._strategies[0], doc="Strategy of the operands, as written.")
 
     @property
     def configured(self) -> bool:
-        """Whether it was given a strategy."""
+        """True if the primitive has a strategy."""
         return self._sharding is not None
 
     @property
     def by_cuts(self) -> bool:
-        """Whether it was given cuts, not layouts."""
+        """True if the strategy is written in cuts, not in layouts."""
         return self.configured and not any(isinstance(entry, Layout) for entry in self.in_strategy)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
+        """Apply the primitive.
 
-        A strategy that the operator, the shapes or the ranks do not fit is a RuntimeError (and a ValueError).
+        Arrays are whole and equal on every rank; each rank keeps its shard.
+
+        Raises:
+            ShardError: (a RuntimeError and a ValueError) If the strategy does not fit the operator, the shapes or the
+                ranks.
         """
-        operands, attrs = self.takes.split(type(self).__name__, args, named)
-        result = (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
-        return finished([], result)
+        operands, attrs = self.takes.split_call(type(self).__name__, args, named)
+        result = (self.row.run or Primitive.run_rule)(self, operands, {**self.attrs, **attrs})
+        return finish_call([], result)
 
-    # -- what a call is made of ------------------------------------------------------------------------
+    # -- parts of a call ------------------------------------------------------------------------------
 
-    def plain(self, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Our operator, with the parameters that MindSpore's attributes mean."""
+    def run_rule(self, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """Run our operator with the parameters that MindSpore's attributes imply."""
         params = self.row.params
         return self.apply(
             operands, params([shape_of(x) for x in operands], attrs) if params is not no_params else {}
         )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """Our operator, with these parameters."""
-        typed = _typed(operands)
-        bound, sharding, strategy = self._bound(typed, params)
+        """Run our operator with these parameters, and check the out_strategy."""
+        typed = _match_types(operands)
+        bound, sharding, strategy = self._bind(typed, params)
         rules.check_result(self.row, bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
-        if sharding is None and watchers:  # a search must not take data parallel for configured
-            return finished(tensors, self.op(*tensors, **params))
+        if sharding is None and watchers:  # a search must not read data parallelism as a configured strategy
+            return finish_call(tensors, self.op(*tensors, **params))
         if sharding is None or self.row.of_result:
             sharding = self.op.shard(strategy)
         try:
-            return finished(tensors, sharding(*tensors, **params))
-        except RuleError as error:  # an out_strategy that the result cannot have
+            return finish_call(tensors, sharding(*tensors, **params))
+        except RuleError as error:  # the out_strategy is not supported
             raise ShardError(error.message, **error.facts) from None
 
-    def as_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Apply it, MindSpore's ``name``, with the layouts of the strategy's derivation, which says where the result lies."""
-        typed = _typed(operands)
+    def run_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """Run our operator with the layouts that `shard` derives for MindSpore's operator ``name``.
+
+        The derivation also decides the layout of the result.
+        """
+        typed = _match_types(operands)
         shapes = [shape_of(x) for x in typed]
         derivation = rules.shard(
             name, shapes, *self._strategies, devices=current_world().size, attrs=attrs,
@@ -172,22 +195,25 @@ class Primitive(DialectObject):
         )  # fmt: skip
         tensors = [place(x, layout) for x, layout in zip(typed, derivation.inputs)]
         sharding = self.op.shard(derivation.strategy, derivation.outputs[0])
-        return finished(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
+        return finish_call(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
-    def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
-        """The operands where the strategy wants them; a search looks for one, and is shown them as they are."""
-        typed = _typed(operands)
+    def lay_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
+        """Return the operands in the layouts of the strategy.
+
+        While a search watches, return them as tensors in their own layouts, since the search looks for a strategy.
+        """
+        typed = _match_types(operands)
         if watchers:
             return [to_tensor(x) for x in typed]
-        bound, _, strategy = self._bound(typed, params)
+        bound, _, strategy = self._bind(typed, params)
         return [place(x, layout).to(layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
 
-    def _bound(
+    def _bind(
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
-        """The rule for these operands, the operator as configured for them, and the strategy meant."""
+        """Return the rule for these operands, the operator as configured for them, and the strategy."""
         bound = forbid_split_windows(self.op.bind([shape_of(x) for x in operands], params))
-        sharding = rules.fitted(self._sharding, [len(shape) for shape in bound.shapes])
+        sharding = rules.fit_sharding(self._sharding, [len(shape) for shape in bound.shapes])
         ranks = current_world().size
         return bound, sharding, rules.strategy_of(self.row, type(self).__name__, bound, sharding, ranks)
 
@@ -197,6 +223,7 @@ class Primitive(DialectObject):
 
 @lru_cache(maxsize=4096)
 def _class(row: OperatorRow, name: str) -> type[Primitive]:
+    """Create the primitive class of a row under one of its names."""
     op = getattr(ops, row.ours).op
     members = {"row": row, "takes": arguments(row.called), "op": op, "name": op.name, "__module__": __name__}
     about = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
@@ -205,7 +232,7 @@ def _class(row: OperatorRow, name: str) -> type[Primitive]:
 
 
 def primitive(name: str) -> type[Primitive]:
-    """The class of a primitive; a KeyError if there is none."""
+    """Return the class of a primitive. KeyError: it does not exist."""
     row = TABLE[name]
     if name not in row.primitives:
         raise KeyError(name)
@@ -216,9 +243,18 @@ def primitive(name: str) -> type[Primitive]:
 def function(
     row: OperatorRow, written: str, strategies: tuple[Any, Any] = (None, None)
 ) -> Callable[..., Any]:
-    """A function of ``ops``, from its name and arguments: the row's primitive, data parallel without a strategy."""
-    name, bracket, rest = written.partition("(")
-    takes, called = arguments(bracket + rest or row.called), len(arguments(row.called).signature.parameters)
+    """Return a function of ``ops`` that applies the row's first primitive.
+
+    Args:
+        row: row of the operator table.
+        written: name of the function, with its parameters if they differ from the primitive's.
+        strategies: ``in_strategy`` and ``out_strategy``; data parallel by default.
+    """
+    name, bracket, parameters = written.partition("(")
+    takes, called = (
+        arguments(bracket + parameters or row.called),
+        len(arguments(row.called).signature.parameters),
+    )
     make = primitive(row.primitives[0])
 
     def call(*args: Any, **named: Any) -> Any:
@@ -237,9 +273,10 @@ def function(
 def sharded(
     fn: Callable[..., Any], in_strategy: Any, out_strategy: Any = None, **options: Any
 ) -> Callable[..., Any]:
-    """``mindspore.parallel.shard``: a function of ``ops`` or ``mint``, or a primitive, with a strategy.
+    """Return a function, or a primitive, with a strategy (``mindspore.parallel.shard``).
 
-    Another function, of which nobody knows what its cuts mean, is an InputError, and so are further options.
+    Raises:
+        InputError: If ``fn`` is neither a primitive nor a function of ``ops`` or ``mint``, or further options are passed.
     """
     if options:
         raise InputError(f"shard takes in_strategy and out_strategy here, not {', '.join(options)}")

@@ -1,6 +1,6 @@
-"""``mindspore.dataset``: rows of arrays, generators and MNIST's files, in batches, and transforms of them.
+"""``mindspore.dataset``: rows of arrays, generators and MNIST's files, in batches, and their transforms.
 
-Rows are shuffled unless ``shuffle=False``, in an order of ``mindspore.set_seed`` that is the same on every rank.
+Rows are shuffled unless ``shuffle=False``; the order follows from ``mindspore.set_seed`` and is equal on every rank.
 """
 
 from __future__ import annotations
@@ -24,35 +24,47 @@ from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many
 
-#: Which epoch it is, and within repetitions which of them.
+#: Number of the epoch; inside repetitions also the number of each repetition.
 Epoch = tuple[int, ...]
-#: Rows by number, or batches of them, in an epoch.
+#: Function of an epoch that returns row numbers, or batches of them, in order.
 Order = Callable[[Epoch], list[Any]]
 
 
 class Shuffle:
-    """How rows are shuffled, by MindSpore's names: all three shuffle all rows here, of which there is one file."""
+    """Names of MindSpore's shuffles; all three shuffle all rows here, since a dataset is one file."""
 
     GLOBAL, FILES, INFILE = "global", "files", "infile"
 
 
-def _random(epoch: Epoch, place: int) -> np.random.Generator:
-    """Random numbers of one step in one epoch: the same on every rank."""
-    return np.random.default_rng([rows_seed[0], place, *epoch])
+def _random(epoch: Epoch, step: int) -> np.random.Generator:
+    """Return a random generator for one step of the pipeline in one epoch, equal on every rank."""
+    return np.random.default_rng([rows_seed[0], step, *epoch])
 
 
-def _counted(number: Any, what: str, least: int) -> int:
+def _check_count(number: Any, what: str, least: int) -> int:
+    """Return ``number`` as an int. InputError: it is no integer of at least ``least``."""
     if not is_whole(number) or number < least:
         raise InputError(f"{what} takes a number of at least {least}, not {number!r}")
     return int(number)
 
 
 class Dataset(DialectObject):
-    """Columns of rows, transformed and put together in batches.
+    """Columns of rows, transformed and joined to batches.
 
-    Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch; ``shuffle`` is on if left out, as in
-    MindSpore. With ``num_shards``, as many as there are ranks, and ``shard_id``, the ``get_rank()``, each rank has rows of its
-    own, and a batch is the global tensor of all ranks' rows; others are an InputError. A column is an array of all rows.
+    Every rank draws the order of ``mindspore.set_seed`` and of the epoch. With ``num_shards``, each rank reads rows
+    of its own, and a batch is the global tensor of all ranks' rows.
+
+    Args:
+        columns: name -> array of all rows.
+        shuffle: False for no shuffling; on by default, as in MindSpore.
+        num_shards: 1 or the number of ranks; None reads all rows on every rank.
+        shard_id: shard of this rank, ``get_rank()``; needed with ``num_shards``.
+        num_samples: maximum number of rows; None or 0 for all.
+        sampler: must be None.
+
+    Raises:
+        InputError: If a number is out of range, or columns differ in length.
+        UsageTypeError: If ``shuffle`` is another value.
     """
 
     ORIGINAL = "mindspore.dataset.Dataset"
@@ -73,21 +85,29 @@ class Dataset(DialectObject):
         })  # fmt: skip
         self.columns, self.count = dict(columns), lengths[0]
         self._shuffled = shuffle is None or bool(shuffle)
-        self._most = None if num_samples is None else _counted(num_samples, "num_samples", 0) or None
-        #: Per column its transforms, and whether each takes several rows at once.
+        self._most = None if num_samples is None else _check_count(num_samples, "num_samples", 0) or None
+        #: Per column ``(transform, True if it takes several rows at once)``.
         self._transforms: dict[str, list[tuple[Callable[[Any], Any], bool]]] = {name: [] for name in columns}
         self._steps: list[Callable[[Order, Epoch], list[Any]]] = []
         self._batch = self._epochs = 0
 
-    # -- what is done with rows ----------------------------------------------------------------------------
+    # -- steps of the pipeline -----------------------------------------------------------------------------
 
     def map(
         self, operations: Any, input_columns: str | Sequence[str] | None = None, **options: Any
     ) -> Dataset:
-        """Apply a transform, or several, to a column (the first one if none is named).
+        """Add transforms of a column and return the dataset.
 
-        Transforms of this package work on whole batches, functions of the user's on one row at a time, or on one batch
-        if it comes after :meth:`batch`.
+        Transforms of this package take whole batches. User functions take one row, or one batch if added after
+        :meth:`batch`.
+
+        Args:
+            operations: a transform, or a list of them.
+            input_columns: the column; by default the first.
+            options: ``output_columns`` must be the column too; others are ignored.
+
+        Raises:
+            InputError: If there is no such column, or several are named.
         """
         names = _names(input_columns or [*self.columns][:1])
         output = options.get("output_columns", names)
@@ -96,12 +116,23 @@ class Dataset(DialectObject):
                 len(names) != 1 or output not in (None, names, names[0]),
             f"the columns are {', '.join(self.columns)}, but the transform is for {names[0]!r}": names[0] not in self.columns,
         })  # fmt: skip
-        for one in operations if isinstance(operations, (list, tuple)) else [operations]:
-            self._transforms[names[0]].append((one, self._batch > 0 or getattr(one, "batched", False)))
+        for operation in operations if isinstance(operations, (list, tuple)) else [operations]:
+            self._transforms[names[0]].append(
+                (operation, self._batch > 0 or getattr(operation, "batched", False))
+            )
         return self
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
-        """Put so many rows together; the last batch may have fewer, or is dropped."""
+        """Join rows to batches and return the dataset.
+
+        Args:
+            batch_size: rows per batch.
+            drop_remainder: drop a last batch with fewer rows.
+            options: ignored.
+
+        Raises:
+            InputError: If the size is less than 1, or rows are in batches already.
+        """
         refuse({
             f"a batch has at least one row, not {batch_size!r}": not is_whole(batch_size) or batch_size < 1,
             "the rows are in batches already; nearest: one batch() of the larger size": self._batch > 0,
@@ -114,94 +145,110 @@ class Dataset(DialectObject):
             rows = before(epoch)
             return [rows[k : k + batch_size] for k in range(0, len(rows) - short, batch_size)]
 
-        return self._then(batches)
+        return self._add_step(batches)
 
     def repeat(self, count: int = 1) -> Dataset:
-        """All that came so far so many times, each time in an order of its own."""
+        """Repeat all steps so far, each time in another order; return the dataset.
+
+        InputError: ``count`` is below 1.
+        """
         if count == -1:
             raise InputError("repeat(-1) never ends here; nearest: a loop over the epochs around the dataset")
-        times = _counted(count, "repeat", 1)
-        return self._then(lambda before, epoch: [x for k in range(times) for x in before((*epoch, k))])
+        times = _check_count(count, "repeat", 1)
+        return self._add_step(lambda before, epoch: [x for k in range(times) for x in before((*epoch, k))])
 
     def take(self, count: int = -1) -> Dataset:
-        """The first ones only: rows, or batches once there are any."""
-        most = None if count == -1 else _counted(count, "take", 0)
-        return self._then(lambda before, epoch: before(epoch)[:most])
+        """Keep the first ``count`` rows, or batches after :meth:`batch`; -1 keeps all.
+
+        Return the dataset.
+        """
+        most = None if count == -1 else _check_count(count, "take", 0)
+        return self._add_step(lambda before, epoch: before(epoch)[:most])
 
     def skip(self, count: int) -> Dataset:
-        """All but the first ones."""
-        first = _counted(count, "skip", 0)
-        return self._then(lambda before, epoch: before(epoch)[first:])
+        """Drop the first ``count`` rows, or batches after :meth:`batch`; return the dataset."""
+        first = _check_count(count, "skip", 0)
+        return self._add_step(lambda before, epoch: before(epoch)[first:])
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Another order in every epoch, drawn from a buffer of the next ones."""
-        size, place = _counted(buffer_size, "shuffle", 2), len(self._steps) + 1
+        """Shuffle with a buffer of the next ``buffer_size`` (at least 2) items, differently in every epoch."""
+        size, position = _check_count(buffer_size, "shuffle", 2), len(self._steps) + 1
 
-        def drawn(before: Order, epoch: Epoch) -> list[Any]:
-            random, waiting, rows = _random(epoch, place), [], []
+        def draw(before: Order, epoch: Epoch) -> list[Any]:
+            random, waiting, rows = _random(epoch, position), [], []
             for item in before(epoch):
                 waiting.append(item)
                 if len(waiting) == size:
                     rows.append(waiting.pop(int(random.integers(size))))
             return rows + [waiting[int(k)] for k in random.permutation(len(waiting))]
 
-        return self._then(drawn)
+        return self._add_step(draw)
 
-    def _then(self, step: Callable[[Order, Epoch], list[Any]]) -> Dataset:
+    def _add_step(self, step: Callable[[Order, Epoch], list[Any]]) -> Dataset:
+        """Add a step, a function of the order before it and the epoch; return the dataset."""
         self._steps.append(step)
         return self
 
-    # -- what there is ----------------------------------------------------------------------------------
+    # -- rows and sizes ---------------------------------------------------------------------------------
 
     def get_dataset_size(self) -> int:
-        """Number of batches."""
+        """Return the number of batches."""
         return len(self._order(self._shards[0])((0,)))
 
     def get_batch_size(self) -> int:
-        """Rows of a batch."""
+        """Return the number of rows per batch; 1 without batches."""
         return self._batch or 1
 
     def get_col_names(self) -> list[str]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         return [*self.columns]
 
     __len__ = get_dataset_size
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """The batches of the next epoch."""
+        """Yield the batches of the next epoch, one array or tensor per column."""
         self._epochs += 1
         orders = [self._order(shard)((self._epochs,)) for shard in self._shards]
         for batch in zip(*orders):
             pieces = [[self._column(name, rows) for rows in batch] for name in self.columns]
-            yield tuple(host(piece[0]) if self._num_shards == 1 else _together(piece) for piece in pieces)
+            yield tuple(host(piece[0]) if self._num_shards == 1 else _join_ranks(piece) for piece in pieces)
 
     def _order(self, shard: int) -> Order:
-        """Of one of the shards, which take rows in turns; the last turn begins again at the first row."""
+        """Return the order of one shard: an epoch -> its items.
 
-        def sampled(epoch: Epoch) -> list[Any]:
+        Shards take rows in turn; the last turn continues at the first row.
+        """
+
+        def sample(epoch: Epoch) -> list[Any]:
             count, turns = self.count, -(-self.count // self._num_shards)
             rows = _random(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
             return [rows[(k * self._num_shards + shard) % count] for k in range(turns)][: self._most]
 
-        return reduce(lambda before, step: partial(step, before), self._steps, sampled)
+        return reduce(lambda before, step: partial(step, before), self._steps, sample)
 
     def _column(self, name: str, rows: Any) -> np.ndarray:
+        """Return a column's transformed values for a batch of row numbers, or for one row."""
         block = self.columns[name][rows if self._batch else [rows]]
-        for transform, together in self._transforms[name]:
-            block = transform(block) if together else np.stack([np.asarray(transform(row)) for row in block])
+        for transform, takes_batches in self._transforms[name]:
+            block = (
+                transform(block) if takes_batches else np.stack([np.asarray(transform(row)) for row in block])
+            )
         return np.asarray(block) if self._batch else np.asarray(block)[0]
 
     def create_tuple_iterator(self, num_epochs: int = -1, **_: Any) -> Iterator[tuple[Any, ...]]:
-        """The batches of the next epoch."""
+        """Yield the batches of the next epoch as tuples; arguments are ignored."""
         return iter(self)
 
     def create_dict_iterator(self, num_epochs: int = -1, **_: Any) -> Iterator[dict[str, Any]]:
-        """The batches of the next epoch, by column."""
+        """Yield the batches of the next epoch as dicts by column; arguments are ignored."""
         return (dict(zip(self.columns, batch)) for batch in self)
 
 
 def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[int]]:
-    """How many shards there are, and those of this process's ranks."""
+    """Return the number of shards, and the shards of this process's ranks.
+
+    In lock step, one process reads the shards of all ranks. Raise InputError if a number is missing or out of range.
+    """
     world = current_world()
     if num_shards is None and shard_id is None:
         return 1, [0]
@@ -211,28 +258,29 @@ def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[
         )
     refuse({
         f"num_shards is {num_shards}, but {many(world.size, 'rank is', 'ranks are')} running, and every rank has a shard of its own; "
-        "nearest: get_group_size()": _counted(num_shards, "num_shards", 1) not in (1, world.size),
-        f"shard_id is in 0..{num_shards - 1}, not {shard_id}": _counted(shard_id, "shard_id", 0) >= num_shards,
+        "nearest: get_group_size()": _check_count(num_shards, "num_shards", 1) not in (1, world.size),
+        f"shard_id is in 0..{num_shards - 1}, not {shard_id}": _check_count(shard_id, "shard_id", 0) >= num_shards,
     })  # fmt: skip
-    several = len(world.ranks) > 1 and num_shards > 1  # in lock step a program is that of all ranks
+    several = len(world.ranks) > 1 and num_shards > 1  # in lock step one program runs for all ranks
     return num_shards, [*world.ranks] if several else [shard_id]
 
 
-def _together(pieces: list[np.ndarray]) -> Tensor:
-    """The global tensor of which every rank has read its rows."""
+def _join_ranks(pieces: list[np.ndarray]) -> Tensor:
+    """Return the global tensor whose rows each rank has read."""
     world = current_world()
     shape = (world.size * pieces[0].shape[0], *pieces[0].shape[1:])
     return Tensor.from_local(pieces, over_ranks(len(shape), split=True), world, shape=shape)
 
 
 def _names(names: str | Sequence[str]) -> list[str]:
+    """Return one name, or several, as a list."""
     return [names] if isinstance(names, str) else list(names)
 
 
 class NumpySlicesDataset(Dataset):
-    """Rows of arrays of equal length: one array, a tuple of them, or a dict by column.
+    """Rows of arrays of equal length: one array, a tuple of arrays, or a dict by column.
 
-    They are shuffled if ``shuffle`` is left out, as in MindSpore; further options are accepted for compatibility.
+    Rows are shuffled by default, as in MindSpore. ``num_parallel_workers`` is ignored.
     """
 
     def __init__(
@@ -256,7 +304,10 @@ class NumpySlicesDataset(Dataset):
 
 
 class GeneratorDataset(NumpySlicesDataset):
-    """Rows of a generator function, a sequence of rows, or an object with ``__getitem__`` and ``__len__``; read once."""
+    """Rows of a generator function, a sequence, or an object with ``__getitem__`` and ``__len__``.
+
+    The source is read once, by the constructor. Rows of a generator keep its order.
+    """
 
     def __init__(
         self, source: Any, column_names: str | Sequence[str] | None = None, column_types: Any = None, schema: Any = None,
@@ -281,8 +332,9 @@ class GeneratorDataset(NumpySlicesDataset):
 class MnistDataset(Dataset):
     """Images ``[28, 28, 1]`` of bytes, and labels, from a folder with MNIST's IDX files.
 
-    Without a folder they are the package's handwritten digits, enlarged. ``usage`` is ``"train"``, ``"test"``, or ``"all"`` that
-    there are, as if it is left out; ``num_parallel_workers`` and ``cache`` are ignored, the rest is as in any :class:`Dataset`.
+    Without a folder, the package's handwritten digits, enlarged. ``usage`` is ``"train"``, ``"test"`` or ``"all"``
+    (default: all files that exist). ``num_parallel_workers`` and ``cache`` are ignored; see :class:`Dataset` for the
+    other arguments.
     """
 
     def __init__(
@@ -300,15 +352,23 @@ class MnistDataset(Dataset):
 
 
 def _digits() -> list[np.ndarray]:
+    """Return the images and the labels of the package's digits."""
     *readers, count = small_digits()
     return [read(slice(0, count)) for read in readers]
 
 
 def _mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
-    place, parts = Path(folder), {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[usage]
-    there = [part for part in parts if [*place.glob(f"{part}-*"), *place.glob(f"train/{part}-*")]]
+    """Return the images ``[n, 28, 28, 1]`` and the labels ``[n]`` of a folder with IDX files.
+
+    Raises:
+        InputError: If files are missing, or images and labels do not fit.
+    """
+    root, parts = Path(folder), {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[usage]
+    existing_parts = [
+        prefix for prefix in parts if [*root.glob(f"{prefix}-*"), *root.glob(f"train/{prefix}-*")]
+    ]
     files = [
-        [open_array(find(place, f"{part}-{what}", kind)) for part in there or parts[:1]]
+        [open_array(find(root, f"{prefix}-{what}", kind)) for prefix in existing_parts or parts[:1]]
         for what, kind in (("images", "idx3-ubyte"), ("labels", "idx1-ubyte"))
     ]
     for pixels, numbers in zip(*files):
@@ -325,7 +385,14 @@ def _mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _transform(name: str, about: str, function: Callable[..., Any], batched: bool = True) -> type:
-    """A class that is made with a function's options, and called with what it transforms."""
+    """Create the class of a transform.
+
+    Args:
+        name: name of the class.
+        about: its docstring.
+        function: function of the data and options; the options are the constructor's arguments.
+        batched: True if it takes batches, False for single rows.
+    """
     options = [*signature(function).parameters.values()][1:]
     fields = [(p.name, Any, field() if p.default is p.empty else field(default=p.default)) for p in options]
     call = lambda self, x: function(x, **vars(self))  # noqa: E731
@@ -334,6 +401,10 @@ def _transform(name: str, about: str, function: Callable[..., Any], batched: boo
 
 
 def _normalized(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> np.ndarray:
+    """Compute ``(image - mean) / std`` per channel.
+
+    Channels are the last dim, or the third last with ``is_hwc=False``.
+    """
     shape = (-1,) if is_hwc else (-1, 1, 1)
     mean, std = (np.asarray(x, np.float32).reshape(shape) for x in (mean, std))
     return np.asarray((image - mean) / std)

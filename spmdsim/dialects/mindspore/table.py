@@ -1,7 +1,7 @@
-"""What a row of MindSpore's table of operators (``operators.py``) says, and what is refused of an operator's calls.
+"""Rows of MindSpore's operator table (``operators.py``), and the arguments that calls of an operator accept.
 
-Everything that a program meets of an operator is made from its row: the primitive (``ops.Softmax(axis)``), functions
-(``ops.softmax(x, axis)``), the cell (``nn.Softmax(axis)``), what ``.shard`` takes and gives, and ``infer_layout``.
+Everything of an operator is made from its row: the primitive (``ops.Softmax(axis)``), functions
+(``ops.softmax(x, axis)``), the cell (``nn.Softmax(axis)``), the strategies of ``.shard``, and ``infer_layout``.
 """
 
 from __future__ import annotations
@@ -24,20 +24,28 @@ ToParams = Callable[[Sequence[Shape], Attrs], Params]
 
 
 class ShardError(RuleError, RuntimeError):
-    """A strategy, layout or attribute that does not fit the operator; a RuntimeError there, and here as well."""
+    """Error of a strategy, layout or attribute that does not fit the operator.
+
+    MindSpore raises RuntimeError, so this is one too.
+    """
 
 
-#: What operands of functions of elements may be called, in their order.
+#: Parameter names of elementwise operators' operands, in order.
 OPERANDS = ("condition", "input", "x", "other", "y", "exponent")
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call, as written: operands stand before a ``/``, or alone; ``([x])`` is a list of them.
+    """Arguments of a call, as text: operands come before ``/``, or alone; ``([x])`` is a list.
 
-    >>> arguments("(x, /, axis=(), keep=False)").split("f", (1, 2), {})
+    Attributes:
+        text: the text.
+        signature: the same as a signature.
+        operands: number of operands.
+
+    >>> arguments("(x, /, axis=(), keep=False)").split_call("f", (1, 2), {})
     ([1], {'axis': 2, 'keep': False})
-    >>> arguments("([inputs])").split("f", ((1, 2),), {}), arguments("(*operands)").split("f", (1, 2), {})
+    >>> arguments("([inputs])").split_call("f", ((1, 2),), {}), arguments("(*operands)").split_call("f", (1, 2), {})
     (([1, 2], {}), ([1, 2], {}))
     >>> arguments("(axis=-1)").bind("f", (), {"axes": 0})
     Traceback (most recent call last):
@@ -51,15 +59,23 @@ class Arguments:
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """Their names and defaults, in order; empty ones are required. None for any number of operands."""
+        """Parameter names and defaults, in order; required ones have ``Parameter.empty``.
+
+        Without ``*operands``.
+        """
         parameters = self.signature.parameters.values()
         return {p.name: p.default for p in parameters if p.kind != p.VAR_POSITIONAL}
 
     def bind(self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name, with defaults; a UsageTypeError for others than those taken."""
-        rest = [*self.defaults.values()][len(positional) :]
-        if not named and len(positional) <= len(self.defaults) and Parameter.empty not in rest:
-            return dict(zip(self.defaults, (*positional, *rest)))  # short: most calls are like this
+        """Return the arguments by name, with defaults.
+
+        UsageTypeError: one is missing or unknown. ``caller`` is the function's name in the message.
+        """
+        defaults_left = [*self.defaults.values()][len(positional) :]
+        if not named and len(positional) <= len(self.defaults) and Parameter.empty not in defaults_left:
+            return dict(
+                zip(self.defaults, (*positional, *defaults_left))
+            )  # a short path, because most calls need no more
         try:
             bound = self.signature.bind(*positional, **named)
         except TypeError as error:
@@ -67,10 +83,10 @@ class Arguments:
         bound.apply_defaults()
         return bound.arguments
 
-    def split(
+    def split_call(
         self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Operands and attributes of a call."""
+        """Return the operands, and the attributes by name, of a call; see `bind`."""
         if not self.defaults and (not named or {*named} <= {*OPERANDS}):
             return [*positional, *(named[name] for name in OPERANDS if name in named)], {}
         items = list(self.bind(caller, positional, named).items())
@@ -80,7 +96,7 @@ class Arguments:
 
 @cache
 def arguments(text: str) -> Arguments:
-    """Arguments from their text."""
+    """Parse the text of a call's arguments."""
     tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
     assert isinstance(tree, ast.Lambda)
     written = tree.args
@@ -95,74 +111,76 @@ def arguments(text: str) -> Arguments:
 
 
 def our_operator(name: str) -> Op:
-    """One of our operators."""
+    """Return one of our operators by name."""
     op: Op = getattr(ops, name).op
     return op
 
 
 def no_params(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
-    """Of operators that have none."""
+    """Return no parameters, for operators that have none."""
     return {}
 
 
-#: Attributes that further functions and versions call otherwise.
+#: Attributes with other names in some functions and versions.
 ALSO_WRITTEN = {"axis": "dim", "keep_dims": "keepdim keepdims", "input_perm": "perm", "shape": "dst_shape"}
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorRow:
-    """An operator of MindSpore."""
+    """Operator of MindSpore."""
 
-    names: str  # as a primitive
+    names: str  # names as a primitive, separated by spaces
     ours: str = "identity"  # our operator
-    params: ToParams = no_params  # and its parameters
-    attrs: str = "()"  # what the primitive is made with, all attributes
-    called: str = "(*operands)"  # what it is called with: operands, then attributes after a ``/``
-    #: Names of functions; arguments of their own in the order of ``called`` and then ``attrs``.
+    params: ToParams = no_params  # parameters of our operator
+    attrs: str = "()"  # parameters of the constructor, all of them attributes
+    called: str = "(*operands)"  # parameters of a call: operands, then attributes after a ``/``
+    #: Names of functions, separated by ``;``; own parameters are in the order of ``called``, then ``attrs``.
     functions: str = ""
-    cell: str = ""  # its name as a cell that is made as the primitive is
-    #: What a call does beyond running our operator: ``(primitive, operands, attributes) -> result``.
+    cell: str = ""  # name as a cell, with the primitive's constructor parameters
+    #: Replaces the plain run of our operator: ``(primitive, operands, attributes) -> result``.
     run: Callable[[Any, list[Any], Params], Any] | None = None
-    check: Callable[[Attrs], None] = lambda _attrs: None  # refuses attributes a primitive cannot be made with
+    check: Callable[[Attrs], None] = lambda _attrs: (
+        None
+    )  # raises an error for wrong attributes of the constructor
     also_named: str = ""  # further names that have strategies only
     aliases: str = ""  # names in hyper-parallel's ``infer_layout``, in lower case
-    #: How strategies are understood: ``"rule"`` by the operator's rule, ``"batch"`` dim 0 only (operators without a rule of
-    #: their own, batch_parallel_info.cc), ``"data"`` (sources of data, whose dims stand for themselves), ``"gather"``, or
-    #: ``""``: ``shard`` does not know it.
+    #: Meaning of strategies: ``"rule"`` by the operator's rule, ``"batch"`` dim 0 only (operators without a rule of
+    #: their own, batch_parallel_info.cc), ``"data"`` (data sources, each dim for itself), ``"gather"``, or ``""``: ``shard``
+    #: does not support the operator.
     strategies: str = "rule"
-    sharded: str = ""  # our operator whose rule says what strategies mean, if it is another one
-    elements: bool = False  # it is a function of elements
-    #: ``"no"`` if one is refused, ``"same"`` if only the computed one is accepted, ``"product"`` for a MatMul's choice of
-    #: all_reduce or reduce_scatter.
+    sharded: str = ""  # our operator whose rule defines strategies, if not ``ours``
+    elements: bool = False  # True for elementwise operators
+    #: ``"no"`` if an out_strategy is refused, ``"same"`` if only the computed one is accepted, ``"product"`` for a MatMul's
+    #: choice of all_reduce or reduce_scatter.
     out_strategy: str = "no"
-    of_result: bool = False  # the cuts given are those of the result (OneHot)
+    of_result: bool = False  # cuts are those of the result (OneHot)
     mean: bool = False  # the summed result is divided by the number of elements (ReduceMean)
-    first_dim: tuple[int, ...] = ()  # results of which MindSpore keeps the map of the first dim only
-    loss: int = 0  # which result ``_VirtualDiv`` looks at
-    #: The global shape of a result that is not split at all (a Reshape by itself).
+    first_dim: tuple[int, ...] = ()  # results that keep only the map of dim 0 in MindSpore
+    loss: int = 0  # index of the result that ``_VirtualDiv`` uses
+    #: Function of shapes and attributes: the global shape of a replicated result (a Reshape by itself).
     gathers: Callable[[Sequence[Shape], Attrs], Shape] | None = None
-    #: The cuts really meant, from those given and the shapes.
+    #: Function of cuts and shapes that returns the cuts to use.
     adjust: Callable[[Any, Sequence[Shape]], Any] = lambda cuts, _shapes: cuts
-    #: Further operands are whole (the mask of a DropoutDoMask, the values of a OneHot).
+    #: True if further operands are replicated (the mask of a DropoutDoMask, the values of a OneHot).
     first_only: bool = False
-    #: Further results, each an operator on the first operand with its parameters (LayerNorm's mean and variance).
+    #: Further results, each an operator of the first operand with its parameters (LayerNorm's mean and variance).
     also: Callable[[Sequence[Shape], Attrs], list[tuple[Op, Params]]] = lambda _shapes, _attrs: []
 
-    #: Words that configure a strategy and are no argument of a call: ``manual_split`` of a Gather.
+    #: Attributes that configure a strategy and are no argument of a call, such as ``manual_split`` of a Gather.
     of_strategies: str = "layout repeated_num_in_dev_matrix_right_"
 
-    primitives = property(lambda self: self.names.split(), doc="Its names as a primitive.")
-    known_as = property(lambda self: [*self.primitives, *self.also_named.split()], doc="All its names.")
+    primitives = property(lambda self: self.names.split(), doc="Names as a primitive.")
+    known_as = property(lambda self: [*self.primitives, *self.also_named.split()], doc="All names.")
 
     @property
     def written_functions(self) -> dict[str, str]:
-        """Its functions by name, as they are written."""
+        """Functions by name, in their written form."""
         written = [text.strip() for text in self.functions.split(";") if text]
         return {text.partition("(")[0]: text for text in written}
 
     @property
     def attribute_names(self) -> list[str]:
-        """The attributes that a strategy may be derived with, as MindSpore or one of its functions calls them."""
+        """Names of attributes that a strategy may depend on, in MindSpore's form and that of its functions."""
         operands = arguments(self.called).operands
         calls = [[*arguments(self.called).defaults][operands:], [*arguments(self.attrs).defaults]]
         for text in self.written_functions.values():
@@ -173,9 +191,9 @@ class OperatorRow:
 
     @cached_property
     def op(self) -> Op:
-        """Our operator whose rule says what strategies mean."""
+        """Our operator whose rule defines the meaning of strategies."""
         return our_operator(self.sharded or self.ours)
 
     def strategy_params(self, shapes: Sequence[Shape], attrs: Attrs) -> Params:
-        """The parameters of :attr:`op`; another operator than ours has none."""
+        """Return the parameters of :attr:`op`; empty if ``sharded`` names another operator than ``ours``."""
         return {} if self.sharded else self.params(shapes, attrs)

@@ -1,8 +1,8 @@
-"""Tensors of MindSpore's programs: whole arrays before an operator takes its piece, and global ones.
+"""Tensors of MindSpore's programs: whole arrays before an operator takes its shard, and global tensors.
 
-Functions of ``ops`` are methods under the same name. What has other arguments as a method is written out. They print as
-``mindspore/core/ir/tensor.cc`` does: ``repr`` as ``Tensor(shape=[2], dtype=Float32, value= [...])``, ``str`` as numpy's
-arrays. Of a tensor of which ranks hold parts, a rank shows those that it has, as there.
+Functions of ``ops`` are methods of the same name; methods with other arguments are written out. Texts follow
+``mindspore/core/ir/tensor.cc``: ``repr`` as ``Tensor(shape=[2], dtype=Float32, value= [...])``, ``str`` as numpy's
+arrays. If a tensor is split, a rank shows its own shard, as in MindSpore.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
 int8, int16, int32, int64 = map(np.dtype, ("i1", "i2", "i4", "i8"))
 bool_ = np.dtype("?")
 
-#: More elements than these are cut short, to so many at each end.
+#: Arrays with more elements are summarised; elements at each end that remain.
 THRESHOLD, EDGEITEMS = 1000, 3
-#: Numbers of a type: their width and the digits behind the point.
+#: Width and digits behind the point, per floating type.
 _FLOATS = {"f2": (11, 4), "f4": (15, 8), "f8": (15, 8)}
 
 
 def type_name(dtype: np.dtype) -> str:
-    """``Float32``, ``Int64``, ``UInt8``, ``Bool``."""
+    """Return MindSpore's name of a type: ``Float32``, ``Int64``, ``UInt8``, ``Bool``."""
     name = dtype.name.capitalize()
     return f"UI{name[2:]}" if dtype.kind == "u" else name
 
 
-def shown(x: Any) -> str:
-    """A tensor or a whole array as MindSpore shows it."""
+def format_tensor(x: Any) -> str:
+    """Return the text of a tensor or a whole array in MindSpore's form."""
     values, which = known_values(x) if isinstance(x, Tensor) else (np.asarray(x), "")
     array, cut = ends(values, EDGEITEMS, THRESHOLD)
     kind, size = array.dtype.str[1:], max((len(str(value)) for value in array.flat), default=0)
 
-    def written(value: Any) -> str:
+    def format_number(value: Any) -> str:
+        """Format one number."""
         if not values.ndim:
             return f"{value:g}" if kind in _FLOATS else f"{value}"
         if kind in _FLOATS:
@@ -52,31 +53,38 @@ def shown(x: Any) -> str:
             return f"{value:{width}.{digits}e}"
         return f"{value}".rjust(5 if kind == "b1" else size)
 
-    text = nested(array, cut, 0, written, lambda _indent: max(1, array.size), EDGEITEMS)
-    apart = "\n" if values.ndim > 1 else " "
-    told = f"Tensor(shape={list(np.shape(x))}, dtype={type_name(values.dtype)}, value={apart}{text}"
-    return f"{told}, {which})" if which else f"{told})"
+    text = nested(array, cut, 0, format_number, lambda _indent: max(1, array.size), EDGEITEMS)
+    separator = "\n" if values.ndim > 1 else " "
+    description = (
+        f"Tensor(shape={list(np.shape(x))}, dtype={type_name(values.dtype)}, value={separator}{text}"
+    )
+    return f"{description}, {which})" if which else f"{description})"
 
 
 def _ops() -> Any:
+    """Return the module ``ops``, imported on first use because it imports this one."""
     from spmdsim.dialects.mindspore import ops
 
     return ops
 
 
 def _view(x: Any, *shape: Any) -> Any:
+    """Reshape; sizes come as one tuple or as several numbers."""
     return _ops().reshape(x, numbers(shape))
 
 
 def _transpose(x: Any, *axes: Any) -> Any:
+    """Transpose to the order ``axes``, by default reversed."""
     return _ops().transpose(x, numbers(axes) or tuple(range(x.ndim))[::-1])
 
 
 def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Flatten from dim 0 by default, unlike the function."""
     return _ops().flatten(x, order, start_dim=start_dim, end_dim=end_dim)
 
 
 def _to(kind: Any) -> Callable[[Any], Any]:
+    """Return a method that casts to a type."""
     return lambda x: _ops().cast(x, np.dtype(kind))
 
 
@@ -102,8 +110,8 @@ NEAREST = expand_words({
 })  # fmt: skip
 
 
-def method(x: Any, name: str) -> Any:
-    """A method of a tensor; an AttributeError names what is nearest."""
+def find_method(x: Any, name: str) -> Any:
+    """Return a method of a tensor. AttributeError, with the nearest name: it does not exist."""
     if name.startswith("_"):
         raise AttributeError(f"a tensor has no attribute {name!r}")
     if name in METHODS:
@@ -113,39 +121,42 @@ def method(x: Any, name: str) -> Any:
     words = {*functions.functions()} - _NO_METHODS
     if name in words:
         return partial(getattr(_ops(), name), x)
-    there = [*sorted({*METHODS, *words}), "asnumpy", "astype", "item"]
-    raise not_covered("spmdsim.dialects.mindspore.Tensor", name, there, NEAREST)
+    available = [*sorted({*METHODS, *words}), "asnumpy", "astype", "item"]
+    raise not_covered("spmdsim.dialects.mindspore.Tensor", name, available, NEAREST)
 
 
 class Array(HostTensor):
-    """A whole array with the methods of MindSpore's tensors; those that numpy does not have give global tensors."""
+    """Whole array with the methods of MindSpore's tensors; methods that numpy lacks return global tensors."""
 
     def view(self, *shape: Any) -> Any:  # type: ignore[override]
-        """Another shape; an element type or a class as numpy has it."""
+        """Return the array in another shape, or like numpy with another element type or class."""
         if shape and all(isinstance(n, (int, np.integer, tuple, list)) for n in shape):
             return self.reshape(numbers(shape))
         return super().view(*shape)
 
     def mean(self, axis: Any = None, keep_dims: bool = False, **options: Any) -> Any:  # type: ignore[override]
-        """The mean over axes."""
+        """Compute the mean over axes."""
         return super().mean(axis, keepdims=options.pop("keepdims", keep_dims), **options)
 
     def to(self, dtype: Any) -> Any:
-        """Another element type."""
+        """Convert to another element type."""
         return self.astype(dtype)
 
     def item(self, *index: Any) -> Any:
-        """The only element, or the one at an index; an InputError for one of several without an index."""
+        """Return the only element, or the element at an index.
+
+        InputError: it has several and no index is given.
+        """
         if not index and self.size != 1:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
         return super().item(*index)
 
-    __getattr__ = method
-    __repr__ = shown
+    __getattr__ = find_method
+    __repr__ = format_tensor
 
 
 def host(data: Any, dtype: Any = None) -> Array:
-    """Numbers, lists or arrays as an array with MindSpore's words."""
+    """Return numbers, lists or arrays as an array with MindSpore's methods."""
     array: Array = plain_host(data, dtype).view(Array)
     return array
 
@@ -158,9 +169,18 @@ def set_memory(
     init_size: str = "2GB", increase_size: str = "2GB", max_size: str = "1024GB", optimize_level: str = "O0",
     huge_page_reserve_size: str = "0GB",
 ) -> None:  # fmt: skip
-    """Check the sizes, such as ``"28GB"``, and do no more: arrays live in the memory of the CPU.
+    """Check the arguments and do nothing: arrays are in the CPU's memory.
 
-    A size that is no str is a TypeError, another text, or another level than ``O0`` or ``O1``, a ValueError.
+    Args:
+        init_size: a size such as ``"28GB"``, above 0.
+        increase_size: a size above 0.
+        max_size: a size above 0.
+        optimize_level: ``"O0"`` or ``"O1"``.
+        huge_page_reserve_size: a size.
+
+    Raises:
+        UsageTypeError: If a size is no text.
+        InputError: If a size or the level is wrong.
     """
     sizes = dict(init_size=init_size, increase_size=increase_size, max_size=max_size)
     for name, value in dict(sizes, huge_page_reserve_size=huge_page_reserve_size).items():
@@ -172,49 +192,49 @@ def set_memory(
 
 
 class GlobalTensor(Tensor):
-    """A tensor of a MindSpore program, with MindSpore's words; so are the results and gradients of operators on it."""
+    """Tensor of a MindSpore program, with MindSpore's methods; operators on it return such tensors."""
 
     __slots__ = ()
 
     has_views = False
 
-    __getattr__ = method
+    __getattr__ = find_method
 
     def __repr__(self) -> str:
-        """Its values, as far as this process has them."""
-        return shown(self) if self.world.has_data else super().__repr__()
+        """Return the values that this process has, in MindSpore's form."""
+        return format_tensor(self) if self.world.has_data else super().__repr__()
 
     def __str__(self) -> str:
-        """The array as numpy prints it, and which part of the tensor it is, if it is not all."""
+        """Return the values in numpy's form; of a split tensor also the index range."""
         if not self.world.has_data:
             return super().__str__()
         values, which = known_values(self)
         return f"{values} ({which} of {self.shape})" if which else str(values)
 
     def to(self, where: Any) -> Any:
-        """In another layout, or with other elements."""
+        """Return the tensor in another layout, or with another element type."""
         return super().to(where) if isinstance(where, Layout) else self.astype(where)
 
     reshape, transpose, flatten = METHODS["reshape"], METHODS["transpose"], METHODS["flatten"]
 
     def mean(self, *args: Any, **options: Any) -> Any:
-        """The mean over axes."""
+        """Compute the mean over axes."""
         ours = {"keepdims" if name == "keep_dims" else name: value for name, value in options.items()}
         return super().mean(*args, **ours)
 
 
 class ParameterValue(GlobalTensor):
-    """A parameter's value, which MindSpore's programs call for: ``parameter.value()``."""
+    """Value of a parameter; a call returns itself: ``parameter.value()``."""
 
     __slots__ = ()
 
     def __call__(self) -> ParameterValue:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
-def dressed(tensor: Tensor, kind: type[GlobalTensor] = GlobalTensor) -> GlobalTensor:
-    """Return the tensor with MindSpore's words."""
+def with_methods(tensor: Tensor, kind: type[GlobalTensor] = GlobalTensor) -> GlobalTensor:
+    """Return the tensor as MindSpore's class ``kind``, with its gradient and history; no copy of the data."""
     if isinstance(tensor, kind):
         return tensor
     result = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)

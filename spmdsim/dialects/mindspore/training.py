@@ -1,4 +1,4 @@
-"""Training: gradients of functions, optimisers of ours with MindSpore's arguments, and models trained by one call."""
+"""Training: gradients of functions, our optimisers with MindSpore's arguments, and `Model`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import equal_on_all_ranks
 from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell
-from spmdsim.dialects.mindspore.context import outermost, parallel
+from spmdsim.dialects.mindspore.context import call_outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
-from spmdsim.dialects.mindspore.tensors import dressed
+from spmdsim.dialects.mindspore.tensors import with_methods
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import flat, renamed
@@ -32,15 +32,23 @@ Weights = Sequence[Parameter] | Parameter | None
 def value_and_grad(
     fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns ``fn``'s result, and gradients of inputs, of weights, or of both.
+    """Return a function that returns ``fn``'s result and gradients.
 
-    ``fn`` returns the loss, or a tuple whose first element is the loss. The others get no gradient, whether ``has_aux`` says
-    so or not: the tutorial's text leaves it out and means this. Inputs are meant by number (one gradient) or numbers (a
-    tuple), weights as parameters, such as ``optimizer.parameters`` (a tuple), or one.
+    The loss's gradients of inputs or parameters that it does not depend on are zeros, as in MindSpore. In a parallel
+    program, the gradients are those of the sum of all ranks' losses, or of their mean
+    (:mod:`spmdsim.dialects.mindspore.context`).
 
-    What the loss does not depend on has gradients of zero, as in MindSpore. In a parallel program the gradients are those
-    of the sum of all ranks' losses, or their mean (:mod:`spmdsim.dialects.mindspore.context`). Neither inputs nor
-    weights, or a position that there is not, are an InputError.
+    Args:
+        fn: function that returns the loss, or a tuple whose first element is the loss.
+        grad_position: positions of inputs: an int (one gradient), several (a tuple of gradients), or None.
+        weights: parameters (a tuple of gradients), one parameter (one gradient), or None.
+        has_aux: ignored; further results never get a gradient. MindSpore's tutorial omits it and means this, too.
+
+    Returns:
+        A function that returns ``(result, gradients)``; with inputs and weights, gradients are a pair.
+
+    Raises:
+        InputError: If both are None; in a call, if a position is out of range.
     """
     if grad_position is None and weights is None:
         raise InputError("value_and_grad needs a grad_position, weights or both")
@@ -49,6 +57,7 @@ def value_and_grad(
     positions = (places,) if isinstance(places, int) else tuple(places)
 
     def both(*inputs: Any) -> tuple[Any, Any]:
+        """Run ``fn`` and the backward pass; return the result and the gradients."""
         arguments = list(inputs)
         for k in positions:
             if not -len(arguments) <= k < len(arguments):
@@ -63,27 +72,30 @@ def value_and_grad(
         result = fn(*arguments)
         loss = result[0] if isinstance(result, tuple) else result
         settings = parallel()
-        times = 1 if settings is None else settings.factor(loss)
+        times = 1 if settings is None else settings.loss_factor(loss)
         if isinstance(loss, Tensor) and loss.requires_grad:
-            # every element counts with a gradient of one
+            # The gradient of every element is one.
             nn.backward(loss if loss.size == 1 else ops.sum(loss))
-        of_inputs = tuple(_times(arguments[k], times) for k in positions)
-        shares = [1 if settings is None else settings.divisor(p.used) for p in wanted]
-        of_weights = tuple(_times(p, times / share) for p, share in zip(wanted, shares))
-        # a single thing asked for comes alone, several in a tuple; inputs before weights
+        of_inputs = tuple(_scaled_gradient(arguments[k], times) for k in positions)
+        shares = [1 if settings is None else settings.gradient_divisor(p.used) for p in wanted]
+        of_weights = tuple(_scaled_gradient(p, times / share) for p, share in zip(wanted, shares))
+        # One requested gradient is returned alone, several in a tuple; inputs come before weights.
         first = of_inputs[0] if isinstance(grad_position, int) else of_inputs
         second = of_weights[0] if isinstance(weights, Parameter) else of_weights
         if grad_position is None:
             return result, second
         return result, first if weights is None else (first, second)
 
-    return partial(outermost, both)
+    return partial(call_outermost, both)
 
 
 def grad(
     fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """The gradients of :func:`value_and_grad` alone; with ``has_aux`` and the further results beside them."""
+    """Return a function that returns only the gradients of :func:`value_and_grad`.
+
+    With ``has_aux``, it returns ``(gradients, further results)``.
+    """
     both = value_and_grad(fn, grad_position, weights, has_aux)
 
     def wrapped(*inputs: Any) -> Any:
@@ -93,12 +105,15 @@ def grad(
     return wrapped
 
 
-def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
-    """The gradient of an input or a parameter, so many times: zeros where nothing came; None of numbers that have none."""
+def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
+    """Return the gradient of an input or a parameter times a number.
+
+    Zeros if the loss does not depend on it; None if its type has no gradient.
+    """
     leaf: Tensor | None = source if isinstance(source, Tensor) else source.tensor
     gradient = None if leaf is None else leaf.grad
     if gradient is not None:
-        return dressed(gradient if times == 1 else ops.multiply(gradient, times))
+        return with_methods(gradient if times == 1 else ops.multiply(gradient, times))
     if not has_gradient(source.dtype):
         return None
     world, shape = current_world(), source.shape
@@ -107,11 +122,11 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
     )  # a parameter stays without a place
     make = np.zeros if world.has_data else world.empty
     shards = [make(layout.local_shape(shape, rank), source.dtype) for rank in world.ranks]
-    return dressed(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
+    return with_methods(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
 
 
 def _leaf(operand: Any) -> Tensor:
-    """An input that gathers a gradient, if its numbers have one."""
+    """Return an input as a new tensor that collects a gradient, if its type has one."""
     if not isinstance(operand, Tensor):
         array = equal_on_all_ranks(operand, current_world())
         operand = Tensor.from_global(array, over_ranks(array.ndim), current_world())
@@ -120,11 +135,21 @@ def _leaf(operand: Any) -> Tensor:
 
 
 class Optimizer(DialectObject, nn.Optimiser):
-    """One gradient per parameter, and a rate: a number, one per step (the last one stays), or a function of the step."""
+    """Base of MindSpore's optimisers: called with one gradient per parameter.
+
+    Args:
+        parameters: the parameters.
+        rate: a number, a list with one number per step (the last one stays), or a function of the step.
+        options: arguments of our optimiser.
+
+    Raises:
+        UsageTypeError: If ``parameters`` is no iterable.
+        InputError: If it is empty or has other elements.
+    """
 
     weight_decay: float
 
-    saved_numbers = ("global_step",)  # the rate follows from it
+    saved_numbers = ("global_step",)  # the learning rate depends on it
 
     ORIGINAL = "mindspore.nn.Optimizer"
 
@@ -134,17 +159,17 @@ class Optimizer(DialectObject, nn.Optimiser):
                 not isinstance(parameters, Iterable) or isinstance(parameters, str),
         }, UsageTypeError)  # fmt: skip
         trained = list(parameters)
-        other = next((type(x).__name__ for x in trained if not isinstance(x, Parameter)), "")
+        wrong_type = next((type(x).__name__ for x in trained if not isinstance(x, Parameter)), "")
         refuse({
             "an optimiser takes parameters, but got none; nearest: net.trainable_params()": not trained,
-            f"an optimiser takes parameters, but got a {other}; groups with rates of their own are not covered, nearest: one "
-            "optimiser per group": bool(other),
+            f"an optimiser takes parameters, but got a {wrong_type}; groups with rates of their own are not covered, nearest: one "
+            "optimiser per group": bool(wrong_type),
         })  # fmt: skip
         self.learning_rate, self.global_step = rate, 0
         super().__init__(trained, self.get_lr(), **options)
 
     def get_lr(self) -> float:
-        """The rate of the next step."""
+        """Return the rate of the next step. UsageTypeError: it is no number."""
         rate = self.learning_rate
         if callable(rate):
             rate = rate(self.global_step)
@@ -157,7 +182,12 @@ class Optimizer(DialectObject, nn.Optimiser):
         return float(rate)
 
     def __call__(self, grads: Iterable[Tensor | None]) -> bool:
-        """Update all parameters; an InputError for not one gradient per parameter."""
+        """Update all parameters and return True; None leaves a parameter unchanged.
+
+        Raises:
+            UsageTypeError: If ``grads`` is no iterable.
+            InputError: If there is not one gradient per parameter.
+        """
         if not isinstance(grads, Iterable):
             raise UsageTypeError(
                 f"an optimiser is called with gradients, one per parameter, not with {grads!r}"
@@ -180,19 +210,27 @@ class Optimizer(DialectObject, nn.Optimiser):
     construct = __call__
 
     def __repr__(self) -> str:
-        """Its class, as of a cell."""
+        """Return the class, in the form of a cell."""
         return f"{type(self).__name__}<>"
 
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+        """Return a parameter's new value.
+
+        Parameters with ``beta`` or ``gamma`` in their names have no weight decay, as in MindSpore.
+        """
         decay = self.weight_decay
         if "beta" in parameter.name or "gamma" in parameter.name:
-            self.weight_decay = 0.0  # as MindSpore does where parameters stand in no groups
+            self.weight_decay = 0.0  # as in MindSpore without parameter groups
         updated = super()._updated(parameter, gradient)
         self.weight_decay = decay
         return updated
 
 
 def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
+    """Return ``options`` after checks.
+
+    InputError: ``loss_scale`` is not 1, or ``refused`` is a text.
+    """
     scaled = f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0"
     refuse({scaled: loss_scale != 1.0, refused: bool(refused)})
     return options
@@ -213,22 +251,22 @@ Adam = renamed("Adam", nn.Adam, lambda params, learning_rate=1e-3, beta1=0.9, be
     loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
     parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
     decoupled=False, amsgrad=use_amsgrad, epsilon_hat=True), Optimizer,
-    __doc__="Adam; weight decay is added to the gradient, ``eps`` to the root of the second moment as it is.")  # fmt: skip
+    __doc__="Adam; weight decay is added to the gradient, ``eps`` to the uncorrected root of the second moment.")  # fmt: skip
 
 
 class WithLossCell(Cell):
-    """A network with its loss."""
+    """Network with its loss."""
 
     def __init__(self, backbone: Any, loss_fn: Any) -> None:
         self._backbone, self._loss_fn = backbone, loss_fn
 
     def construct(self, data: Any, label: Any) -> Any:
-        """The loss."""
+        """Return the loss of the network's result."""
         return self._loss_fn(self._backbone(data), label)
 
 
 class TrainOneStepCell(Cell):
-    """One step of training: the loss, its gradients, and the optimiser's update."""
+    """Training step: the loss, its gradients, and the optimiser's update."""
 
     def __init__(self, network: Any, optimizer: Any, sens: float = 1.0) -> None:
         refuse(
@@ -237,55 +275,61 @@ class TrainOneStepCell(Cell):
         self.network, self.optimizer = network, optimizer
 
     def construct(self, *inputs: Any) -> Any:
-        """The loss before the update."""
+        """Run a step; return the loss before the update."""
         loss, gradients = value_and_grad(self.network, None, self.optimizer.parameters)(*inputs)
         self.optimizer(gradients)
         return loss
 
 
 class RunContext:
-    """What callbacks are given: the state of the training, and a way to end it."""
+    """State of the training for callbacks, and a way to stop it."""
 
     def __init__(self, **state: Any) -> None:
         self._state, self._stop = SimpleNamespace(**state), False
 
     def original_args(self) -> SimpleNamespace:
-        """``cur_epoch_num``, ``cur_step_num`` (over all epochs), ``batch_num``, ``epoch_num``, ``net_outputs`` and the rest."""
+        """Return the state.
+
+        It has ``cur_epoch_num``, ``cur_step_num`` (over all epochs), ``batch_num``, ``epoch_num``, ``net_outputs``
+        and others.
+        """
         return self._state
 
     def request_stop(self) -> None:
-        """End the training after this step."""
+        """Stop the training after this step."""
         self._stop = True
 
     def get_stop_requested(self) -> bool:
-        """Whether somebody wants it to end."""
+        """Return True if a callback has asked to stop."""
         return self._stop
 
 
 class Callback:
-    """Told of what begins and ends, each time with a :class:`RunContext`: override what is wanted, under either name.
+    """Base of callbacks. `Model` calls a method, with a :class:`RunContext`, at every event.
 
-    ``begin``, ``epoch_begin``, ``step_begin``, ``step_end``, ``epoch_end`` and ``end``, or ``on_train_begin`` and so on.
+    Override ``begin``, ``epoch_begin``, ``step_begin``, ``step_end``, ``epoch_end`` or ``end``, or ``on_train_begin``
+    and so on.
     """
 
 
-def _told(event: str) -> Callable[[Callback, RunContext], None]:
+def _event_method(event: str) -> Callable[[Callback, RunContext], None]:
+    """Return the method ``on_train_<event>``, which calls the method ``<event>``."""
     return lambda self, run_context: getattr(self, event)(run_context)
 
 
 for _event in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end"):
     setattr(Callback, _event, lambda self, run_context: None)
-    setattr(Callback, f"on_train_{_event}", _told(_event))
+    setattr(Callback, f"on_train_{_event}", _event_method(_event))
 
 
 class LossMonitor(Callback):
-    """Prints the loss every so many steps: ``per_print_times``."""
+    """Callback that prints the loss every ``per_print_times`` steps; 0 prints nothing."""
 
     def __init__(self, per_print_times: int = 1) -> None:
         self.every, self.count = per_print_times, 0
 
     def step_end(self, run_context: RunContext) -> None:
-        """Print as MindSpore does, counting from one in each epoch."""
+        """Print the loss in MindSpore's form; steps count from one in each epoch."""
         self.count += 1
         if self.every and self.count % self.every == 0:
             state = run_context.original_args()
@@ -294,7 +338,10 @@ class LossMonitor(Callback):
 
 
 class Model(DialectObject):
-    """A network, which may be an ``AutoParallel``, with its loss (inside of it if ``loss_fn`` is left out) and optimiser."""
+    """Network, perhaps an ``AutoParallel``, with its loss and its optimiser.
+
+    Without ``loss_fn``, the network returns the loss. InputError: ``metrics`` are given.
+    """
 
     ORIGINAL = "mindspore.train.Model"
 
@@ -308,12 +355,22 @@ class Model(DialectObject):
             parallel = isinstance(network, AutoParallel)
             inside = network.program if parallel else network
             cell = TrainOneStepCell(inside if loss_fn is None else WithLossCell(inside, loss_fn), optimizer)
-            self._step = network.around(cell) if parallel else cell
+            self._step = network.wrap(cell) if parallel else cell
 
     def train(
         self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, **_: Any
     ) -> None:
-        """Train for so many epochs; an InputError for a model without an optimiser."""
+        """Train the network.
+
+        Args:
+            epoch: number of epochs.
+            train_dataset: dataset, or a sized iterable of batches.
+            callbacks: a callback, or a list of them.
+            dataset_sink_mode: ignored.
+
+        Raises:
+            InputError: If the model has no optimiser.
+        """
         refuse({"a Model without an optimizer cannot be trained": self._step is None})
         sized = hasattr(train_dataset, "get_dataset_size")
         context = RunContext(
@@ -343,17 +400,23 @@ class Model(DialectObject):
         tell("end")
 
     def predict(self, *inputs: Any) -> Any:
-        """The network's result."""
+        """Return the network's result."""
         return self.network(*inputs)
 
 
 def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, **options: Any) -> None:
-    """Write a cell's parameters, or a list of ``{"name": ..., "data": ...}``; all ranks must call it."""
-    checkpoint.save(ckpt_file_name, {name: p.everywhere() for name, p in _named(save_obj)})
+    """Write a cell's parameters, or a list of ``{"name": ..., "data": ...}``; all ranks must call it.
+
+    The checkpoint is a folder. ``options`` are ignored.
+    """
+    checkpoint.save(ckpt_file_name, {name: p.everywhere() for name, p in _named_parameters(save_obj)})
 
 
 def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, Any]:
-    """The parameters of a checkpoint by name, dim 0 over the ranks where it divides; an InputError for what is none."""
+    """Return the parameters of a checkpoint by name, with dim 0 over the ranks if it divides evenly.
+
+    ``net`` also takes the values. InputError: the path is a file of another program.
+    """
     if Path(ckpt_file_name).is_file():
         raise InputError(
             f"{ckpt_file_name} is a file of another program; checkpoints here are folders written by save_checkpoint"
@@ -372,11 +435,20 @@ def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, An
 def load_param_into_net(
     net: Any, parameter_dict: Mapping[str, Any], strict_load: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Give a cell the values of a checkpoint, by name; returns the names not loaded, and those left over.
+    """Set a cell's parameters to the values of a checkpoint, by name.
 
-    A value of another shape is an InputError; with ``strict_load`` names that are not met are, too.
+    Args:
+        net: the cell, or a list or dict of parameters.
+        parameter_dict: values by name.
+        strict_load: raise an error for names without a counterpart.
+
+    Returns:
+        The names of parameters without a value, and the names of values without a parameter.
+
+    Raises:
+        InputError: If a value has another shape, or with ``strict_load`` if names do not match.
     """
-    wanted = dict(_named(net))
+    wanted = dict(_named_parameters(net))
     for name, parameter in wanted.items():
         if name in parameter_dict:
             value = parameter_dict[name]
@@ -388,7 +460,11 @@ def load_param_into_net(
     return missing, extra
 
 
-def _named(parameters: Any) -> Iterable[tuple[str, Parameter]]:
+def _named_parameters(parameters: Any) -> Iterable[tuple[str, Parameter]]:
+    """Return ``(name, parameter)`` pairs of a cell, a dict, or a list of dicts.
+
+    InputError: another type.
+    """
     if hasattr(parameters, "get_parameters"):
         return [(p.name, p) for p in parameters.get_parameters()]
     if isinstance(parameters, (list, tuple)) and all(isinstance(e, Mapping) for e in parameters):

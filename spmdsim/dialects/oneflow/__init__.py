@@ -1,4 +1,4 @@
-"""OneFlow's spelling.
+"""OneFlow's notation: the modules of ``oneflow`` as tables of names.
 
 >>> from spmdsim.dialects import oneflow as flow
 >>> placement = flow.placement("cpu", ranks=[[0, 1], [2, 3]])
@@ -39,7 +39,7 @@ _NEAREST = {
     "repeat": "tile",
     "comm": "to_global, which inserts the collectives",
 }  # fmt: skip
-#: What to use instead of a tensor's words that are not covered.
+#: Unsupported methods of tensors -> suggestion.
 OF_TENSORS = _NEAREST | {"to_consistent": "x.to_global(placement, sbp)"}
 _NO_LAYERS = {
     "parallel": "sbp.split(0) of the input, sbp.broadcast of the parameters",

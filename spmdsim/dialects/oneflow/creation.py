@@ -1,7 +1,8 @@
-"""Tensors from data, from one value and from random numbers: ``flow.tensor``, ``flow.ones``, ``flow.randn``, ...
+"""Create tensors from data, from one value and from random numbers: ``flow.tensor``, ``flow.ones``, ``flow.randn`` and
+others.
 
-With a placement and an sbp the tensor is global and the same for every placement; without, every rank has its own. Both,
-a ``device`` and ``requires_grad`` are what ``**where`` stands for.
+With ``placement`` and ``sbp``, the tensor is global, with equal values for every placement. Without them, every rank
+has a local tensor. ``**where`` stands for these two, ``device`` and ``requires_grad``.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_agreed, method
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_agreement, find_method
 from spmdsim.dialects.session import Seeds, current_world
 from spmdsim.errors import UsageTypeError
 
 AnyTensor = LocalTensor | GlobalTensor
-#: Gives an array of a shape from random numbers.
+#: Function of a generator and a shape that returns an array.
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 seeds = Seeds()
 
 
 def manual_seed(seed: int) -> None:
-    """Where random numbers begin, and the first values of parameters."""
+    """Set the seed of random numbers and of the first values of parameters."""
     seeds.begin(seed)
 
 
 def _is_global(placement: Placement | None, sbp: Any) -> bool:
+    """Return True if placement and sbp are given. OneFlowError: only one of them is."""
     if (placement is None) != (sbp is None):
         raise OneFlowError("a global tensor needs both placement and sbp")
     return placement is not None
@@ -45,15 +47,25 @@ def _is_global(placement: Placement | None, sbp: Any) -> bool:
 def _global(
     source: Any, shape: tuple[int, ...], kind: np.dtype, placement: Any, sbp: Any, requires_grad: bool
 ) -> GlobalTensor:
-    """A global tensor of an array or of a function that gives its blocks, if all ranks mean the same one."""
+    """Create a global tensor from an array or a function of an index; check that all ranks agree.
+
+    Args:
+        source: whole array, or function from a global index to the values of that block.
+        shape: global shape.
+        kind: element type.
+        placement: placement of the tensor.
+        sbp: its sbp.
+        requires_grad: collect a gradient.
+    """
     world = current_world()
-    check_agreed(placement, sbp, world, None if callable(source) else source)
+    check_agreement(placement, sbp, world, None if callable(source) else source)
     layout = placements.check_sizes(placement, sbp, shape)
     value = CoreTensor.from_global(source, layout, world, shape=shape, dtype=kind)
     return GlobalTensor(value, placement).requires_grad_(requires_grad)
 
 
 def _local(arrays: list[np.ndarray], device: Any, requires_grad: bool) -> LocalTensor:
+    """Create a local tensor from one array per rank that this process plays."""
     tensor = LocalTensor(arrays, current_world(), Device(device or "cpu").type)
     return tensor.requires_grad_(requires_grad)
 
@@ -62,12 +74,20 @@ def tensor(
     data: Any, placement: Placement | None = None, sbp: Any = None, dtype: Any = None, *, device: Any = None,
     requires_grad: bool = False,
 ) -> AnyTensor:  # fmt: skip
-    """A tensor of the same data on every rank; global if a placement and an sbp are given.
+    """Create a tensor with equal data on every rank; global with a placement and an sbp.
+
+    Args:
+        data: numbers, nested lists, an array or a local tensor.
+        placement: placement of a global tensor.
+        sbp: its sbp.
+        dtype: element type; by default that of the data, float32 for Python floats.
+        device: device of a local tensor.
+        requires_grad: collect a gradient; for global tensors only.
 
     Raises:
-        RuntimeError: only one of the two, both and a device, or a local tensor that should have a gradient; ranks whose
-            data, placement or sbp differ; a dim too short to be split.
-        TypeError: data that are no numbers.
+        OneFlowError: (a RuntimeError) If only one of placement and sbp is given, both and a device, or a gradient is
+            asked of a local tensor; if ranks differ in data, placement or sbp; if a dim is too short to be split.
+        UsageTypeError: If the data are no numbers.
     """
     if isinstance(data, GlobalTensor):
         raise OneFlowError("the data of a tensor are numbers, but got a global tensor; nearest: x.to_global")
@@ -83,7 +103,7 @@ as_tensor = tensor
 
 
 def from_numpy(array: np.ndarray) -> AnyTensor:
-    """A local tensor of an array, whose elements it copies (OneFlow's shares them)."""
+    """Return a local tensor with a copy of an array; OneFlow shares the memory."""
     if not isinstance(array, np.ndarray):
         raise UsageTypeError(f"expected np.ndarray, but got {type(array).__name__}")
     return tensor(array)
@@ -91,48 +111,61 @@ def from_numpy(array: np.ndarray) -> AnyTensor:
 
 class _EitherKind(type):
     def __getattr__(cls, name: str) -> Any:
-        """What global tensors have, as functions."""
-        return getattr(GlobalTensor, name, None) or method(name)
+        """Return a method of global tensors as a function."""
+        return getattr(GlobalTensor, name, None) or find_method(name)
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, LocalTensor | GlobalTensor) or hasattr(value, "to_global")
 
 
 class Tensor(metaclass=_EitherKind):
-    """Data as float32, or zeros of the sizes given; every tensor is an instance."""
+    """Constructor of float32 tensors from data or sizes; every tensor is an instance."""
 
     def __getattr__(self, name: str) -> Any:
-        return method(name)
+        return find_method(name)
 
     def __new__(  # type: ignore[misc]
         cls, *data: Any, placement: Placement | None = None, sbp: Any = None, device: Any = None
     ) -> AnyTensor:
-        """Make one."""
+        """Create a tensor: ints are sizes of a tensor of zeros, else the first argument is the data."""
         if data and all(isinstance(n, int) for n in data):
             return tensor(np.zeros(data, np.float32), placement, sbp, device=device)
         return tensor(data[0] if data else (), placement, sbp, np.float32, device=device)
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a tensor, local or global."""
+    """Return True for a local or a global tensor."""
     return isinstance(value, Tensor)
 
 
 def is_floating_point(x: Any) -> bool:
-    """Whether a tensor's elements are floats."""
+    """Return True if a tensor's elements are floats."""
     return bool(x.is_floating_point())
 
 
 def numel(x: Any) -> int:
-    """Number of elements of a tensor."""
+    """Return the number of elements of a tensor."""
     return int(x.numel())
 
 
-def _drawn(
+def _create_random(
     shape: tuple[int, ...], block: Callable[[Any, int], np.ndarray], draw: Draw, kind: np.dtype,
     placement: Placement | None = None, sbp: Any = None, device: Any = None, requires_grad: bool = False,
 ) -> AnyTensor:  # fmt: skip
-    """Random numbers: keyed by the global index if global, different on every rank if local."""
+    """Create a tensor of random numbers.
+
+    A global tensor is equal for every placement; local tensors differ between ranks.
+
+    Args:
+        shape: shape of the tensor; of each rank's array if local.
+        block: function of a global index and a seed, which returns that block of a global tensor.
+        draw: function of a generator and a shape, for local tensors.
+        kind: element type.
+        placement: placement of a global tensor.
+        sbp: its sbp.
+        device: device of a local tensor.
+        requires_grad: collect a gradient.
+    """
     seed = seeds.next()
     if _is_global(placement, sbp):
         return _global(lambda index: block(index, seed), shape, kind, placement, sbp, requires_grad)
@@ -142,11 +175,16 @@ def _drawn(
 
 
 def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
+    """Return a function of sizes that creates random floats.
+
+    ``about`` is its docstring; see `_create_random` for ``block`` and ``draw``.
+    """
+
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
         shape, kind = sizes_of(numbers(size)), element_type(dtype)
         if kind.kind != "f":
             raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
-        return _drawn(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
+        return _create_random(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
 
     create.__doc__ = about
     return create
@@ -159,7 +197,14 @@ rand = _random("Numbers in [0, 1).", uniform_block, lambda generator, shape: gen
 def randint(
     low: int, high: Any = None, size: Any = None, *, dtype: Any = np.int64, **where: Any
 ) -> AnyTensor:
-    """Whole numbers from ``low`` (or 0) up to, but without, ``high``: ``randint(10, (2, 3))``, ``randint(5, 10, (2,))``."""
+    """Create random integers from ``low`` to ``high - 1``, such as ``randint(5, 10, (2, 3))``.
+
+    With two arguments, they are ``high`` and ``size``, and ``low`` is 0: ``randint(10, (2, 3))``.
+
+    Raises:
+        UsageTypeError: If a bound is no integer, or ``size`` no sequence.
+        OneFlowError: If ``low`` is not less than ``high``.
+    """
     if size is None:
         low, high, size = 0, low, high
     for bound in (low, high):
@@ -174,13 +219,13 @@ def randint(
     def block(index: Any, seed: int) -> np.ndarray:
         return np.asarray(low + np.floor(uniform_block(index, shape, wide, seed) * (high - low)), kind)
 
-    return _drawn(shape, block, lambda r, s: r.integers(low, high, size=s), kind, **where)
+    return _create_random(shape, block, lambda r, s: r.integers(low, high, size=s), kind, **where)
 
 
 def randperm(
     n: int, *, dtype: Any = np.int64, placement: Placement | None = None, sbp: Any = None
 ) -> AnyTensor:
-    """The numbers below ``n`` in a random order."""
+    """Create the integers 0 to n - 1 in a random order."""
     seed, kind = seeds.next(), element_type(dtype)
     (count,) = sizes_of(n)
     if _is_global(placement, sbp):
@@ -189,20 +234,23 @@ def randperm(
     return _local([numbers.astype(kind) for numbers in drawn], None, False)
 
 
-def _plain(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
+def _from_array(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
+    """Create a tensor of an array; ``where`` has the placement and further arguments of `tensor`."""
     return tensor(np.asarray(data, None if dtype is None else element_type(dtype)), **where)
 
 
 def full(
     size: Any, fill_value: Any, dtype: Any = None, placement: Any = None, sbp: Any = None, **more: Any
 ) -> AnyTensor:
-    """One value everywhere."""
+    """Create a tensor with one value; float32 by default for a float."""
     kind = dtype or (np.float32 if isinstance(fill_value, float) else None)
     shape = sizes_of(numbers(size) if isinstance(size, tuple) else size)
-    return _plain(np.full(shape, fill_value), kind, dict(placement=placement, sbp=sbp, **more))
+    return _from_array(np.full(shape, fill_value), kind, dict(placement=placement, sbp=sbp, **more))
 
 
-def _filled(what: str, value: float) -> tuple[Callable[..., AnyTensor], Callable[..., AnyTensor]]:
+def _filled_functions(what: str, value: float) -> tuple[Callable[..., AnyTensor], Callable[..., AnyTensor]]:
+    """Return functions like ``zeros`` and ``zeros_like`` for one value; ``what`` begins their docstrings."""
+
     def of_size(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
         return full(size, value, dtype, **where)
 
@@ -210,27 +258,30 @@ def _filled(what: str, value: float) -> tuple[Callable[..., AnyTensor], Callable
         where = {"placement": x.placement, "sbp": x.sbp} if x.is_global else {"device": x.device}
         return full(tuple(x.shape), value, dtype or x.dtype, **where)
 
-    of_size.__doc__, like.__doc__ = f"{what}.", f"{what} of a tensor's shape, where it is."
+    of_size.__doc__, like.__doc__ = f"{what}.", f"{what}, like a tensor in shape, type and placement."
     return of_size, like
 
 
-(zeros, zeros_like), (ones, ones_like) = _filled("Zeros", 0), _filled("Ones", 1)
-empty = _filled("Zeros, too: nothing here is left to chance", 0)[0]
+(zeros, zeros_like), (ones, ones_like) = _filled_functions("Zeros", 0), _filled_functions("Ones", 1)
+empty = _filled_functions("Zeros, too: nothing here is left to chance", 0)[0]
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Ones on the diagonal."""
-    return _plain(np.eye(n, m), dtype, where)
+    """Create an n x m matrix (by default n x n) with ones on the diagonal."""
+    return _from_array(np.eye(n, m), dtype, where)
 
 
 def linspace(
     start: float, end: float, steps: int = 100, *, dtype: Any = np.float32, **where: Any
 ) -> AnyTensor:
-    """Numbers at equal distances, both ends included."""
-    return _plain(np.linspace(start, end, steps), dtype, where)
+    """Create ``steps`` equally spaced numbers from ``start`` to ``end``, both included."""
+    return _from_array(np.linspace(start, end, steps), dtype, where)
 
 
 def arange(*bounds: float, dtype: Any = None, **where: Any) -> AnyTensor:
-    """Numbers from a start (0) to an end, which is left out, the same on every rank."""
+    """Create numbers from a start (by default 0) to an excluded end by a step: ``arange(2, 8, 2)``.
+
+    By default, integers if all bounds are integers, else float32.
+    """
     kind = dtype or (None if all(isinstance(b, int | np.integer) for b in bounds) else np.float32)
-    return _plain(np.arange(*bounds), kind, where)
+    return _from_array(np.arange(*bounds), kind, where)

@@ -1,4 +1,4 @@
-"""OneFlow's element types: numpy's, which print as OneFlow's do."""
+"""OneFlow's element types: numpy's types with OneFlow's text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class dtype:
-    """An element type. Wherever numpy takes a type it takes this one, and it equals numpy's.
+    """Element type; numpy accepts it as a type, and it equals numpy's type.
 
     >>> float32, float32 == np.float32, np.zeros(2, dtype=int64).dtype
     (oneflow.float32, True, dtype('int64'))
@@ -17,10 +17,10 @@ class dtype:
     def __init__(self, kind: Any) -> None:
         self.dtype: np.dtype = np.dtype(kind)
 
-    name = property(lambda self: self.dtype.name, doc="Its name, without ``oneflow.``.")
-    kind = property(lambda self: self.dtype.kind, doc="Its letter in numpy.")
+    name = property(lambda self: self.dtype.name, doc="Name without ``oneflow.``.")
+    kind = property(lambda self: self.dtype.kind, doc="Letter of the kind in numpy.")
     itemsize = property(lambda self: self.dtype.itemsize, doc="Bytes of an element.")
-    is_floating_point = property(lambda self: self.kind == "f", doc="Whether it is a real floating type.")
+    is_floating_point = property(lambda self: self.kind == "f", doc="True for real floating-point types.")
 
     def __eq__(self, other: object) -> Any:
         try:

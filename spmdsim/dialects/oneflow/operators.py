@@ -1,4 +1,4 @@
-"""OneFlow's operators: one row each, from which functions, methods of tensors and layers are made.
+"""OneFlow's operators, one row each: functions, methods of tensors and layers are made from them.
 
 ``flow.softmax(x, -1)``, ``x.softmax(-1)``, ``nn.Softmax(-1)(x)``: operands must be on one placement.
 """
@@ -18,7 +18,7 @@ from spmdsim.arrays import ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
-from spmdsim.dialects.oneflow.rank_agreement import same_code
+from spmdsim.dialects.oneflow.rank_agreement import report_different_code
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_one_placement
 from spmdsim.dialects.session import tracking
@@ -27,20 +27,24 @@ from spmdsim.worlds import LockStep
 from spmdsim.wrong_calls import explained
 
 
-def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
-    """Our function of tensors as one of global tensors, which must be on one placement, or of each rank's local ones."""
+def lift_function(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
+    """Return our function for global tensors on one placement, or for the local tensors of each rank.
+
+    The call raises OneFlowError if local and global tensors or placements are mixed.
+    """
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
+        """Run the function on the operands' values."""
         parts = flat([*operands, *options.values()])
         local = next((x for x in parts if isinstance(x, LocalTensor)), None)
         where = [x.placement for x in parts if not isinstance(x, LocalTensor) and hasattr(x, "placement")]
         if local is not None and not where:
-            return _locally(function, local, operands, options)
+            return _run_locally(function, local, operands, options)
         if local is not None or not where:
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
         check_one_placement(*where)
-        with same_code():
+        with report_different_code():
             named = by_part(options, _value) if options else {}
             result = function(*[by_part(x, _value) for x in operands], **named)
             result = in_default_type(result, [_value(x) for x in parts])
@@ -50,19 +54,24 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
 
 
 def _global(x: Any, placement: Any) -> Any:
+    """Return a tensor as a global tensor; other values unchanged.
+
+    Pending reductions other than sums are reduced, because no sbp describes them.
+    """
     if not isinstance(x, CoreTensor):
         return x
-    if x.layout.reduce_op not in (None, "sum"):  # no sbp says so
+    if x.layout.reduce_op not in (None, "sum"):  # an sbp can state only pending sums
         x = x.to(x.layout.reduced)
     return GlobalTensor(x if tracking() else x.detach(), placement)
 
 
 def _value(x: Any) -> Any:
+    """Return the value of a global tensor or parameter, a Python number for numpy's, else ``x``."""
     return x.value if hasattr(x, "placement") else x.item() if isinstance(x, np.number) else x
 
 
-def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
-    """Our function of each rank's own arrays: what it gives in a world of one rank."""
+def _run_locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
+    """Run our function on each rank's own arrays, in a world of one rank."""
     alone, mesh = LockStep(1), Mesh((1,), ("rank",))
 
     def on(k: int) -> Any:
@@ -85,27 +94,30 @@ TABLE: dict[str, Row] = {
     "cast": Row(core.cast),
     **{name: extreme(name, tied=True) for name in ("max", "min")},
 }
-#: Those that networks use only.
+#: Rows of functions for networks only.
 NETWORK_TABLE = NETWORK | {"quick_gelu": Row(lambda input: core.gelu(input, "sigmoid"), "QuickGELU")}
 
 
 def _shaped_like(name: str) -> Callable[..., GlobalTensor]:
+    """Return a method that calls function ``name`` with the shape of another tensor."""
     return lambda input, other: FUNCTIONS[name](input, tuple(other.shape))
 
 
-#: Methods that are named as a type.
+#: Methods with the names of types.
 _TYPES = {"double": "f8", "float": "f4", "half": "f2", "int": "i4", "long": "i8", "bool": "?"}
-#: Functions that are no methods, or other ones.
+#: Functions that are no methods, or have other methods of their name.
 _NO_METHODS = ("cat", "concat", "einsum", "meshgrid", "stack", "where")
 
 #: Functions by OneFlow's names.
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: lift_function(row.call, name) for name, row in TABLE.items()
+}
 #: Methods of tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},
     **dict.fromkeys(("broadcast_like", "expand_as"), _shaped_like("expand")),
     **dict.fromkeys(("reshape_as", "view_as"), _shaped_like("reshape")),
-    "clone": lifted(core.identity),
+    "clone": lift_function(core.identity),
     "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
     "cuda": lambda x: x.to("cuda"),
@@ -114,23 +126,25 @@ METHODS: dict[str, Callable[..., Any]] = {
     "is_floating_point": lambda x: bool(x.dtype.is_floating_point),
     "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
     "tolist": lambda x: x.numpy().tolist(),
-    "detach": lifted(lambda x: x.detach()),
+    "detach": lift_function(lambda x: x.detach()),
     "is_nonzero": lambda x: bool(x.item()),
     "item": lambda x: x.value.item(),
     "repeat": FUNCTIONS["tile"],
     "type_as": lambda x, other: METHODS["cast"](x, other.dtype),
     "view": FUNCTIONS["reshape"],
     "where": lambda x, condition, other: FUNCTIONS["where"](condition, x, other),
-    **{word: lifted(partial(core.cast, dtype=np.dtype(kind)), word) for word, kind in _TYPES.items()},
+    **{word: lift_function(partial(core.cast, dtype=np.dtype(kind)), word) for word, kind in _TYPES.items()},
 }
 cast, cat, concat = (FUNCTIONS[name] for name in ("cast", "cat", "concat"))
 
 _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
-#: Functions of ``nn.functional``: those of networks, those that have a layer, and log_softmax.
-NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)}
+#: ``nn.functional``: functions of networks, functions with a layer, and log_softmax.
+NETWORK_FUNCTIONS = {
+    name: lift_function((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)
+}
 #: Functions of ``linalg``.
 LINALG: dict[str, Callable[..., Any]] = {
-    **{name: lifted(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},
+    **{name: lift_function(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},
     "diagonal": explained(lambda A, *, offset=0, dim1=-2, dim2=-1: FUNCTIONS["diagonal"](A, offset, dim1, dim2), "diagonal"),
     "norm": FUNCTIONS["norm"],
 }  # fmt: skip

@@ -11,43 +11,54 @@ from spmdsim.dialects.table import renamed
 
 
 class _Gradients(DialectObject, nn.Optimiser):
+    """Base of OneFlow's optimisers."""
+
     ORIGINAL = "oneflow.optim.Optimizer"
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Drop all gradients; ``set_to_none`` is ignored."""
         super().zero_grad()
 
 
 class _DampedFromTheStart(nn.SGD):
+    """SGD with OneFlow's dampening of the first gradient."""
+
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """As OneFlow, which dampens the first gradient, too: its velocity begins as zeros."""
+        """Return a parameter's new values.
+
+        The first gradient is dampened too, because the velocity begins as zeros.
+        """
         self.count = max(self.count, 2)
         return super().new_value(value, gradient, state)
 
 
-def _listed(params: Any) -> list[Any]:
-    """The parameters of an optimiser; none, or something else, is refused."""
+def _list_parameters(params: Any) -> list[Any]:
+    """Return an optimiser's parameters as a list.
+
+    OneFlowError: it is empty or has other elements.
+    """
     listed = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
     if not listed:
         raise OneFlowError("optimizer got an empty parameter list; nearest: model.parameters()")
-    for one in listed:
-        if not isinstance(one, nn.Parameter) or one is params:
+    for parameter in listed:
+        if not isinstance(parameter, nn.Parameter) or parameter is params:
             raise OneFlowError(
-                f"an optimizer takes a list of parameters, but got a {type(one).__name__}; nearest: model.parameters(), and one "
+                f"an optimizer takes a list of parameters, but got a {type(parameter).__name__}; nearest: model.parameters(), and one "
                 "optimizer per group"
             )
     return listed
 
 
 SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(
-    parameters=_listed(params), rate=lr, momentum=momentum, weight_decay=weight_decay, dampening=dampening,
+    parameters=_list_parameters(params), rate=lr, momentum=momentum, weight_decay=weight_decay, dampening=dampening,
     nesterov=nesterov), _Gradients)  # fmt: skip
 
 
 def _adam(name: str, decay: float, about: str) -> Any:
+    """Create Adam or AdamW; ``decay`` is the default weight decay, ``about`` the docstring."""
     return renamed(name, nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay, amsgrad=False,
         do_bias_correction=True, contiguous_params=False, fused=False: dict(
-        parameters=_listed(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+        parameters=_list_parameters(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay, amsgrad=amsgrad,
         decoupled=name == "AdamW", bias_correction=do_bias_correction), _Gradients, __doc__=about)  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""OneFlow's ``placement``, ``device``, and what a placement and an sbp say about a tensor: its layout and its sizes.
+"""OneFlow's ``placement`` and ``device``, and the layout and sizes that a placement and an sbp imply.
 
-Semantics: ``oneflow/api/python/symbol/placement_symbol.cpp`` and ``oneflow/core/job/parallel_desc.cpp`` (a device type and
-an n-D array of ranks, whose shape is the mesh), ``oneflow/core/job/nd_sbp_util.cpp`` (which range a rank holds),
-``oneflow/core/operator/operator.cpp`` (the size rule), ``oneflow/core/framework/sbp_infer_util.cpp`` (when splits merge),
+Semantics: ``oneflow/api/python/symbol/placement_symbol.cpp`` and ``oneflow/core/job/parallel_desc.cpp`` (a device
+type and an n-D array of ranks, whose shape is the mesh), ``oneflow/core/job/nd_sbp_util.cpp`` (the range of a rank),
+``oneflow/core/operator/operator.cpp`` (the size rule), ``oneflow/core/framework/sbp_infer_util.cpp`` (merged splits),
 ``oneflow/core/functional/impl/global_cast.cpp`` (from local to global).
 """
 
@@ -26,14 +26,15 @@ DEVICE_TYPES = ("cpu", "cuda")
 SbpLike = Sbp | str | Sequence[Sbp | str]
 
 
-def _check_type(word: Any, told: Any) -> None:
-    text = f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {told}"
+def _check_type(word: Any, full_text: Any) -> None:
+    """Raise OneFlowError unless ``word`` is a device type; the message quotes ``full_text``."""
+    text = f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {full_text}"
     refuse({text: word not in DEVICE_TYPES}, OneFlowError)
 
 
 @dataclass(frozen=True, init=False)
 class device:
-    """Where a local tensor is: ``device("cpu")``, ``device("cuda:1")``, ``device("cpu", 2)``.
+    """Device of a local tensor: ``device("cpu")``, ``device("cuda:1")``, ``device("cpu", 2)``.
 
     >>> device("cuda:1"), str(device("cpu", 2)), device("cpu") == device("cpu:0")
     (device(type='cuda', index=1), 'cpu:2', True)
@@ -48,7 +49,7 @@ class device:
         digits = number if colon else "0" if index is None else str(index)
         if not digits.isdecimal() or (colon and index is not None):
             raise OneFlowError(f"a device has one index, such as {kind}:1, not {type!r} with index {index!r}")
-        vars(self).update(type=kind, index=int(digits))  # it is frozen
+        vars(self).update(type=kind, index=int(digits))  # because the class is frozen
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"
@@ -58,19 +59,20 @@ class device:
 class placement:
     """``placement("cpu", ranks=[[0, 1], [2, 3]])``: ranks 0 to 3 as a mesh of 2 x 2.
 
-    **The order in which ranks are written is kept.** OneFlow itself sorts them (``[0, 2, 1, 3]`` acts there as
-    ``[0, 1, 2, 3]``): ``sort_ranks=True`` does the same.
+    **Ranks keep their order.** OneFlow itself sorts them (``[0, 2, 1, 3]`` acts like ``[0, 1, 2, 3]`` there);
+    ``sort_ranks=True`` sorts them too.
 
     Args:
         type: ``"cpu"`` or ``"cuda"``.
         ranks: integers in any number of dimensions (lists, tuples, a range or an array); the shape is the mesh.
-        sort_ranks: sort the ranks, as OneFlow does.
-        world_size: when given, ranks must be below it.
-        devices_per_node: when given, every node that is named must be named equally often.
+        sort_ranks: sort the ranks, like OneFlow.
+        world_size: if given, ranks must be below it.
+        devices_per_node: if given, every node with ranks must have an equal number of them.
 
     Raises:
-        RuntimeError: another device type, a rank twice or out of range, uneven nodes, ragged ranks.
-        TypeError: ranks that are not integers.
+        OneFlowError: (a RuntimeError) If the device type is unknown, a rank is repeated or out of range, nodes are
+            uneven, or nested lists are ragged.
+        UsageTypeError: If ranks are no integers.
 
     >>> placement("cpu", ranks=[[0, 1], [2, 3]])
     oneflow.placement(type="cpu", ranks=[[0, 1], [2, 3]])
@@ -97,7 +99,7 @@ class placement:
 
     @classmethod
     def all(cls, type: str, world_size: int | None = None) -> placement:
-        """All ranks of the world as one axis; ``world_size`` is the running world's when left out."""
+        """Return the placement of all ranks along one axis; by default all ranks of the running world."""
         return cls(type, range(current_world().size if world_size is None else world_size))
 
     ranks = property(lambda self: nest(self.order, self.shape), doc="The ranks as nested lists.")
@@ -107,7 +109,7 @@ class placement:
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh, with axes ``d0``, ``d1``, ..."""
+        """Mesh with axes ``d0``, ``d1``, ..."""
         return Mesh(self.shape, [f"d{i}" for i in range(len(self.shape))], self.order)
 
     def __repr__(self) -> str:
@@ -115,9 +117,12 @@ class placement:
 
 
 def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
+    """Raise OneFlowError for ranks that are repeated, negative or too large, or for uneven nodes."""
     ranks, highest = [*order], max(order)
-    some = order if len({*order}) < len(order) else ()  # of many ranks nobody looks for what is not there
-    repeated = [rank for i, rank in enumerate(some) if rank in some[:i]]
+    candidates = (
+        order if len({*order}) < len(order) else ()
+    )  # no search without repeated ranks, because it is quadratic
+    repeated = [rank for i, rank in enumerate(candidates) if rank in candidates[:i]]
     nodes = Counter(rank // devices_per_node for rank in order) if devices_per_node else {}
     refuse({
         f"the ranks of a placement must differ, but {[*repeated, 0][0]} is repeated in {ranks}": bool(repeated),
@@ -130,9 +135,11 @@ def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_nod
 
 
 def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
-    """The layout of a tensor of ``ndim`` dims; mesh axes on one dim are nested, the major axis outermost.
+    """Return the layout of a tensor with ``ndim`` dims; of several axes on a dim, the first is major.
 
-    A RuntimeError for not one sbp entry per mesh axis, or a split of a dim that the tensor does not have.
+    Raises:
+        OneFlowError: (a RuntimeError) If the sbp does not have one entry per mesh axis, or splits a dim that the
+            tensor lacks.
 
     >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
     'RS(0)'
@@ -151,7 +158,7 @@ _Placement = placement
 
 
 def check_kind(placement: Any) -> None:
-    """Refuse what is no placement."""
+    """Raise OneFlowError unless the value is a placement."""
     if not isinstance(placement, _Placement):
         raise OneFlowError(
             f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
@@ -159,7 +166,11 @@ def check_kind(placement: Any) -> None:
 
 
 def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
-    """The sbp tuple of a layout; a ValueError for axes in another order than the mesh's, or a reduction other than sum."""
+    """Return the sbp tuple of a layout.
+
+    Raises:
+        LayoutError: If axes on one dim are not in mesh order, or a pending reduction is no sum.
+    """
     for dim, entry in enumerate(layout.dims):
         if sorted(entry, key=layout.mesh.axes.index) != [*entry]:
             raise LayoutError(
@@ -170,23 +181,30 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
 
 
 def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Layout:
-    """OneFlow's size rule: when a mesh axis splits a dim, every rank's part so far is at least that long, or empty."""
-    rest, entries = list(shape), sbp_module.as_tuple(sbp, placement.ndim)
-    where = layout(placement, entries, len(rest))
+    """Return the layout of a tensor after OneFlow's size rule.
+
+    A mesh axis may split a dim only if the smallest shard so far is at least as long as the axis, or the dim is
+    empty.
+
+    Raises:
+        OneFlowError: If a dim is too short.
+    """
+    smallest_sizes, entries = list(shape), sbp_module.as_tuple(sbp, placement.ndim)
+    where = layout(placement, entries, len(smallest_sizes))
     for axis, (entry, parts) in enumerate(zip(entries, placement.shape)):
         if entry.axis is None or shape[entry.axis] == 0:
             continue
-        if rest[entry.axis] < parts:
+        if smallest_sizes[entry.axis] < parts:
             raise OneFlowError(
                 f"Expected size at split axis ({entry.axis}) of logical shape must be greater than or equal to parallel num, but got "
-                f"logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, smallest part left: {rest[entry.axis]})"
+                f"logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, smallest part left: {smallest_sizes[entry.axis]})"
             )
-        rest[entry.axis] //= parts
+        smallest_sizes[entry.axis] //= parts
     return where
 
 
 def local_range(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> Bounds:
-    """``(start, stop)`` per dim of what ``rank`` holds, after the size rule.
+    """Return ``(start, stop)`` per dim of the shard of ``rank``, after the size rule.
 
     >>> local_range(placement("cpu", [[0, 1], [2, 3]]), "(S(0), S(1))", (5, 5), 1)
     ((0, 3), (3, 5))
@@ -195,12 +213,12 @@ def local_range(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: 
 
 
 def local_shape(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The shape of what ``rank`` holds."""
+    """Return the shape of the shard of ``rank``, after the size rule."""
     return tuple(stop - start for start, stop in local_range(placement, sbp, shape, rank))
 
 
 def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> tuple[int, ...]:
-    """The logical shape when every rank holds a local tensor of this shape (``check_meta=False``).
+    """Return the global shape if all local tensors have shape ``local`` (``check_meta=False``).
 
     >>> logical_shape(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", (1, 2, 8))
     (2, 2, 8)
@@ -209,9 +227,12 @@ def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> t
 
 
 def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The logical shape of local tensors with these shapes, one per rank in mesh order (``check_meta=True``).
+    """Return the global shape of local tensors, given their shapes in mesh order (``check_meta=True``).
 
-    They are put together from the innermost mesh axis outwards, and must be exactly the balanced parts, else a RuntimeError.
+    Shapes are joined from the innermost mesh axis outwards.
+
+    Raises:
+        OneFlowError: (a RuntimeError) If the shapes are not a balanced split, or their number is wrong.
 
     >>> logical_shape_of(placement("cpu", [[0, 1], [2, 3]]), "(S0, S1)", [(3, 3), (3, 2), (2, 3), (2, 2)])
     (5, 5)
@@ -225,12 +246,20 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
     layout(placement, entries, len(locals_[0]))
     shapes = [(rank, tuple(shape)) for rank, shape in zip(placement.order, locals_)]
     for entry, parts in reversed([*zip(entries, placement.shape)]):
-        shapes = [_joined(shapes[k : k + parts], entry.axis) for k in range(0, len(shapes), parts)]
+        shapes = [_join_shapes(shapes[k : k + parts], entry.axis) for k in range(0, len(shapes), parts)]
     return shapes[0][1]
 
 
-def _joined(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[int, tuple[int, ...]]:
-    """The (first rank, shape) of the parts of one group, put together along one mesh axis."""
+def _join_shapes(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[int, tuple[int, ...]]:
+    """Return ``(first rank, shape)`` of one group's tensors joined along one mesh axis.
+
+    Args:
+        group: ``(rank, shape)`` of each member.
+        dim: tensor dim that the axis splits; None if all shapes must be equal.
+
+    Raises:
+        OneFlowError: If shapes do not match or are not a balanced split.
+    """
     first, expected = group[0]
     for rank, shape in group[1:]:
         wrong = [d for d, (a, b) in enumerate(zip(expected, shape)) if a != b and d != dim]
@@ -252,8 +281,9 @@ def _joined(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[
 
 
 def broadcast_groups(placement: placement, sbp: SbpLike) -> tuple[tuple[int, ...], ...]:
-    """The groups of ranks that differ only on B axes: the first one's data overwrites the others' when a local tensor
-    becomes global.
+    """Return the groups of ranks that differ only on B axes.
+
+    When a local tensor becomes global, the data of a group's first rank replace the data of the others.
 
     >>> broadcast_groups(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))")
     ((0, 2), (1, 3))
@@ -263,7 +293,7 @@ def broadcast_groups(placement: placement, sbp: SbpLike) -> tuple[tuple[int, ...
 
 
 def can_merge(size: int, parts: int) -> bool:
-    """Whether splitting ``size`` by ``a`` and then by ``b`` equals splitting by ``a * b == parts`` at once.
+    """Return True if splits of ``size`` by ``a`` and then by ``b`` equal one by ``a * b == parts``.
 
     >>> [can_merge(size, 4) for size in (4, 5, 6, 7, 8)]
     [True, True, False, True, True]

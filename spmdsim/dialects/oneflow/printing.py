@@ -1,4 +1,4 @@
-"""How tensors print: values to four digits, summarised above 1,000 elements, then placement, sbp and dtype.
+"""Format tensors: values to four digits, summarised above 1,000 elements, then placement, sbp and dtype.
 
 Semantics: ``python/oneflow/framework/tensor_str.py``, which follows PyTorch.
 """
@@ -25,10 +25,12 @@ def line_width() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def shown(array: np.ndarray, suffixes: Sequence[str] = (), after: Sequence[str] = ()) -> str:
-    """An array as ``tensor(..., dtype=oneflow.float32)``, with suffixes before its type and after.
+def format_array(array: np.ndarray, suffixes: Sequence[str] = (), after: Sequence[str] = ()) -> str:
+    """Return an array as ``tensor(..., dtype=oneflow.float32)``.
 
-    >>> print(shown(np.float32([[1, 2.5], [-3, 4]])))
+    ``suffixes`` come before the type, ``after`` behind it.
+
+    >>> print(format_array(np.float32([[1, 2.5], [-3, 4]])))
     tensor([[ 1.0000,  2.5000],
             [-3.0000,  4.0000]], dtype=oneflow.float32)
     """
@@ -38,12 +40,12 @@ def shown(array: np.ndarray, suffixes: Sequence[str] = (), after: Sequence[str] 
 
 
 def without_values(shape: Sequence[int], dtype: np.dtype, suffixes: Sequence[str] = ()) -> str:
-    """A tensor of which no values are known."""
+    """Return the text of a tensor without values: its shape, its type and suffixes."""
     return _with_suffixes(f"{PREFIX}...", [f"size={tuple(shape)}", f"dtype=oneflow.{dtype.name}", *suffixes])
 
 
 def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
-    """Each suffix on the line of the one before, as long as it fits."""
+    """Append suffixes to a text, each on the current line if it fits, and a closing bracket."""
     width, used = line_width(), len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
         fits = used + len(suffix) + 2 <= width
@@ -53,7 +55,7 @@ def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
 
 
 def _values(array: np.ndarray) -> str:
-    """The numbers in brackets, of a large array those at the ends of its dims; all of one width."""
+    """Return the numbers in brackets, all of one width; of a large array those at the ends of its dims."""
     array, cut = ends(array, EDGE_ITEMS, THRESHOLD)
     written = array.astype(np.float32) if array.dtype == np.float16 else array
     numbers = written[written != 0].astype(np.float64) if written.dtype.kind == "f" else written
@@ -66,13 +68,18 @@ def _values(array: np.ndarray) -> str:
 
 
 def _style(numbers: np.ndarray) -> Callable[[Any], str]:
-    """Return the format of floats: with exponents where numbers differ much, as whole numbers with a point, or with digits behind it."""
-    whole = bool((numbers == np.ceil(numbers)).all())
+    """Return the format of floats, like PyTorch's.
+
+    Use exponents if the largest is over 1e8 or over 1000 times the smallest, or a fraction is below 1e-4. Format
+    whole numbers with a point, others with four digits behind it.
+    """
+    are_whole = bool((numbers == np.ceil(numbers)).all())
     largest, least = (f.reduce(np.abs(numbers), initial=np.nan) for f in (np.fmax, np.fmin))
-    if largest > 1000 * least or largest > 1e8 or (not whole and least < 1e-4):
+    if largest > 1000 * least or largest > 1e8 or (not are_whole and least < 1e-4):
         return f"{{:.{PRECISION}e}}".format
-    return _with_point if whole else f"{{:.{PRECISION}f}}".format
+    return _with_point if are_whole else f"{{:.{PRECISION}f}}".format
 
 
 def _with_point(value: Any) -> str:
+    """Format a whole number with a point at its end; infinities and NaN without."""
     return f"{value:.0f}" + "." * bool(np.isfinite(value))

@@ -1,7 +1,8 @@
-"""What OneFlow compares between ranks before it works on a global tensor, and its words when they differ.
+"""Compare ranks before work on a global tensor, like OneFlow, with its error messages.
 
-Semantics: ``core/framework/consistency_check.cpp`` and ``sync_symbol_parallel_desc.cpp``. OneFlow sends round a ring
-and gives up after a time; here every rank learns what all of them passed, and the first that differs is named.
+Semantics: ``core/framework/consistency_check.cpp`` and ``sync_symbol_parallel_desc.cpp``. OneFlow sends arguments
+round a ring, with a timeout. Here every rank receives the arguments of all ranks, and the message names the first
+that differs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.session import hint_more_ranks
 from spmdsim.errors import PlanError, WorldError, many
 
-#: What is compared, and what is said when it differs.
-SAID = {
+#: Compared arguments, with the message for a difference.
+MESSAGES = {
     "placement": "Each rank must have the same input placement. Inconsistent parallel description",
     "sbp": "Each rank must have the same input sbp",
     "dtype": "Each rank must have the same dtype",
@@ -29,18 +30,23 @@ SAID = {
 
 
 def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
-    """Compare what the ranks passed: one mapping per owned rank, keys as in :data:`SAID`."""
+    """Raise OneFlowError unless all ranks passed equal arguments.
+
+    Args:
+        world: the world.
+        facts: one mapping per rank that this process plays, with keys of :data:`MESSAGES`.
+    """
     passed = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
-    for key, said in SAID.items():
+    for key, message in MESSAGES.items():
         for rank, fact in enumerate(passed):
             if fact.get(key) != passed[0].get(key):
                 raise OneFlowError(
-                    f"{said}: rank 0 has {passed[0].get(key)}, rank {rank} has {fact.get(key)}"
+                    f"{message}: rank 0 has {passed[0].get(key)}, rank {rank} has {fact.get(key)}"
                 )
 
 
 def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:
-    """What one rank passed, in words; of data its shape and a number for its bytes."""
+    """Return one rank's arguments as texts; data as shape and checksum."""
     facts = {"placement": repr(placement), "sbp": sbp_module.text(sbp_module.as_tuple(sbp, placement.ndim))}
     if data is not None:
         content = hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=8).hexdigest()
@@ -49,7 +55,7 @@ def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> 
 
 
 def check_placement(placement: Placement, world: Any) -> None:
-    """Refuse ranks that the job does not have."""
+    """Raise OneFlowError if a placement has ranks that are not running."""
     highest = max(placement.order)
     if highest >= world.size:
         raise OneFlowError(
@@ -59,8 +65,8 @@ def check_placement(placement: Placement, world: Any) -> None:
 
 
 @contextmanager
-def same_code() -> Iterator[None]:
-    """Say as OneFlow does that ranks called different things, or that one of them did not come."""
+def report_different_code() -> Iterator[None]:
+    """Convert a WorldError to OneFlow's message that ranks run different code."""
     try:
         yield
     except WorldError as error:
@@ -71,8 +77,13 @@ def same_code() -> Iterator[None]:
 
 
 @contextmanager
-def transition(before: Any, after: tuple[Placement, Any]) -> Iterator[None]:
-    """Say as OneFlow does which transition of a global tensor there is not."""
+def report_unsupported_transition(before: Any, after: tuple[Placement, Any]) -> Iterator[None]:
+    """Convert a PlanError to OneFlow's message that a redistribution is not supported.
+
+    Args:
+        before: the global tensor.
+        after: its new placement and sbp.
+    """
     try:
         yield
     except PlanError as error:

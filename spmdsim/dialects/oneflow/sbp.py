@@ -1,6 +1,7 @@
 """OneFlow's ``sbp``: split, broadcast and partial_sum, as objects, as callables and as text.
 
-Semantics: ``oneflow/api/python/symbol/sbp_symbol.cpp``. One of them per mesh axis, the major axis first.
+Semantics: ``oneflow/api/python/symbol/sbp_symbol.cpp``. An sbp tuple has one entry per mesh axis, the major axis
+first.
 
 >>> from spmdsim.dialects.oneflow import sbp
 >>> sbp.parse("(B, S(0))") == (sbp.broadcast, sbp.split(0))
@@ -20,25 +21,31 @@ from spmdsim.core import Partial, Placement, Replicate, Shard
 from spmdsim.dialects.missing import add_words, refuse
 from spmdsim.errors import LayoutError, UsageTypeError, many
 
-#: Split axes are 0 .. 5.
+#: Split axes are less than this number.
 MAX_SPLIT_AXIS = 6
-#: What makes a global tensor of a local one.
+#: Call that converts a local tensor to a global one, for messages.
 TO_GLOBAL = "x.to_global(placement, sbp)"
 
 
 class OneFlowError(LayoutError, RuntimeError):
-    """What OneFlow refuses; a RuntimeError there, and here as well."""
+    """Error of an argument that OneFlow refuses.
+
+    OneFlow raises RuntimeError, so this is one too.
+    """
 
 
 @dataclass(frozen=True)
 class Sbp:
-    """One entry of an sbp tuple: ``split`` of a dim, ``broadcast`` or ``partial_sum``. Calling it gives itself, as in OneFlow."""
+    """Entry of an sbp tuple: ``split`` of a dim, ``broadcast`` or ``partial_sum``.
+
+    A call returns the entry itself, as in OneFlow.
+    """
 
     kind: str
     axis: int | None = None
 
     def __call__(self) -> Sbp:
-        """Itself."""
+        """Return the entry itself."""
         return self
 
     def __str__(self) -> str:
@@ -48,17 +55,17 @@ class Sbp:
         return f"oneflow.sbp.{self.kind}" + ("" if self.axis is None else f"(dim={self.axis})")
 
     def __lt__(self, other: Sbp) -> bool:
-        """OneFlow's order of signatures: B < P < S(0) < S(1) < ..., the alphabet's."""
+        """Compare in OneFlow's order of signatures: B < P < S(0) < S(1) < ..., the order of the alphabet."""
         return (self.kind, self.axis or 0) < (other.kind, other.axis or 0)
 
     @property
     def dual(self) -> Sbp:
-        """The sbp of the gradient when a tensor becomes local: S stays, B and P change places."""
+        """Entry of the gradient when a tensor becomes local: S stays, B and P swap."""
         return {"broadcast": partial_sum, "partial_sum": broadcast}.get(self.kind, self)
 
     @property
     def placement(self) -> Placement:
-        """The same thing in this package's words."""
+        """Entry as a placement of this package."""
         if self.axis is not None:
             return Shard(self.axis)
         return Replicate() if self.kind == "broadcast" else Partial("sum")
@@ -69,7 +76,12 @@ partial_sum = Sbp("partial_sum")
 
 
 def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
-    """The mesh axis splits tensor dim ``axis`` (also ``dim=``); a RuntimeError for one that OneFlow does not support."""
+    """Return the entry for a mesh axis that splits tensor dim ``axis`` (also ``dim=``).
+
+    Raises:
+        UsageTypeError: If the dim is no integer.
+        OneFlowError: (a RuntimeError) If the dim is negative or over 5.
+    """
     position = dim if axis is None else axis
     if not isinstance(position, int) or isinstance(position, bool):
         raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {position!r}")
@@ -87,7 +99,10 @@ _PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 
 
 def parse_one(text: str) -> Sbp:
-    """``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast``, ``partial_sum``, also with ``flow.sbp.``, or a ValueError."""
+    """Parse one entry: ``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast`` or ``partial_sum``.
+
+    A prefix such as ``flow.sbp.`` is accepted. LayoutError: the text is no entry.
+    """
     word = _PREFIX.sub("", text.strip())
     if word.removesuffix("()") in _WORDS:
         return _WORDS[word.removesuffix("()")]
@@ -98,26 +113,36 @@ def parse_one(text: str) -> Sbp:
 
 
 def parse(text: str) -> tuple[Sbp, ...]:
-    """An sbp tuple from its text: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"``, ``"S(0)BP"``; or a ValueError."""
+    """Parse an sbp tuple: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"`` or ``"S(0)BP"``.
+
+    Raises:
+        LayoutError: If the text is no sbp.
+    """
     inner = text.strip()
     if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):
         inner = inner[1:-1]
-    parts = [part for part in re.split(r",(?![^(]*\))", inner) if part.strip()]
+    parts = [entry for entry in re.split(r",(?![^(]*\))", inner) if entry.strip()]
     if len(parts) == 1 and re.fullmatch(r"(?:[BP]|S(?:\(\d+\)|\d))+", parts[0].strip()):
         parts = re.findall(r"[BP]|S(?:\(\d+\)|\d)", parts[0])
     if not parts:
         raise LayoutError(f"no sbp in {text!r}; write one per mesh axis, such as (B, S(0))")
-    return tuple(parse_one(part) for part in parts)
+    return tuple(parse_one(entry) for entry in parts)
 
 
 def text(value: Sbp | Iterable[Sbp]) -> str:
-    """``B`` for one mesh axis, ``(B, S(0))`` for several."""
+    """Return ``B`` for one entry, ``(B, S(0))`` for several."""
     entries = (value,) if isinstance(value, Sbp) else tuple(value)
     return str(entries[0]) if len(entries) == 1 else f"({', '.join(map(str, entries))})"
 
 
 def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) -> tuple[Sbp, ...]:
-    """Any way to write an sbp, as a tuple; with ``ndim``, a RuntimeError for another length than the placement's."""
+    """Return an sbp in any form as a tuple.
+
+    Raises:
+        LayoutError: If a text is no sbp.
+        UsageTypeError: If an entry is no sbp.
+        OneFlowError: (a RuntimeError) If ``ndim``, the number of mesh axes, is given and differs from the length.
+    """
     entries: Any = parse(value) if isinstance(value, str) else value
     entries = entries if isinstance(entries, list | tuple) else (entries,)
     sbps = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)
@@ -133,7 +158,11 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
 
 
 def from_placement(placement: Placement) -> Sbp:
-    """This package's placement as an sbp. ValueError: a reduction other than sum: OneFlow has only partial_sum."""
+    """Return the entry for a placement of this package.
+
+    Raises:
+        LayoutError: If the reduction is no sum: OneFlow has only partial_sum.
+    """
     if isinstance(placement, Shard):
         return split(placement.dim)
     if isinstance(placement, Replicate):

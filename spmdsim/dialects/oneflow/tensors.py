@@ -1,7 +1,7 @@
-"""Local and global tensors, and the way between them, as OneFlow has them.
+"""OneFlow's local and global tensors, and conversions between them.
 
-A local tensor is what one rank holds. In a world in which this process owns several ranks it is one array per
-owned rank. Symbols are numpy's, applied to every rank's array, or our operators of the same names.
+A local tensor is the array of one rank; if this process plays several ranks, one array per rank. Operators such as
+``+`` are numpy's on every rank's array, or our operators of the same names on global tensors.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+# The package's own lookup of `placements` would load its operators, which need this module.
+import spmdsim.dialects.oneflow.placements as placements
 from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays import ops as core
 from spmdsim.core import Layout
@@ -22,17 +24,17 @@ from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.missing import expand_words, not_covered, refuse
-from spmdsim.dialects.oneflow import OF_TENSORS, placements
+from spmdsim.dialects.oneflow import OF_TENSORS
 from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.placements import device
 from spmdsim.dialects.oneflow.placements import placement as Placement
-from spmdsim.dialects.oneflow.printing import shown, without_values
+from spmdsim.dialects.oneflow.printing import format_array, without_values
 from spmdsim.dialects.oneflow.rank_agreement import (
     check_placement,
     check_same,
     facts_of,
-    same_code,
-    transition,
+    report_different_code,
+    report_unsupported_transition,
 )
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.session import current_world, tracking
@@ -43,7 +45,7 @@ _NEAREST = expand_words(OF_TENSORS)
 
 
 class Size(tuple[int, ...]):
-    """A shape, printed as OneFlow prints it."""
+    """Shape with OneFlow's text."""
 
     __slots__ = ()
 
@@ -51,8 +53,8 @@ class Size(tuple[int, ...]):
         return f"oneflow.Size({list(self)})"
 
 
-def method(name: str) -> Callable[..., Any]:
-    """A method of tensors that is made from the table of operators, or NotCovered."""
+def find_method(name: str) -> Callable[..., Any]:
+    """Return a method that the table of operators defines. NotCovered: it does not exist."""
     from spmdsim.dialects.oneflow.operators import METHODS
 
     if name in METHODS:
@@ -62,16 +64,16 @@ def method(name: str) -> Callable[..., Any]:
     raise not_covered("spmdsim.dialects.oneflow.Tensor", name, [*METHODS, *vars(GlobalTensor)], _NEAREST)
 
 
-def _as(kind: type[Any]) -> Any:
-    """The only element, as a number of Python's."""
+def _number_method(kind: type[Any]) -> Any:
+    """Return a method that converts a tensor's only element to a Python number of type ``kind``."""
     return lambda self: kind(self.item())
 
 
 class TensorSymbols(NDArrayOperatorsMixin):
-    """What both kinds of tensors have: ``x + 1``, ``-x``, ``x @ w``, ``x > 0`` ask for numpy's functions of that meaning."""
+    """Operators of local and global tensors: ``x + 1``, ``-x`` and ``x > 0`` call numpy's functions."""
 
     __hash__ = object.__hash__
-    __bool__, __float__, __int__ = _as(bool), _as(float), _as(int)
+    __bool__, __float__, __int__ = _number_method(bool), _number_method(float), _number_method(int)
     shape: Any
     item: Any
     permute: Any
@@ -81,7 +83,7 @@ class TensorSymbols(NDArrayOperatorsMixin):
         in_place(cls)
 
     def __getattr__(self, name: str) -> Any:
-        return partial(method(name), self)
+        return partial(find_method(name), self)
 
     def __getitem__(self, key: Any) -> Any:
         return self._apply(getitem, self, key)
@@ -90,7 +92,7 @@ class TensorSymbols(NDArrayOperatorsMixin):
         return NotImplemented if method != "__call__" or options else self._apply(ufunc, *operands)
 
     def __format__(self, spec: str) -> str:
-        """A tensor of one element prints as its number, as in OneFlow."""
+        """Format a tensor of one element like its number, as in OneFlow."""
         return format(self.item() if not self.ndim else str(self), spec)
 
     def __len__(self) -> int:
@@ -99,11 +101,19 @@ class TensorSymbols(NDArrayOperatorsMixin):
         return int(self.shape[0])
 
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
-    T = property(lambda self: self.permute(*range(self.ndim)[::-1]), doc="Its dims in reverse order.")
+    T = property(
+        lambda self: self.permute(*range(self.ndim)[::-1]), doc="The tensor with dims in reverse order."
+    )
 
 
 class LocalTensor(TensorSymbols):
-    """One array per rank that this process owns, in a world (the current one if left out), on devices of a kind."""
+    """Local tensor: the arrays of the ranks that this process plays, one per rank.
+
+    Args:
+        shards: the arrays.
+        world: the world; by default the current one.
+        kind: device type.
+    """
 
     is_global, is_local = False, True
     requires_grad, grad, is_leaf = False, None, True
@@ -113,30 +123,31 @@ class LocalTensor(TensorSymbols):
         self.shards = [np.asarray(shard) for shard in shards]
         self.kind = kind
 
-    shape = property(lambda self: Size(self.shards[0].shape), doc="Shape of the first owned rank's array.")
+    shape = property(lambda self: Size(self.shards[0].shape), doc="Shape of the first rank's array.")
     dtype = property(lambda self: ElementType(self.shards[0].dtype), doc="Element type.")
-    device = property(lambda self: device(self.kind, self.world.ranks[0]), doc="The first owned rank's.")
+    device = property(lambda self: device(self.kind, self.world.ranks[0]), doc="Device of the first rank.")
 
     def to(self, where: Any) -> LocalTensor:
-        """On devices of another type, as far as its name says, or with other elements."""
+        """Return the tensor on another device type, which is only a name, or with another element type."""
         if isinstance(where, str | device):
             return LocalTensor(self.shards, self.world, device(where).type)
         return LocalTensor([x.astype(np.dtype(where)) for x in self.shards], self.world, self.kind)
 
     def clone(self) -> LocalTensor:
-        """Arrays of its own."""
+        """Return a copy."""
         return LocalTensor([x.copy() for x in self.shards], self.world, self.kind)
 
     def _apply(self, function: Any, *operands: Any) -> LocalTensor:
+        """Apply a function to every rank's arrays. OneFlowError: an operand is global."""
         text = "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
         refuse({text: any(isinstance(x, GlobalTensor) for x in operands)}, OneFlowError)
         columns = [x.shards if isinstance(x, LocalTensor) else repeat(x) for x in operands]
         return LocalTensor([*map(function, *columns)], self.world, self.kind)
 
-    def become(self, other: LocalTensor) -> LocalTensor:
-        """Other values of the same shape from now on."""
-        check_same_shape(self.shape, other.shape)
-        self.shards = [new.astype(old.dtype) for new, old in zip(other.shards, self.shards)]
+    def become(self, source: LocalTensor) -> LocalTensor:
+        """Set source values of equal shape; the element type stays. Return the tensor."""
+        check_same_shape(self.shape, source.shape)
+        self.shards = [new.astype(old.dtype) for new, old in zip(source.shards, self.shards)]
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -145,55 +156,66 @@ class LocalTensor(TensorSymbols):
         return super().__getattr__(name)
 
     def requires_grad_(self, on: bool = True) -> LocalTensor:
-        """Refused: gradients go through global tensors."""
+        """Raise OneFlowError if a gradient is asked for: gradients need global tensors."""
         if on:
             raise OneFlowError(f"local tensors have no gradients here; nearest: {TO_GLOBAL}.requires_grad_()")
         return self
 
     def backward(self, gradient: Any = None) -> None:
-        """Refused: it has no gradient."""
+        """Raise OneFlowError: a local tensor has no gradient."""
         raise OneFlowError(
             f"element 0 of tensors does not require grad and does not have a grad_fn; nearest: {TO_GLOBAL}.requires_grad_()"
         )
 
     def item(self) -> Any:
-        """The only element of the first owned rank's array."""
+        """Return the only element of the first rank's array. OneFlowError: it has several."""
         if self.shards[0].size != 1:
             raise OneFlowError(f"item() needs a tensor of one element, but the shape is {self.shape}")
         return self.shards[0].item()
 
     def numpy(self, rank: int | None = None) -> np.ndarray:
-        """The array of a rank (this process's first one if left out)."""
+        """Return the array of a rank, by default of this process's first rank."""
         return self.shards[0 if rank is None else self.world.ranks.index(rank)]
 
     def to_local(self) -> LocalTensor:
-        """Refused: it is local already."""
+        """Raise OneFlowError: the tensor is local already."""
         raise OneFlowError("Expected global tensor for to_local but got local tensor!")
 
     def to_global(
         self, placement: Any = None, sbp: Any = None, *, check_meta: bool = True, copy: bool = False
     ) -> GlobalTensor:
-        """Take the local tensors as components of a global one.
+        """Return the global tensor whose shards are the local tensors.
 
-        The only communication is along broadcast axes, from the first rank of each group, whose values
-        overwrite the other ranks' unless ``copy``.
+        The only communication is along broadcast axes, from the first rank of each group. Its values also replace the
+        other ranks' local values unless ``copy``.
+
+        Args:
+            placement: placement of the global tensor.
+            sbp: its sbp.
+            check_meta: compare all ranks' shapes and types; False assumes equal shapes.
+            copy: leave the local tensors unchanged.
 
         Raises:
-            RuntimeError: no placement or sbp, ranks that passed different ones, or local shapes that do not fit
-                together.
+            OneFlowError: (a RuntimeError) If placement or sbp is missing, ranks pass different ones, or local shapes
+                do not fit.
         """
         text = "Converting a local tensor to global tensor must have placement and sbp parameters."
         refuse({text: placement is None or sbp is None}, OneFlowError)
-        check_agreed(placement, sbp, self.world)
+        check_agreement(placement, sbp, self.world)
         layout = placements.layout(placement, sbp, self.shards[0].ndim)
         shape = self._logical_shape(placement, sbp, check_meta)
-        sent = _from_first(self, layout, shape)
+        sent = _broadcast_first(self, layout, shape)
         if not copy:
             ranked = zip(self.world.ranks, self.shards, sent)
             self.shards = [b if r in layout.mesh and a.shape == b.shape else a for r, a, b in ranked]
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
+        """Return the global shape that the ranks' local shapes imply.
+
+        Raises:
+            OneFlowError: If ``check_meta`` and shapes do not fit or types differ.
+        """
         facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards], "to_global")
         shapes, dtypes = zip(*(facts[rank] for rank in placement.order))
         if not check_meta:
@@ -205,33 +227,38 @@ class LocalTensor(TensorSymbols):
         return placements.logical_shape_of(placement, sbp, shapes)
 
     def __repr__(self) -> str:
-        """One rank's array; in a process that plays several ranks each with its device."""
+        """Return the text of each rank's array; with its device if this process plays several ranks."""
         on = [f"{self.kind}:{rank}" for rank in self.world.ranks]
-        texts = [shown(x, [f"device='{d}'"] if self.kind != "cpu" else []) for d, x in zip(on, self.shards)]
+        texts = [
+            format_array(x, [f"device='{d}'"] if self.kind != "cpu" else []) for d, x in zip(on, self.shards)
+        ]
         return texts[0] if len(texts) == 1 else "\n".join(f"{d}: {text}" for d, text in zip(on, texts))
 
 
-def check_agreed(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
-    """Refuse a placement on ranks that the job does not have, and ranks that were given different ones, sbp or data."""
+def check_agreement(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
+    """Raise OneFlowError if placement ranks are not running, or ranks pass different arguments."""
     placements.check_kind(placement)
     check_placement(placement, world)
     check_same(world, [facts_of(placement, sbp, data)] * len(world.ranks))
 
 
 def check_one_placement(*placements: Placement | None, about: str = "") -> None:
-    """Refuse tensors on different placements, the first of which is told ``about``; None is any."""
-    one = placements[0]
-    for other in placements[1:]:
-        if other not in (None, one):
+    """Raise OneFlowError if tensors are on different placements; None fits any.
+
+    ``about`` ends the message.
+    """
+    first = placements[0]
+    for placement in placements[1:]:
+        if placement not in (None, first):
             raise OneFlowError(
-                f"Expected all tensors to be on the same placement, but found at least two placements, {one} and {other}{about}!"
+                f"Expected all tensors to be on the same placement, but found at least two placements, {first} and {placement}{about}!"
             )
 
 
-def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Every rank's component, taken from the first rank of its group along the broadcast axes.
+def _broadcast_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Return each rank's array, taken from the first rank of its group along the broadcast axes.
 
-    A broadcast from the first rank is a sum in which all other ranks hold zeros.
+    The broadcast runs as a sum in which all other ranks contribute zeros.
     """
     axes = tuple(a for a in layout.replicated_axes if layout.mesh.axis_size(a) > 1)
     if not axes:
@@ -248,7 +275,7 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
 
 
 class GlobalTensor(TensorSymbols):
-    """A global tensor with OneFlow's words; the methods are those of its table of operators."""
+    """Global tensor with OneFlow's methods, which come from the table of operators."""
 
     is_global, is_local = True, False
 
@@ -257,13 +284,17 @@ class GlobalTensor(TensorSymbols):
         self.placement = placement
 
     def _apply(self, function: Any, *operands: Any) -> GlobalTensor:
-        from spmdsim.dialects.oneflow.operators import lifted
+        """Apply our operator with the name of a numpy function."""
+        from spmdsim.dialects.oneflow.operators import lift_function
 
-        return lifted(getattr(core, function.__name__))(*operands)
+        return lift_function(getattr(core, function.__name__))(*operands)
 
-    def become(self, other: GlobalTensor) -> GlobalTensor:
-        """Other values from now on, where the tensor lives; those before are in the history of what was computed from them."""
-        self.value = becoming(self.value, other.value)
+    def become(self, source: GlobalTensor) -> GlobalTensor:
+        """Set source values, in the current layout; return the tensor.
+
+        Results that were computed from the previous values keep them in their history.
+        """
+        self.value = update_value(self.value, source.value)
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -272,58 +303,74 @@ class GlobalTensor(TensorSymbols):
     def __iter__(self) -> Iterator[GlobalTensor]:
         return (self[k] for k in range(len(self)))
 
-    shape = property(lambda self: Size(self.value.shape), doc="Logical shape.")
+    shape = property(lambda self: Size(self.value.shape), doc="Global shape.")
     dtype = property(lambda self: ElementType(self.value.dtype), doc="Element type.")
-    sbp = property(lambda self: placements.sbp_of(self.value.layout), doc="One entry per axis.")
-    requires_grad = property(lambda self: self.value.requires_grad, doc="Whether it has a gradient.")
-    is_leaf = property(lambda self: self.value.node is None, doc="Whether nothing with a gradient made it.")
+    sbp = property(
+        lambda self: placements.sbp_of(self.value.layout),
+        doc="Sbp tuple, one entry per axis of the placement.",
+    )
+    requires_grad = property(lambda self: self.value.requires_grad, doc="True if it collects a gradient.")
+    is_leaf = property(lambda self: self.value.node is None, doc="True if no recorded operator computed it.")
 
     @property
     def device(self) -> device:
-        """Refused: it has a placement."""
+        """Raise OneFlowError: a global tensor has a placement."""
         raise OneFlowError("Only local tensors have 'device'. Please use '.placement' for global tensors.")
 
     @property
     def grad(self) -> GlobalTensor | None:
-        """Its gradient after ``backward()``."""
+        """Gradient after ``backward()``, or None."""
         gradient = self.value.grad
         return None if gradient is None else GlobalTensor(gradient, self.placement)
 
     def requires_grad_(self, on: bool = True) -> GlobalTensor:
-        """Ask for its gradient."""
+        """Ask for a gradient, or not; return the tensor."""
         self.value.requires_grad = on
         return self
 
     def backward(self, gradient: GlobalTensor | None = None) -> None:
-        """Gradients of everything it depends on; a RuntimeError where nothing needs one, or none is given for many elements."""
+        """Compute the gradients of all tensors that this one depends on.
+
+        Raises:
+            OneFlowError: (a RuntimeError) If no gradient is required, or the tensor has several elements and
+                ``gradient`` is None.
+        """
         if not self.value.requires_grad:
             raise OneFlowError("element 0 of tensors does not require grad and does not have a grad_fn")
         if gradient is None and self.value.size != 1:
             raise OneFlowError("Grad can be implicitly created only for scalar outputs")
-        with same_code():
+        with report_different_code():
             self.value.backward(None if gradient is None else gradient.value)
 
     def to_global(
         self, placement: Placement | None = None, sbp: Any = None, *, grad_sbp: Any = None, check_meta: bool = False,
         copy: bool = False,
     ) -> GlobalTensor:  # fmt: skip
-        """The same tensor elsewhere; ``grad_sbp`` is where its gradient is brought on the way back.
+        """Return the tensor with another placement or sbp.
 
-        The same place gives the tensor itself, unless a ``copy`` is asked for.
+        An unchanged placement returns the tensor itself, unless ``copy``.
+
+        Args:
+            placement: new placement; None keeps it.
+            sbp: new sbp; None keeps it.
+            grad_sbp: sbp to which the gradient is redistributed in the backward pass.
+            check_meta: ignored; OneFlow has it.
+            copy: always return a new tensor.
 
         Raises:
-            RuntimeError: neither placement nor sbp; a dim too short to be split; a transition there is not.
+            OneFlowError: (a RuntimeError) If both are None, a dim is too short to be split, or the redistribution is
+                not supported.
         """
         if placement is None and sbp is None:
             raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
         where, value = placement or self.placement, self.value
         entries = self.sbp if sbp is None else sbp
-        check_agreed(where, entries, value.world)
+        check_agreement(where, entries, value.world)
         layout = placements.layout(where, entries, value.ndim)
         if layout == value.layout and where == self.placement and grad_sbp is None and not copy:
             return self
         placements.check_sizes(where, entries, value.shape)
-        with transition(self, (where, entries)), same_code():
+        with report_unsupported_transition(self, (where, entries)), report_different_code():
             moved = value.to(layout)
         if grad_sbp is not None and moved.requires_grad:
             before, moved = moved, CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
@@ -331,41 +378,45 @@ class GlobalTensor(TensorSymbols):
         return GlobalTensor(moved, where)
 
     def to(self, where: Any) -> GlobalTensor:
-        """On devices of another type, or with other elements."""
+        """Return the tensor on devices of another type, or with another element type."""
         if isinstance(where, str | device):
             return self.to_global(Placement(device(where).type, self.placement.ranks))
         return cast(GlobalTensor, self.cast(np.dtype(where)))
 
     def to_local(self, *, copy: bool = False) -> LocalTensor:
-        """Each rank's component."""
+        """Return each rank's shard as a local tensor."""
         return LocalTensor([x.copy() if copy else x for x in self.value.shards], self.value.world)
 
     def numpy(self) -> np.ndarray:
-        """The whole tensor, on every process."""
-        with same_code():
+        """Return the whole tensor, on every process; all ranks must call."""
+        with report_different_code():
             return self.value.full()
 
     full = numpy
 
     def __repr__(self) -> str:
-        """Its values, which all ranks of the placement must ask for together, and where it lives."""
+        """Return the values with placement and sbp; all ranks of the placement must call."""
         where, value = [f"placement={self.placement}", f"sbp={self.sbp}"], self.value
         operator = value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
         history = f"grad_fn=<{operator}_backward>" if value.node else "requires_grad=True"
         after = [history] * value.requires_grad
         if not value.world.has_data:
             return without_values(self.shape, value.dtype, [*where, *after])
-        return shown(self.numpy(), where, after)
+        return format_array(self.numpy(), where, after)
 
 
 def check_same_shape(old: Size, new: Size) -> None:
-    """Refuse to become something of another shape."""
+    """Raise OneFlowError if a tensor is to take values of another shape."""
     if old != new:
         raise OneFlowError(f"a tensor of shape {old} cannot become one of shape {new}")
 
 
-def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
-    """What a tensor is after it was computed with in place; a RuntimeError for a leaf with a gradient or another shape."""
+def update_value(old: CoreTensor, new: CoreTensor) -> CoreTensor:
+    """Return the value after an in-place operation: ``new`` in the type and layout of ``old``.
+
+    Raises:
+        OneFlowError: (a RuntimeError) If ``old`` is a leaf that requires a gradient, or shapes differ.
+    """
     if old.requires_grad and old.node is None and tracking():
         raise OneFlowError(
             "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"

@@ -1,4 +1,4 @@
-"""Paddle's spelling.
+"""Paddle's notation: the modules of ``paddle`` as tables of names.
 
 >>> from spmdsim.dialects import paddle
 >>> mesh = paddle.ProcessMesh([[2, 4, 5], [0, 1, 3]], dim_names=["x", "y"])
@@ -26,7 +26,7 @@ _HOMES = {
     "ParamAttr create_parameter": "parameters",
     "ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers",
 }  # fmt: skip
-#: What to use instead of a name that resembles none here.
+#: Unsupported names -> suggestion, if no similar name exists.
 _NEAREST = {
     "bfloat16": "float32",
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
@@ -118,4 +118,4 @@ __getattr__ = declare_modules(__name__, {
     "regularizer": ModuleWords({"L1Decay L2Decay": "optimizer"}),
     "static": ModuleWords(_PROGRAMS, _NO_PROGRAMS),
 })  # fmt: skip
-import_module(f"{__name__}.functions")  # which gives tensors their symbols and methods
+import_module(f"{__name__}.functions")  # adds operators and methods to tensors

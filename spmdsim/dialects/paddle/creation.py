@@ -1,4 +1,4 @@
-"""Whole arrays as tensors: constants and random numbers, the same on every rank, and small questions about devices."""
+"""Create tensors that are whole and equal on every rank: constants and random numbers; and query devices."""
 
 from __future__ import annotations
 
@@ -11,30 +11,44 @@ import numpy as np
 
 from spmdsim.dialects.host import host, sizes_of
 from spmdsim.dialects.missing import refuse
-from spmdsim.dialects.paddle.static import recorded, seeds
-from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
+from spmdsim.dialects.paddle.static import call_recorded, seeds
+from spmdsim.dialects.paddle.tensors import Tensor, as_replicated, check_has_gradient
 from spmdsim.wrong_calls import explained
 
 
 def set_default_dtype(d: Any) -> None:
-    """Only what it is may be asked for: float32."""
-    other = np.dtype(d) != np.float32
-    refuse({f"the default type is float32 here, not {d}; nearest: dtype= of each call": other})
+    """Check that the type is float32, the only default type here.
+
+    InputError: it is another one.
+    """
+    is_other_type = np.dtype(d) != np.float32
+    refuse({f"the default type is float32 here, not {d}; nearest: dtype= of each call": is_other_type})
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:
-    """Data as a whole array on every rank; a leaf that gathers a gradient without ``stop_gradient``, if it holds floats."""
+    """Create a whole tensor, equal on every rank.
+
+    Args:
+        data: numbers, nested lists or an array.
+        dtype: element type; by default that of the data, float32 for Python floats.
+        place: ignored.
+        stop_gradient: False to collect a gradient.
+
+    Raises:
+        UsageTypeError: If the data are no numbers, or a gradient of integers is asked for.
+    """
     array = host(data, dtype)
     check_has_gradient(array.dtype, stop_gradient)
-    tensor: Tensor = everywhere(array, requires_grad=not stop_gradient)
+    tensor: Tensor = as_replicated(array, requires_grad=not stop_gradient)
     return tensor
 
 
 def _generator() -> np.random.Generator:
+    """Return a random generator with the next seed, equal on every rank."""
     return np.random.default_rng(seeds.next())
 
 
-#: What gives numbers, by its name: int64 and float32 unless another type is said. In a program, there are new ones in each run.
+#: Functions that return numbers, by name; int64 and float32 by default. In a program, each run draws new random numbers.
 _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "arange": lambda start=0, end=None, step=1, dtype=None, name=None: np.arange(
         *((0, start, step) if end is None else (start, end, step)), dtype=dtype),
@@ -54,17 +68,23 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
+    """Return the function ``kind``, which creates a tensor from the array that ``numbers`` returns.
+
+    Integers stay int64, other numbers become float32, unless ``dtype`` is passed.
+    """
+
     @wraps(numbers)
     def call(*args: Any, **options: Any) -> Any:
+        """Create the tensor; in a program, record the call, so that each run creates it again."""
         arguments = signature(numbers).bind(*args, **options).arguments
 
         def create() -> Any:
             array = numbers(**arguments)
-            kept = array.dtype if array.dtype.kind == "i" else "float32"
-            return everywhere(array.astype(arguments.get("dtype") or kept))
+            default_type = array.dtype if array.dtype.kind == "i" else "float32"
+            return as_replicated(array.astype(arguments.get("dtype") or default_type))
 
         create.__name__ = kind
-        return recorded(create)
+        return call_recorded(create)
 
     return explained(call, kind)
 
@@ -73,25 +93,25 @@ globals().update({name: _function(name, numbers) for name, numbers in _NUMBERS.i
 
 
 def set_device(device: str) -> str:
-    """Accepted and ignored: every rank computes on its CPU."""
+    """Return ``device`` and ignore it: every rank computes on its CPU."""
     return device
 
 
 def get_device() -> str:
-    """``cpu``."""
+    """Return ``"cpu"``."""
     return "cpu"
 
 
 def is_compiled_with_cuda() -> bool:
-    """No."""
+    """Return False."""
     return False
 
 
 def get_default_dtype() -> str:
-    """``float32``."""
+    """Return ``"float32"``."""
     return "float32"
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether something is a tensor."""
+    """Return True for a tensor."""
     return isinstance(x, Tensor)

@@ -1,5 +1,6 @@
-"""``paddle.distributed``: tensors and layers laid out on meshes (``python/paddle/distributed/auto_parallel/api.py``), and
-``split``, a layer whose parameters the default program owns.
+"""``paddle.distributed``: tensors and layers on meshes, and ``split``, a layer with parameters of the default program.
+
+Semantics: ``python/paddle/distributed/auto_parallel/api.py``.
 """
 
 from __future__ import annotations
@@ -15,99 +16,105 @@ from spmdsim.arrays import ops
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
 from spmdsim.dialects.missing import DialectObject, add_words, refuse
-from spmdsim.dialects.paddle.fleet import initialised
+from spmdsim.dialects.paddle.fleet import is_initialised
 from spmdsim.dialects.paddle.layers import Split
 from spmdsim.dialects.paddle.parameters import Parameter
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.splitting import SplitError, check_call, split_layout
-from spmdsim.dialects.paddle.static import Variable, in_dynamic_mode, recorded
-from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, dressed
+from spmdsim.dialects.paddle.static import Variable, call_recorded, in_dynamic_mode
+from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, with_methods
 from spmdsim.dialects.session import current_world, get_rank, get_world_size, hint_more_ranks
 from spmdsim.dialects.torch import Replicate
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 
 
 class ParallelEnv(DialectObject):
-    """This process's place in the job: its (first) rank, and the number of ranks."""
+    """Rank of this process, and the number of ranks."""
 
     ORIGINAL = "paddle.distributed.ParallelEnv"
 
-    rank = dev_id = device_id = local_rank = property(lambda self: get_rank(), doc="The (first) rank.")
+    rank = dev_id = device_id = local_rank = property(
+        lambda self: get_rank(), doc="First rank of this process."
+    )
     world_size = nranks = property(lambda self: get_world_size(), doc="Number of ranks.")
 
 
 def init_parallel_env() -> ParallelEnv:
-    """Join the job; the world is there already."""
+    """Join the job; the world exists already."""
     return ParallelEnv()
 
 
 def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
-    """A tensor put together from each rank's own piece (a list with one piece per rank in lock step)."""
+    """Return the tensor whose shards are the ranks' own arrays; in lock step, a list with one per rank."""
     pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
     where = layout_of(mesh, placements, np.ndim(pieces[0]))
-    return dressed(ours.Tensor.from_local([np.asarray(x) for x in pieces], where, current_world()))
+    return with_methods(ours.Tensor.from_local([np.asarray(x) for x in pieces], where, current_world()))
 
 
 def shard_tensor(
     data: Any, mesh: ProcessMesh, placements: Sequence[Any], dtype: Any = None, place: Any = None,
     stop_gradient: bool | None = None,
 ) -> Any:  # fmt: skip
-    """A new tensor on a mesh, from a whole array (the same on every rank) or a tensor; from a parameter, a parameter.
+    """Return a new tensor on a mesh; from a parameter, a new parameter.
 
-    It is a leaf of its own, as in Paddle: no gradient comes to what it was made from (:func:`reshard` hands gradients on).
-    A program's variable is laid out when the program runs.
+    The result is a leaf, as in Paddle: no gradient reaches its source (:func:`reshard` passes gradients on). A
+    variable of a program is laid out when the program runs.
 
     Args:
-        data: numbers, lists, an array, a tensor or a parameter.
-        mesh: where.
+        data: numbers, lists, an array that is equal on every rank, a tensor or a parameter.
+        mesh: the mesh.
         placements: one per dim of the mesh.
-        dtype: element type, that of the data if left out.
-        place: accepted and ignored.
-        stop_gradient: as the data's if left out, else true.
+        dtype: element type; by default that of the data.
+        place: ignored.
+        stop_gradient: by default that of the data, or True.
 
     Raises:
-        LayoutError: not one placement per dim of the mesh, or a dim that there is not.
-        UsageTypeError: no numbers; whole numbers, and a gradient of them.
+        LayoutError: If there is not one placement per dim of the mesh, or a dim is out of range.
+        UsageTypeError: If the data are no numbers, or a gradient of integers is asked for.
     """
     data = host(data) if isinstance(data, (list, tuple, bool, int, float, complex)) else data
     where = layout_of(mesh, placements, np.ndim(data) if not hasattr(data, "ndim") else data.ndim)
     stopped = getattr(data, "stop_gradient", True) if stop_gradient is None else stop_gradient
     if isinstance(data, Variable):
-        return recorded(_placed, data, where, dtype)
+        return call_recorded(_move, data, where, dtype)
     if isinstance(data, Parameter):
-        return data.elsewhere(_placed(data.value.detach(), where, dtype), trainable=not stopped)
+        return data.copy_to(_move(data.value.detach(), where, dtype), trainable=not stopped)
     if isinstance(data, ours.Tensor):
-        tensor = dressed(_placed(data.detach(), where, dtype), fresh=True)
+        tensor = with_methods(_move(data.detach(), where, dtype), fresh=True)
     else:
-        tensor = dressed(ours.Tensor.from_global(host(data, dtype), where, current_world()))
+        tensor = with_methods(ours.Tensor.from_global(host(data, dtype), where, current_world()))
     check_has_gradient(tensor.dtype, stopped)
     tensor.stop_gradient = stopped
     return tensor
 
 
-def _placed(x: Any, where: Layout, dtype: Any = None) -> Any:
+def _move(x: Any, where: Layout, dtype: Any = None) -> Any:
+    """Return the tensor in another layout, and element type unless None."""
     return (x if dtype is None else ops.cast(x, element_type(dtype))).to(where)
 
 
 def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function such as ``paddle.ones`` gives, laid out on a mesh."""
+    """Return the result of a function such as ``paddle.ones``, on a mesh."""
     return shard_tensor(fn(*args, **kwargs), mesh, placements)
 
 
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
-    """The same tensor laid out in another way; gradients go back. ``Partial`` keeps the values on one rank of each group."""
+    """Return the tensor in another layout; gradients pass back to the source.
+
+    ``Partial`` keeps the values on one rank of each group. UsageTypeError: ``dist_tensor`` is no tensor.
+    """
     kind, tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
     refuse({
         f"reshard takes a tensor, not a {kind}; nearest: shard_tensor(data, mesh, placements)": not tensor
     }, UsageTypeError)  # fmt: skip
     source = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
-    moved: Tensor = recorded(_placed, source, layout_of(mesh, placements, source.ndim))
+    moved: Tensor = call_recorded(_move, source, layout_of(mesh, placements, source.ndim))
     return moved
 
 
 def unshard_dtensor(dist_tensor: Any) -> Tensor:
-    """The same tensor, whole on every rank of its mesh."""
+    """Return the tensor replicated on every rank of its mesh."""
     mesh = dist_tensor.process_mesh
     return reshard(dist_tensor, mesh, [Replicate()] * mesh.ndim)
 
@@ -116,33 +123,38 @@ def shard_layer(
     layer: Any, process_mesh: ProcessMesh, shard_fn: Callable[..., Any] | None = None,
     input_fn: Callable[..., Any] | None = None, output_fn: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
-    """The layer itself, with its parameters on a mesh: whole, except those that a function lays out.
+    """Move a layer's parameters to a mesh and return the layer.
+
+    Parameters are replicated unless ``shard_fn`` splits them.
 
     Args:
         layer: a layer.
-        process_mesh: where.
-        shard_fn: called with the name of each layer inside (the layer itself has none, ``""``), that layer and the mesh; lays
-            out parameters by ``layer.weight = shard_tensor(layer.weight, ...)``.
-        input_fn: called with the inputs of a call, a tuple, and the mesh; gives the inputs.
-        output_fn: called with the output of a call and the mesh; gives the output.
+        process_mesh: the mesh.
+        shard_fn: called with the name of each layer inside (``""`` for the layer itself), that layer and the mesh. It
+            splits parameters by ``layer.weight = shard_tensor(layer.weight, ...)``.
+        input_fn: called with the tuple of a call's inputs, and the mesh; returns the inputs.
+        output_fn: called with the output of a call, and the mesh; returns the output.
 
     Raises:
-        UsageTypeError: no mesh, or no layer.
+        UsageTypeError: If the mesh or the layer has another type.
     """
-    kinds = [type(one).__name__ for one in (process_mesh, layer)]
+    kinds = [type(argument).__name__ for argument in (process_mesh, layer)]
     refuse({
         f"the argument `process_mesh` is not `dist.ProcessMesh` type but a {kinds[0]}": not isinstance(process_mesh, ProcessMesh),
         f"shard_layer takes a paddle.nn.Layer, not a {kinds[1]}": not hasattr(layer, "named_sublayers"),
     }, UsageTypeError)  # fmt: skip
-    for name, part in layer.named_sublayers(include_self=True):
+    for name, sublayer in layer.named_sublayers(include_self=True):
         if shard_fn is not None:
-            shard_fn(name, part, process_mesh)
-        for word, parameter in [] if isinstance(part, Split) else [*vars(part).items()]:
+            shard_fn(name, sublayer, process_mesh)
+        for word, parameter in [] if isinstance(sublayer, Split) else [*vars(sublayer).items()]:
             if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
-                setattr(part, word, shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim))
+                setattr(
+                    sublayer, word, shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim)
+                )
     forward = layer.forward
 
     def around(*inputs: Any, **options: Any) -> Any:
+        """Call the layer between ``input_fn`` and ``output_fn``."""
         args = inputs if input_fn is None else input_fn(inputs, process_mesh)
         output = forward(*(args if isinstance(args, (tuple, list)) else [args]), **options)
         return output if output_fn is None else output_fn(output, process_mesh)
@@ -153,7 +165,10 @@ def shard_layer(
 
 
 def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
-    """The optimiser itself: what it remembers of a parameter is laid out like the parameter, in no other way."""
+    """Return the optimiser itself: its state is laid out like the parameters.
+
+    InputError: ``shard_fn`` is given.
+    """
     if shard_fn is not None:
         raise InputError(
             "an optimiser's state is laid out like its parameters here; nearest: shard_fn=None, or spmdsim.nn.sharded_over"
@@ -165,27 +180,31 @@ def split(
     x: Any, size: Sequence[int], operation: str, axis: int = 0, num_partitions: int = 1, gather_out: bool = True,
     weight_attr: Any = None, bias_attr: Any = None, name: str | None = None, *, padding_row: bool = True,
 ) -> Any:  # fmt: skip
-    """A parallel Embedding or Linear, its parameter split over ``num_partitions`` ranks and owned by the default program.
+    """Apply a parallel Embedding or Linear, whose weight is split over ``num_partitions`` ranks.
+
+    The default program owns its parameters.
 
     Args:
-        x: ids, or the input; the same on every rank.
-        size: global shape of the weight, as the following ones that of :func:`split_layout`.
+        x: ids, or the input; equal on every rank.
+        size: global shape of the weight.
         operation: ``"embedding"`` or ``"linear"``.
         axis: the weight dim that is split.
-        num_partitions: into how many parts; several groups of ranks may do the same.
-        gather_out: whether the result is whole on every rank. Without it the result is the rank's own shard, as in Paddle:
-            ``shape`` and ``numpy()`` are the shard's (in lock step the first rank's), of a column-parallel linear
-            ``M / num_partitions`` columns, of a row-parallel one the partial products without bias. What would need other
-            ranks' shards is refused, but for a row-parallel linear; ``full()`` and layouts are the global tensor's.
-        weight_attr: the weight's ``ParamAttr``, an initializer, or an array. A name that the default program has a
-            parameter of is that parameter, used again.
-        bias_attr: the bias's; False for none.
-        name: what the parameters' names begin with (``name.w_0``, ``name.b_0``); it decides their first values.
-        padding_row: keep a zero row at the end of every part of an embedding's table, as the document
-            describes it; False for masks, as today's code has it. The result is the same.
+        num_partitions: number of shards; several groups of ranks may have equal shards.
+        gather_out: return the whole result on every rank. If False, the result is the rank's own shard, as in Paddle:
+            ``shape`` and ``numpy()`` are the shard's (in lock step the first rank's). A column-parallel linear then
+            returns ``M / num_partitions`` columns, a row-parallel one the partial products without bias. Operators
+            that need other ranks' shards are refused, except a row-parallel linear. ``full()`` and layouts describe
+            the global tensor.
+        weight_attr: the weight's ``ParamAttr``, an initializer, or an array. If the default program has a parameter
+            of this name, it is used again.
+        bias_attr: the same for the bias; False for no bias.
+        name: prefix of the parameters' names (``name.w_0``, ``name.b_0``), on which their first values depend.
+        padding_row: keep a zero row at the end of every shard of an embedding's table, as in Paddle's 2.0
+            documentation. False uses masks, as in Paddle's current code. The result is equal.
 
     Raises:
-        ValueError: everything that Paddle refuses, in its words; where it asserts an AssertionError too.
+        LayoutError: (a ValueError) If Paddle refuses the call, with Paddle's message; where Paddle asserts, an
+            AssertionError too.
     """
     world = current_world()
     check_call(size, operation)
@@ -195,13 +214,13 @@ def split(
             "ParallelRowLinear, ParallelColumnLinear instead. (Here: VocabParallelEmbedding, RowParallelLinear, "
             "ColumnParallelLinear; or enable_static().)"
         )
-    if not initialised():
+    if not is_initialised():
         raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
     if num_partitions > world.size:
         raise LayoutError(
             f"num_partitions is {num_partitions}, but {many(world.size, 'rank is', 'ranks are')} running{hint_more_ranks()}"
         )
-    # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
+    # Paddle 2.0 documents N / num_partitions rows, so shards must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     linear = operation == "linear"
     where = replace(where, padding_row=padding_row and num_partitions > 1 and not linear)

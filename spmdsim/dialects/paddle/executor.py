@@ -1,4 +1,4 @@
-"""``Executor``: runs a program with what it is fed, and gives what is fetched."""
+"""``Executor``: run a program with feeds, and return fetched values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program
-from spmdsim.dialects.paddle.tensors import Tensor, everywhere
+from spmdsim.dialects.paddle.tensors import Tensor, as_replicated
 from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
 
 GRADIENT = "@GRAD"
 
 
 class Executor:
-    """Runs programs; the place is accepted and ignored."""
+    """Runner of programs; ``place`` is ignored."""
 
     def __init__(self, place: Any = None) -> None:
         self.place = place
@@ -29,15 +29,28 @@ class Executor:
         feed_var_name: str = "feed", fetch_var_name: str = "fetch", scope: Any = None, return_numpy: bool = True,
         use_program_cache: bool = False, use_prune: bool = False,
     ) -> list[Any]:  # fmt: skip
-        """Run a program once; the startup program gives parameters their first values and optimisers a new start.
+        """Run a program once; return the fetched values.
 
-        What is fed is an array for every variable of ``static.data`` that is used, the same on every rank. What is fetched
-        are variables, tensors that the program computes, parameters, or their names; ``"w@GRAD"`` is the gradient of the
-        parameter ``w``. It comes as arrays, whole on every rank, unless not ``return_numpy``. All else is ignored.
+        A program without calls, feeds and fetches, such as the startup program, sets parameters to their first values
+        and resets optimisers.
+
+        Args:
+            program: the program; by default the main program.
+            feed: an array for every used variable of ``static.data``, equal on every rank.
+            fetch_list: variables, tensors that the program computes, parameters, or their names; ``"w@GRAD"`` is the
+                gradient of parameter ``w``.
+            feed_var_name: ignored.
+            fetch_var_name: ignored.
+            scope: ignored.
+            return_numpy: return whole arrays on every rank; False returns tensors.
+            use_program_cache: ignored.
+            use_prune: ignored.
 
         Raises:
-            InputError: a feed of another name, shape or type, one that is missing, or something that is not computed.
-            WorldError: the startup program was not run.
+            InputError: If a feed has an unknown name, a wrong shape or type, or is missing; or a fetched value is not
+                computed.
+            UsageTypeError: If ``program`` is no Program.
+            WorldError: If the startup program was not run.
         """
         chosen = default_main_program() if program is None else program
         if not isinstance(chosen, Program):
@@ -47,18 +60,19 @@ class Executor:
             return []
         readers = [_reader(chosen, wanted) for wanted in fetch_list or ()]
         refuse({
-            f"parameter {one.name} is not initialized; run exe.run(paddle.static.default_startup_program()) first":
-            one.name not in static.scope().started for one in chosen.all_parameters()
+            f"parameter {parameter.name} is not initialized; run exe.run(paddle.static.default_startup_program()) first":
+            parameter.name not in static.scope().started for parameter in chosen.all_parameters()
         }, WorldError)  # fmt: skip
-        values = chosen.run({name: _fed(chosen, name, array) for name, array in (feed or {}).items()})
+        values = chosen.run({name: _check_feed(chosen, name, array) for name, array in (feed or {}).items()})
         results = [read(values) for read in readers]
         return [x.numpy() if isinstance(x, CoreTensor) else x for x in results] if return_numpy else results
 
     def close(self) -> None:
-        """Nothing is left to be closed."""
+        """Do nothing: no resource is open."""
 
 
 def _start(startup: Program) -> None:
+    """Set parameters to their first values and reset optimisers."""
     for parameter in startup.all_parameters():
         parameter.materialise(parameter.value.world, parameter.first_seed)
         static.scope().started.add(parameter.name)
@@ -67,8 +81,11 @@ def _start(startup: Program) -> None:
         optimizer.counts.clear()
 
 
-def _fed(program: Program, name: str, value: Any) -> Tensor:
-    """A feed as a tensor that fits its variable."""
+def _check_feed(program: Program, name: str, value: Any) -> Tensor:
+    """Return a fed value as a tensor.
+
+    InputError: name, shape or type do not fit a variable of the program.
+    """
     if name not in program.feeds:
         close = nearest(name, program.feeds) or next(iter(program.feeds), None)
         hint = f"nearest: {close}" if close else "the program feeds nothing"
@@ -76,7 +93,7 @@ def _fed(program: Program, name: str, value: Any) -> Tensor:
     variable = program.feeds[name]
     if isinstance(value, (list, tuple, int, float, bool)):
         value = np.asarray(value, variable.dtype)
-    fed: Tensor = everywhere(value)
+    fed: Tensor = as_replicated(value)
     shape = variable.shape
     fits = len(shape) == fed.ndim and all(a in (-1, b) for a, b in zip(shape, fed.shape))
     wanted, kind = variable.dtype.name, fed.dtype.name
@@ -88,17 +105,26 @@ def _fed(program: Program, name: str, value: Any) -> Tensor:
 
 
 def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]:
-    """What gives a variable, a parameter or its gradient from the values of a run, which are known by key."""
+    """Return a function that reads a fetched value from the values of a run, which are given by key.
+
+    Args:
+        program: the program.
+        wanted: variable, tensor, parameter, name, or a list with one of them.
+    """
     if isinstance(wanted, (list, tuple)) and len(wanted) == 1:
         return _reader(program, wanted[0])
     if isinstance(wanted, str):
-        there = program.var(wanted.removesuffix(GRADIENT))
-        return (lambda _: there.grad) if wanted.endswith(GRADIENT) else _reader(program, there)
+        variable = program.var(wanted.removesuffix(GRADIENT))
+        return (lambda _: variable.grad) if wanted.endswith(GRADIENT) else _reader(program, variable)
     parameter = wanted if isinstance(wanted, nn.Parameter) else getattr(wanted, "owner", None)
     if parameter is not None:
         return lambda _: parameter.value
 
     def read(values: Mapping[int, Any]) -> Any:
+        """Return the value.
+
+        InputError: the program does not compute it, or a feed is missing.
+        """
         value = values.get(getattr(wanted, "key", None) or 0)
         what = wanted.name if isinstance(wanted, Variable) else f"a {type(wanted).__name__}"
         refuse({
@@ -106,21 +132,28 @@ def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]
             "program_guard, a parameter, or a name": value is None,
         })  # fmt: skip
         if isinstance(value, Missing):
-            raise static.not_fed(value)
+            raise static.missing_feed_error(value)
         return value
 
     return read
 
 
-def pulled(loss: Any, parameters: Sequence[Any]) -> None:
-    """New gradients of parameters."""
+def compute_gradients(loss: Any, parameters: Sequence[Any]) -> None:
+    """Compute new gradients of parameters from a loss."""
     for parameter in parameters:
         parameter.value.grad = None
     nn.backward(loss)
 
 
-def selected(variables: Sequence[Any], wanted: Any, without: Any, program: Program) -> list[Any]:
-    """Parameters, given themselves or by their names, that are trained."""
+def select_parameters(variables: Sequence[Any], wanted: Any, without: Any, program: Program) -> list[Any]:
+    """Return the parameters to train.
+
+    Args:
+        variables: the parameters to train by default.
+        wanted: parameters or names that replace them, or None.
+        without: parameters or names to leave out, or None.
+        program: the program in which names are looked up.
+    """
     chosen = variables if wanted is None else [program.var(x) if isinstance(x, str) else x for x in wanted]
     left = {x if isinstance(x, str) else x.name for x in without or ()}
     return [x for x in chosen if getattr(x, "trainable", True) and x.name not in left]

@@ -1,4 +1,4 @@
-"""``paddle.distributed.fleet``: joining the job, and into how many parts models are split."""
+"""``paddle.distributed.fleet``: join the job, and set the number of ranks over which layers are split."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ _degrees = {"dp_degree": 0, "mp_degree": 0}
 
 @dataclass
 class DistributedStrategy:
-    """What :func:`init` is told: ``hybrid_configs`` with ``dp_degree`` and ``mp_degree``."""
+    """Options of :func:`init`: ``hybrid_configs`` with ``dp_degree`` and ``mp_degree``."""
 
     hybrid_configs: dict[str, Any] = field(default_factory=dict)
     tensor_parallel_configs: dict[str, Any] = field(default_factory=dict)
 
 
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
-    """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
+    """Join the job; later layers are split over ``mp_degree`` ranks, by default over all ranks.
+
+    Args:
+        role_maker: ignored.
+        is_collective: ignored.
+        strategy: a `DistributedStrategy`, or None.
+        options: ignored.
+
+    Raises:
+        InputError: If another degree than dp and mp is over 1, or the degrees do not multiply to the number of ranks.
+    """
     size = current_world().size
     degrees = getattr(strategy, "hybrid_configs", None) or {}
     refuse({
@@ -42,48 +52,48 @@ def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = No
     _degrees.update(dp_degree=data, mp_degree=model if degrees else 0)
 
 
-def initialised() -> bool:
-    """Whether :func:`init` was called."""
+def is_initialised() -> bool:
+    """Return True if :func:`init` was called."""
     return _joined[0]
 
 
 def model_parts() -> int:
-    """Into how many parts layers are split."""
+    """Return the number of ranks over which layers are split."""
     size = current_world().size
     degree = _degrees["mp_degree"]
     return degree if degree and size % degree == 0 else size
 
 
 class HybridCommunicateGroup:
-    """This process's (first) rank among the data- and the model-parallel ones."""
+    """Position of this process's first rank in the data- and model-parallel groups."""
 
     def get_model_parallel_world_size(self) -> int:
-        """Parts of a layer."""
+        """Return the number of shards of a layer."""
         return model_parts()
 
     def get_model_parallel_rank(self) -> int:
-        """Which part is held here."""
+        """Return the number of this rank's shard."""
         return current_world().ranks[0] % model_parts()
 
     def get_data_parallel_world_size(self) -> int:
-        """How many ranks hold each part."""
+        """Return the number of ranks with equal shards."""
         return current_world().size // model_parts()
 
     def get_data_parallel_rank(self) -> int:
-        """Which of them this is."""
+        """Return this rank's position among the ranks with equal shards."""
         return current_world().ranks[0] // model_parts()
 
 
 def distributed_model(model: Any) -> Any:
-    """The model itself: its layers know where they live."""
+    """Return the model itself: its layers have layouts."""
     return model
 
 
 def distributed_optimizer(optimizer: Any, strategy: Any = None) -> Any:
-    """The optimiser itself: gradients are reduced as layouts demand."""
+    """Return the optimiser itself: layouts decide how gradients are reduced."""
     return optimizer
 
 
 def is_first_worker() -> bool:
-    """Whether this process has rank 0."""
+    """Return True if this process has rank 0."""
     return current_world().ranks[0] == 0

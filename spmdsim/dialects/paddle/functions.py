@@ -1,4 +1,4 @@
-"""Paddle's operators: one row each, from which functions and layers are made; arrays are whole on every rank."""
+"""Paddle's operators, one row each, for functions, methods and layers. Arrays are whole on every rank."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, number
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.missing import refuse
-from spmdsim.dialects.paddle.static import Variable, parts_of, recorded, seeds
-from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
+from spmdsim.dialects.paddle.static import Variable, call_recorded, find_instances, seeds
+from spmdsim.dialects.paddle.tensors import Tensor, as_replicated, to_one_mesh
 from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import check_weight, classes_last, mean_of, reduce_losses, times_counts, weigh_labels
 from spmdsim.wrong_calls import explained
 
 
-def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
-    """Our function, with arrays among its operands taken as whole ones; recorded where a program is, under a name."""
+def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
+    """Return our function for tensors, parameters and whole arrays; the call is recorded in a program.
+
+    Operands that are whole move to the mesh of split operands. ``called`` is the function's name in messages.
+    """
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
         values = by_part([*operands, *options.values()], _value)
-        if values and not parts_of(values, CoreTensor) and not isinstance(values[0], (list, str)):
-            values[0] = everywhere(values[0])
-        flat = parts_of(values, object)
-        moved = iter(together(flat))
+        if values and not find_instances(values, CoreTensor) and not isinstance(values[0], (list, str)):
+            values[0] = as_replicated(values[0])
+        flat = find_instances(values, object)
+        moved = iter(to_one_mesh(flat))
         values = by_part(values, lambda _: next(moved))
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return result if isinstance(result, (list, tuple)) else in_default_type(result, flat)
@@ -44,30 +47,45 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 
     @wraps(function)
     def call(*operands: Any, name: str | None = None, **options: Any) -> Any:
-        return recorded(run, *operands, **options)
+        return call_recorded(run, *operands, **options)
 
     return explained(call, run.__name__)
 
 
 def _value(x: Any) -> Any:
+    """Return the value of a parameter, a Python number for numpy's, else ``x``."""
     return x.value if hasattr(x, "as_operand") else x.item() if isinstance(x, np.number) else x
 
 
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
-    """So many equal parts, or parts of these lengths, one of which may be -1."""
+    """Split an axis into equal blocks, or into blocks of the given sizes, one of which may be -1.
+
+    InputError: the number of blocks does not divide the size.
+    """
     size, cut = x.shape[axis], num_or_sections
     if isinstance(cut, int):
         fits = cut > 0 and not size % cut
         refuse({f"split takes a number of parts that divides dim {axis} of size {size}, not {cut}": not fits})
         return TORCH["split"].call(x, size // cut, axis)
-    rest = size - sum(n for n in cut if n != -1)
-    return TORCH["split"].call(x, [rest if n == -1 else n for n in cut], axis)
+    remaining_size = size - sum(n for n in cut if n != -1)
+    return TORCH["split"].call(x, [remaining_size if n == -1 else n for n in cut], axis)
 
 
 def _dropout(
     x: Any, p: float = 0.5, axis: Any = None, training: bool = True, mode: str = "upscale_in_train"
 ) -> Any:
-    """Set a share of the elements to zero; a mode says when the others are scaled."""
+    """Zero a random share ``p`` of the elements in training.
+
+    Args:
+        x: the tensor.
+        p: the share, in [0, 1].
+        axis: must be None.
+        training: False returns ``x``, scaled by 1 - p in mode ``"downscale_in_infer"``.
+        mode: ``"upscale_in_train"`` divides the other elements by 1 - p in training.
+
+    Raises:
+        InputError: If an argument is out of range.
+    """
     refuse({
         f"p argument should between 0 and 1, not {p!r}": isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1,
         f"mode argument should be 'downscale_in_infer' or 'upscale_in_train', not {mode!r}": mode not in ("upscale_in_train", "downscale_in_infer"),
@@ -81,7 +99,10 @@ def _dropout(
 
 
 def _extreme(find: Callable[..., Any]) -> Row:
-    """Of elements that are tied each one has the whole gradient; ``amax`` and ``amin`` spread it."""
+    """Return the row of ``max`` or ``min``: every tied element gets the whole gradient.
+
+    ``amax`` and ``amin`` divide it among them.
+    """
 
     def call(x: Any, axis: Any = None, keepdim: bool = False) -> Any:
         axis = dims_of(axis)
@@ -94,8 +115,11 @@ def _extreme(find: Callable[..., Any]) -> Row:
     return Row(call)
 
 
-def _to_the_second(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
-    """``maximum`` or ``minimum``: of elements that are tied the second one has the gradient."""
+def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``maximum`` or ``minimum``: the second of two equal elements gets the gradient.
+
+    ``pick`` is the comparison for which the first one wins.
+    """
 
     def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
         first = pick(*ab)
@@ -107,19 +131,22 @@ def _to_the_second(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
 def _unique(
     x: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
+    """Return the sorted distinct elements, with first indices, inverse and counts in a tuple if asked for."""
     if not (return_index or return_inverse or return_counts):
         return core.unique_values(x)
     facts = core.unique_all(core.reshape(x, -1))
     asked = zip(facts, (True, return_index, return_inverse, return_counts))
-    return tuple(part for part, wanted in asked if wanted)
+    return tuple(result for result, wanted in asked if wanted)
 
 
 def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
+    """Return rows of a table, with all sums complete; ``sparse`` is ignored."""
     y = NETWORK["embedding"].call(x, weight, padding_idx)
     return y.to(y.layout.reduced)
 
 
 def _gelu(x: Any, approximate: bool = False) -> Any:
+    """Compute gelu, by tanh or exact. UsageTypeError: ``approximate`` is no bool."""
     text = f"approximate is True (by tanh) or False (exact), not {approximate!r}"
     refuse({text: not isinstance(approximate, bool)}, UsageTypeError)
     return core.gelu(x, approximate)
@@ -129,17 +156,37 @@ def _cross_entropy(
     input: Any, label: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", soft_label: bool = False,
     axis: int = -1, use_softmax: bool = True, label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Minus the log-probability of each label, or by ``soft_label`` of probabilities of labels; the mean is that of weights."""
+    """Compute minus the log-probability of each label; a mean is weighted.
+
+    Args:
+        input: logits, or with ``use_softmax=False`` probabilities.
+        label: class numbers, perhaps with a dim of size 1 at ``axis``; or probabilities with ``soft_label``.
+        weight: weight per class, or None.
+        ignore_index: class number of rows that do not count.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        soft_label: labels are probabilities.
+        axis: dim of the classes.
+        use_softmax: apply softmax first.
+        label_smoothing: share of every label that is spread evenly over all classes.
+
+    Raises:
+        InputError: If the dims of input and label do not fit.
+    """
     if label.ndim not in (input.ndim, input.ndim - 1) or (soft_label and label.ndim != input.ndim):
         raise InputError(
             f"Expected input_dims - 1 = label_dims or input_dims == label_dims (got input_dims {input.ndim}, label_dims "
             f"{label.ndim}, soft_label={soft_label})"
         )
-    x, kept, share, target = classes_last(input, axis), label.ndim == input.ndim, label_smoothing, label
+    x, has_class_dim, share, target = (
+        classes_last(input, axis),
+        label.ndim == input.ndim,
+        label_smoothing,
+        label,
+    )
     check_weight(weight, x.shape[-1])
     counts: Any = None
     if not soft_label:
-        target = core.squeeze(label, axis) if kept else label
+        target = core.squeeze(label, axis) if has_class_dim else label
         target, counts = weigh_labels(target, ignore_index, None if share else weight, x)
     if soft_label or share:
         logs = core.log_softmax(x) if use_softmax else core.log(x)
@@ -156,19 +203,21 @@ def _cross_entropy(
     if counts is not None and reduction == "mean":
         return mean_of(losses, counts, reduction, least=1)
     return (
-        core.expand_dims(losses, axis) if kept and reduction == "none" else reduce_losses(losses, reduction)
+        core.expand_dims(losses, axis)
+        if has_class_dim and reduction == "none"
+        else reduce_losses(losses, reduction)
     )
 
 
 def _product(a: Any, b: Any) -> Any:
-    """What there is of two factors."""
+    """Return the product of two factors; None counts as 1, and two None as None."""
     return core.multiply(a, b) if a is not None and b is not None else b if a is None else a
 
 
 _NAMES = {"x": "input", "axis": "dim"}
 _LABELS = {**_NAMES, "label": "target", "logit": "input", "epsilon": "eps"}
 
-#: By Paddle's names.
+#: Rows by Paddle's names.
 TABLE: dict[str, Row] = {
     **same(
         core,
@@ -186,8 +235,8 @@ TABLE: dict[str, Row] = {
     **{name: _extreme(getattr(core, name)) for name in ("max", "min")},
     **dict.fromkeys(("gather", "index_select"), Row(lambda x, index, axis=0: core.take(x, index, axis))),
     **same(core, "where", "condition x y"),
-    "maximum": Row(with_parameters(_to_the_second("maximum", np.greater), {"x": "a", "y": "b"})),
-    "minimum": Row(with_parameters(_to_the_second("minimum", np.less), {"x": "a", "y": "b"})),
+    "maximum": Row(with_parameters(_second_gets_gradient("maximum", np.greater), {"x": "a", "y": "b"})),
+    "minimum": Row(with_parameters(_second_gets_gradient("minimum", np.less), {"x": "a", "y": "b"})),
     **with_names(
         TORCH,
         "acos acosh all amax amin any argmax argmin argsort asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
@@ -203,7 +252,7 @@ TABLE: dict[str, Row] = {
     "add_n": Row(lambda inputs: reduce(core.add, inputs) if isinstance(inputs, (list, tuple)) else inputs),
     "allclose": Row(lambda x, y, rtol=1e-5, atol=1e-8: core.all(
         core.less_equal(core.absolute(core.subtract(x, y)), core.add(core.multiply(core.absolute(y), rtol), atol)))),
-    "equal_all": Row(lambda x, y: core.all(core.equal(x, y)) if x.shape == y.shape else everywhere(np.asarray(False))),
+    "equal_all": Row(lambda x, y: core.all(core.equal(x, y)) if x.shape == y.shape else as_replicated(np.asarray(False))),
     "assign": Row(lambda x: x),
     "cast": Row(lambda x, dtype: core.cast(x, element_type(dtype))),
     "clip": Row(lambda x, min=None, max=None: open_clip(x, min, max)),
@@ -213,7 +262,7 @@ TABLE: dict[str, Row] = {
     "full_like": Row(lambda x, fill_value: core.add(core.multiply(x.detach(), 0), fill_value)),
     "gelu": Row(_gelu, "GELU"),
     "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
-    "numel": Row(lambda x: everywhere(np.asarray(x.size))),
+    "numel": Row(lambda x: as_replicated(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
     "scale": Row(lambda x, scale=1.0, bias=0.0, bias_after_scale=True: core.add(core.multiply(x, scale), bias)
@@ -228,7 +277,7 @@ TABLE: dict[str, Row] = {
     **rows(_split, _unique),
     "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
 }  # fmt: skip
-#: Those that networks use only.
+#: Rows of functions for networks only.
 NETWORK_TABLE = {
     **with_names(
         NETWORK,
@@ -245,28 +294,33 @@ NETWORK_TABLE = {
 }
 
 
-def _all(functions: dict[str, Any], words: str) -> dict[str, Callable[..., Any]]:
-    return {word: lifted(functions[word], word) for word in words.split()}
+def _lift_all(functions: dict[str, Any], words: str) -> dict[str, Callable[..., Any]]:
+    """Return lifted functions by name."""
+    return {word: lift_function(functions[word], word) for word in words.split()}
 
 
-#: Functions by Paddle's names; those of ``nn.functional``, which are those of networks, those that have a layer, and
-#: log_softmax; those of ``fft`` and of ``linalg``.
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
+#: Functions by Paddle's names, and those of ``nn.functional``, ``fft`` and ``linalg``. ``nn.functional`` has the functions
+#: of networks, the functions with a layer, and log_softmax.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: lift_function(row.call, name) for name, row in TABLE.items()
+}
 _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
-NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)}
+NETWORK_FUNCTIONS = {
+    name: lift_function((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)
+}
 _FOURIER = "fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn irfft irfft2 irfftn hfft ihfft fftshift ifftshift"
-FOURIER = _all(vars(fourier), _FOURIER)
+FOURIER = _lift_all(vars(fourier), _FOURIER)
 LINALG = {
-    **_all(vars(linalg), "cholesky cond cross det eigh eigvalsh inv matrix_power matrix_rank pinv qr slogdet solve"),
+    **_lift_all(vars(linalg), "cholesky cond cross det eigh eigvalsh inv matrix_power matrix_rank pinv qr slogdet solve"),
     **{name: FUNCTIONS[name] for name in ("matmul", "norm")},
-    "svd": lifted(lambda x, full_matrices=False: linalg.svd(x, full_matrices), "svd"),
+    "svd": lift_function(lambda x, full_matrices=False: linalg.svd(x, full_matrices), "svd"),
 }  # fmt: skip
 
-#: Symbols of tensors and of a program's variables.
+#: Operators of tensors and of a program's variables.
 SYMBOLS = f"{ARITHMETIC} eq ne"
 _NO_METHODS = ("where", "concat", "stack", "einsum", "meshgrid")
 _METHODS = {
-    **{f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()},
+    **{f"__{name}__": lift_function(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()},
     **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},
     "astype": FUNCTIONS["cast"],
     "__hash__": object.__hash__,  # == is element by element

@@ -13,7 +13,7 @@ from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.missing import DialectObject, add_words, refuse
 from spmdsim.dialects.paddle import static
-from spmdsim.dialects.paddle.executor import pulled, selected
+from spmdsim.dialects.paddle.executor import compute_gradients, select_parameters
 from spmdsim.dialects.paddle.parameters import ParamAttr
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
@@ -22,44 +22,44 @@ from spmdsim.errors import UsageTypeError
 
 @dataclass(frozen=True)
 class L2Decay:
-    """What a loss gains for large parameters: ``coeff / 2`` times the sum of squares."""
+    """Penalty on large parameters: ``coeff / 2`` times the sum of squares is added to the loss."""
 
     coeff: float = 0.0
 
     def slope(self, value: Any) -> Any:
-        """What the gradient gains."""
+        """Return the penalty's gradient: ``coeff * value``."""
         return ops.multiply(to_sum_type(value), float(self.coeff))
 
 
 class L1Decay(L2Decay):
-    """What a loss gains for large parameters: ``coeff`` times the sum of absolute values."""
+    """Penalty on large parameters: ``coeff`` times the sum of absolute values is added to the loss."""
 
     def slope(self, value: Any) -> Any:
-        """What the gradient gains."""
+        """Return the penalty's gradient: ``coeff * sign(value)``."""
         return super().slope(ops.sign(to_sum_type(value)))
 
 
 @dataclass(frozen=True)
 class ClipGradByNorm:
-    """Each gradient scaled down before a step until its norm is at most ``clip_norm``."""
+    """Gradient clip that scales each gradient before a step so that its norm is at most ``clip_norm``."""
 
     clip_norm: float
 
     def __call__(self, parameters: Sequence[Any]) -> None:
-        """New gradients for those that have one."""
+        """Replace the gradients of these parameters."""
         for parameter in parameters:
             ClipGradByGlobalNorm(self.clip_norm)([parameter])
 
 
 @dataclass(frozen=True)
 class ClipGradByGlobalNorm(ClipGradByNorm):
-    """All gradients scaled down together before a step until the norm of all is at most ``clip_norm``."""
+    """Gradient clip that scales all gradients by one factor, to a global norm of at most ``clip_norm``."""
 
     group_name: str = "default_group"
     auto_skip_clip: bool = False
 
     def __call__(self, parameters: Sequence[Any]) -> None:
-        """New gradients for those that have one."""
+        """Replace the gradients of these parameters."""
         factor = self.clip_norm / max(nn.global_norm(parameters), self.clip_norm)
         for parameter in parameters if factor < 1 else ():
             scaled = ops.multiply(to_sum_type(parameter.grad), factor)
@@ -67,10 +67,10 @@ class ClipGradByGlobalNorm(ClipGradByNorm):
 
 
 class ClipGradByValue:
-    """Each element of a gradient brought into ``[min, max]`` before a step; ``min`` is ``-max`` if left out.
+    """Gradient clip to ``[min, max]``, element by element; ``min`` is ``-max`` by default.
 
     Raises:
-        InputError: limits between which there is nothing.
+        InputError: If ``min`` is over ``max``.
     """
 
     def __init__(self, max: float, min: float | None = None) -> None:
@@ -80,15 +80,24 @@ class ClipGradByValue:
         })  # fmt: skip
 
     def __call__(self, parameters: Sequence[Any]) -> None:
-        """New gradients for those that have one."""
+        """Replace the gradients of these parameters."""
         for parameter in parameters:
             parameter.value.grad = ops.minimum(ops.maximum(parameter.grad, self.min), self.max)
 
 
 class Optimizer(DialectObject, nn.Optimiser):
-    """What Paddle's optimisers have in common; without ``parameters`` they train those of the default program.
+    """Base of Paddle's optimisers.
 
-    A ``weight_decay``, a regularizer or a number for ``L2Decay``, is that of parameters without one of their own.
+    Args:
+        parameters: the parameters; None trains those of the default program, which needs static mode or neither mode.
+        rate: learning rate, a number.
+        weight_decay: regularizer, or a number for ``L2Decay``, of parameters without a regularizer of their own.
+        grad_clip: gradient clip, or None.
+        options: arguments of our optimiser.
+
+    Raises:
+        UsageTypeError: If ``parameters`` is a single one.
+        InputError: If another argument is not supported.
     """
 
     ORIGINAL = "paddle.optimizer.Optimizer"
@@ -97,8 +106,8 @@ class Optimizer(DialectObject, nn.Optimiser):
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
     ) -> None:
         kinds = [type(x).__name__ for x in (parameters, rate, weight_decay, grad_clip)]
-        one = isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str))
-        refuse({f"parameters is a list or tuple of parameters, not a {kinds[0]}": one}, UsageTypeError)
+        is_single = isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str))
+        refuse({f"parameters is a list or tuple of parameters, not a {kinds[0]}": is_single}, UsageTypeError)
         listed = None if parameters is None else list(parameters)
         number = isinstance(weight_decay, (int, float))
         refuse({
@@ -121,23 +130,28 @@ class Optimizer(DialectObject, nn.Optimiser):
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """One step down a loss, whose gradients are computed first unless ``loss.backward()`` did that; in a program, one a run.
+        """Run one step down a loss; in a program, record a step for each run.
+
+        Gradients are computed first unless ``loss.backward()`` has run.
 
         Args:
-            loss: one number, into which something trainable goes.
-            startup_program: the one that lets the optimiser begin anew; the default one if left out.
-            parameters: what is trained, themselves or by name.
-            no_grad_set: what is not.
+            loss: a tensor of one element that depends on a trained parameter.
+            startup_program: program that resets the optimiser; by default the startup program.
+            parameters: parameters or names to train; by default those of the optimiser.
+            no_grad_set: parameters or names to leave out.
 
         Returns:
             An empty list, and pairs of a parameter and its gradient (in a program, the gradient's name).
+
+        Raises:
+            InputError: If the loss has several elements, or no parameter is left to train.
         """
         passed = isinstance(getattr(loss, "node", None), OpNode) and loss.node.spent
         if not passed:
             check_needs_gradient(loss, "minimize(loss)")
         symbolic = isinstance(loss, static.Variable)
         program = loss.program if symbolic else static.default_main_program()
-        chosen = selected(self._trained(program), parameters, no_grad_set, program)
+        chosen = select_parameters(self._trained(program), parameters, no_grad_set, program)
         refuse({
             f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)": math.prod(loss.shape) != 1,
             "minimize(loss) finds no parameter to train; give parameters=model.parameters()": not chosen,
@@ -152,21 +166,23 @@ class Optimizer(DialectObject, nn.Optimiser):
         return [], [(x, x.grad) for x in chosen if x.grad is not None]
 
     def _train(self, loss: Any, chosen: list[Any], passed: bool) -> None:
+        """Compute gradients unless ``passed``, and run a step on the chosen parameters."""
         if not passed:
-            pulled(loss, chosen)
+            compute_gradients(loss, chosen)
         self._step(chosen)
 
     def step(self) -> None:
-        """One update of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         self._step(self._trained())
 
     def _trained(self, program: static.Program | None = None) -> list[Any]:
-        """What it trains; no program, nor its world, is asked for where that was said."""
+        """Return the trained parameters: those given, else those of the program."""
         if self._listed is None:
             return (program or static.default_main_program()).all_parameters()
         return self._listed
 
     def _step(self, chosen: list[Any]) -> None:
+        """Clip the gradients and update the chosen parameters. InputError: there are none."""
         text = "an optimiser needs parameters=model.parameters(): the default program has none"
         refuse({text: not chosen})
         self.parameters = chosen
@@ -175,6 +191,7 @@ class Optimizer(DialectObject, nn.Optimiser):
         super().step()
 
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+        """Return a parameter's new value, with its own regularizer and factor of the learning rate."""
         attribute, rate = _attribute(parameter), self.rate
         if (regularizer := attribute.regularizer or self.regularization) is not None:
             gradient = ops.add(to_sum_type(gradient), regularizer.slope(parameter.value.detach()))
@@ -187,7 +204,7 @@ class Optimizer(DialectObject, nn.Optimiser):
             self.rate = rate
 
     def clear_grad(self, set_to_zero: bool = True) -> None:
-        """Forget all gradients."""
+        """Drop all gradients; ``set_to_zero`` is ignored."""
         self.parameters = self._trained()
         self.zero_grad()
 
@@ -199,15 +216,15 @@ class Optimizer(DialectObject, nn.Optimiser):
         return super().state_dict()
 
     def set_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Take the state that :meth:`state_dict` returned."""
+        """Set the state that :meth:`state_dict` returned."""
         self.load_state_dict(state_dict)
 
     def get_lr(self) -> float:
-        """The learning rate."""
+        """Return the learning rate."""
         return self.rate
 
     def set_lr(self, value: float) -> None:
-        """Another learning rate from the next step on."""
+        """Set the learning rate of the next steps."""
         self.rate = float(value)
 
 
@@ -215,6 +232,7 @@ _PLAIN = ParamAttr()
 
 
 def _attribute(parameter: Any) -> Any:
+    """Return a parameter's `ParamAttr`, or the default one."""
     return getattr(parameter, "attribute", _PLAIN)
 
 

@@ -1,4 +1,6 @@
-"""Parameters and the attributes that they are asked for by: ``ParamAttr`` and ``paddle.nn.initializer``; names are reused."""
+"""Create parameters from attributes: ``ParamAttr`` and ``paddle.nn.initializer``. A name used before returns its
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from spmdsim.dialects.dialect_modules import padded_row
 from spmdsim.dialects.host import host
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.paddle import static
-from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
+from spmdsim.dialects.paddle.tensors import Tensor, shape_only, with_methods
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
 from spmdsim.nn.module import Initialiser, Values
@@ -24,10 +26,19 @@ from spmdsim.wrong_calls import explained
 
 @dataclass(frozen=True)
 class ParamAttr(DialectObject):
-    """What a parameter is asked to be; ``weight_attr=`` and ``bias_attr=`` take one.
+    """Attribute of a parameter, for ``weight_attr=`` and ``bias_attr=``.
 
-    Where a parameter has the ``name`` already, it is used again. ``learning_rate`` is a factor of the optimiser's rate, a
-    ``regularizer`` stands for its weight decay, ``need_clip`` says whether its ``grad_clip`` applies.
+    Attributes:
+        name: name; if a parameter has it already, it is used again.
+        initializer: first values, or None for the layer's default.
+        learning_rate: factor of the optimiser's rate.
+        regularizer: replaces the optimiser's weight decay.
+        trainable: collect a gradient.
+        do_model_average: ignored.
+        need_clip: apply the optimiser's gradient clip.
+
+    Raises:
+        InputError: If a value is out of range or has a wrong type.
     """
 
     ORIGINAL = "paddle.ParamAttr"
@@ -54,11 +65,15 @@ explained(ParamAttr)
 
 
 def _shifted(values: Initialiser, shift: float) -> Initialiser:
+    """Return an initialiser whose values are those of another one plus ``shift``."""
     return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
 
 
 def _by_fans(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
-    """Return a factory of first values whose spread follows from `most` over the sum of fan-in and fan-out, as Paddle counts them."""
+    """Return a factory of initialisers with spread sqrt(most / (fan-in + fan-out)), as in Paddle.
+
+    ``kind`` creates an initialiser from its spread. The sum of the fans is at least 1.
+    """
 
     def start(index: Any, shape: tuple[int, ...], *more: Any) -> np.ndarray:
         fans = shape[:2] if len(shape) > 1 else 2 * (shape or (1,))
@@ -69,7 +84,7 @@ def _by_fans(kind: Callable[[float], Initialiser], most: float) -> Callable[[], 
 
 
 def Assign(value: Any) -> Initialiser:
-    """The values of an array."""
+    """Return an initialiser with the values of an array."""
     return Values(np.asarray(value))
 
 
@@ -86,14 +101,28 @@ INITIALIZERS = {name: explained(function, name) for name, function in INITIALIZE
 
 
 def _attribute(attr: Any, name: str | None = None) -> ParamAttr:
-    """What is given as an attribute, by the name that it has or else by another."""
+    """Return an attribute as a `ParamAttr`; ``name`` applies if it has none.
+
+    Args:
+        attr: a `ParamAttr`, a name, or first values (None and True: the default).
+        name: name for an attribute without one.
+    """
     if isinstance(attr, ParamAttr):
         return attr if attr.name or name is None else replace(attr, name=name)
     return ParamAttr(attr) if isinstance(attr, str) else ParamAttr(name, None if attr is True else attr)
 
 
 def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[Initialiser, Any]:
-    """First values from an initializer or from an array, and its element type."""
+    """Return ``(initialiser, dtype)`` of first values; the dtype is None unless they are an array.
+
+    Args:
+        values: an initialiser, an array, or None.
+        shape: shape of the parameter.
+        default: initialiser for None.
+
+    Raises:
+        InputError: If an array has no numbers or another shape.
+    """
     kind = None
     if values is not None and not callable(values):
         kind = np.asarray(values).dtype
@@ -107,7 +136,7 @@ def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[I
 
 
 class Parameter(nn.Parameter):
-    """A trainable tensor with Paddle's words, made with an ``attribute``."""
+    """Trainable tensor with Paddle's methods, created from an ``attribute``."""
 
     def __init__(self, shape: Any, layout: Layout, initialiser: Any, dtype: Any, attr: ParamAttr) -> None:
         self.attribute, self.first_seed = attr, static.seeds.first
@@ -115,42 +144,47 @@ class Parameter(nn.Parameter):
 
     @nn.Parameter.tensor.setter  # type: ignore[attr-defined, untyped-decorator]
     def tensor(self, tensor: Any) -> None:
-        """Its values, as a tensor that knows whose they are."""
+        """Values, as a tensor whose ``owner`` is the parameter."""
         if tensor is not None and getattr(tensor, "owner", None) is not self:
-            before, tensor = self.__dict__.get("tensor"), dressed(tensor, fresh=True)
+            before, tensor = self.__dict__.get("tensor"), with_methods(tensor, fresh=True)
             tensor.name, tensor.owner = self.name, self
             tensor.requires_grad = self.attribute.trainable if before is None else before.requires_grad
         nn.Parameter.tensor.fset(self, tensor)  # type: ignore[attr-defined]
 
     def assign(self, tensor: Any) -> None:
-        """Take new values; the gradient is kept until it is cleared."""
+        """Set new values; the gradient stays until it is cleared."""
         gradient = self.value.grad
         super().assign(tensor)
         self.value.grad = gradient
 
-    def elsewhere(self, tensor: Any, *, trainable: bool) -> Parameter:
-        """Another parameter with the same attribute and name, in the layout and type of its values."""
-        other = Parameter(self.shape, tensor.layout, self.initialiser, tensor.dtype, self.attribute)
-        other.name, other.key, other.tensor, other.trainable = self.name, self.key, tensor, trainable
-        return other
+    def copy_to(self, tensor: Any, *, trainable: bool) -> Parameter:
+        """Return a new parameter with equal attribute and name, and the values and layout of ``tensor``."""
+        moved = Parameter(self.shape, tensor.layout, self.initialiser, tensor.dtype, self.attribute)
+        moved.name, moved.key, moved.tensor, moved.trainable = self.name, self.key, tensor, trainable
+        return moved
 
     @property
     def value(self) -> Any:
-        """The tensor; in a world without data its shape alone."""
-        held, here = super().value, current_world()
-        return held if here.has_data or not held.world.has_data else shape_only(held, here)
+        """Tensor of the values; in a world without data, only its shape."""
+        tensor, world = super().value, current_world()
+        return tensor if world.has_data or not tensor.world.has_data else shape_only(tensor, world)
 
     trainable = property(
         lambda self: self.tensor.requires_grad, lambda self, value: setattr(self.tensor, "requires_grad", bool(value)),
-        doc="Whether it has a gradient; the opposite of ``stop_gradient``.",
+        doc="True if it collects a gradient; the opposite of ``stop_gradient``.",
     )  # fmt: skip
     stop_gradient = property(lambda self: not self.trainable, lambda self, value: setattr(self, "trainable", not value))  # fmt: skip
-    optimize_attr = property(lambda self: {"learning_rate": self.attribute.learning_rate}, doc="Its rate.")
-    regularizer = property(lambda self: self.attribute.regularizer, doc="Its own regularizer.")
-    persistable = property(lambda self: True, doc="It outlives a run.")
+    optimize_attr = property(
+        lambda self: {"learning_rate": self.attribute.learning_rate},
+        doc="Factor of the learning rate, in a dict.",
+    )
+    regularizer = property(
+        lambda self: self.attribute.regularizer, doc="Regularizer of the parameter, or None."
+    )
+    persistable = property(lambda self: True, doc="True: it outlives a run.")
 
     def set_value(self, value: Any) -> None:
-        """Take the values of an array or tensor of the same shape."""
+        """Set the values of an array or tensor of equal shape. InputError: another shape."""
         array = np.asarray(host(value))
         refuse({
             f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}": array.shape != self.shape
@@ -172,9 +206,9 @@ as_its_tensor(Parameter, "value")
 
 
 def layer_names(kind: str, name: str | None) -> tuple[str, str]:
-    """What the names of a layer's parameters begin with, and what decides their first values.
+    """Return the prefix of a layer's parameter names, and the text on which their first values depend.
 
-    A name that is given decides them, whatever else there is; else it is how many of a kind there were since the seed.
+    Both are the given name. Without a name, the text has the kind and its number of layers since the seed was set.
     """
     return (name, name) if name else (static.scope().unique(kind), f"{kind}_{static.next_number(kind)}")
 
@@ -183,32 +217,44 @@ def create(
     shape: tuple[int, ...], layout: Layout | None, attribute: Any, default: Initialiser, names: tuple[str, str], suffix: str,
     *, keep: bool = False, dtype: Any = None, zeros: int | None = None,
 ) -> Parameter:  # fmt: skip
-    """A parameter as its attribute asks for, or the one that has the attribute's name already; for no layout, whole everywhere.
+    """Create a parameter from its attribute, or return the parameter that has the attribute's name.
 
-    An attribute is a ``ParamAttr``, an initializer, an array, a name, or None, which leaves the ``default`` first values. The
-    ``names`` are a layer's (:func:`layer_names`), the suffix ``w`` or ``b``. What nobody else keeps, the program does. One row
-    may be of ``zeros`` first.
+    Args:
+        shape: global shape.
+        layout: its layout; None replicates it on every rank.
+        attribute: a ``ParamAttr``, an initializer, an array, a name, or None for the default.
+        default: first values without an initializer.
+        names: names of the layer; see :func:`layer_names`.
+        suffix: ``"w"`` or ``"b"``.
+        keep: let the program own the parameter if nothing else refers to it.
+        dtype: element type; by default that of an array of first values, else float32.
+        zeros: row whose first values are zeros, or None.
+
+    Raises:
+        InputError: If the parameter with this name has another shape.
     """
-    attr, here = _attribute(attribute), static.scope()
+    attr, scope = _attribute(attribute), static.scope()
     initialiser, kind = _first(attr.initializer, shape, default)
-    other: Parameter | None = None if static.in_dynamic_mode() else here.known.get(attr.name or "")
-    if other is not None:
+    existing: Parameter | None = (
+        None if static.in_dynamic_mode() else scope.parameters_by_name.get(attr.name or "")
+    )
+    if existing is not None:
         refuse({
-            f"parameter {attr.name} has shape {list(other.shape)}, but is used with shape {list(shape)}; give one of them another "
-            "ParamAttr(name=...)": other.shape != tuple(shape)
+            f"parameter {attr.name} has shape {list(existing.shape)}, but is used with shape {list(shape)}; give one of them another "
+            "ParamAttr(name=...)": existing.shape != tuple(shape)
         })  # fmt: skip
-        static.default_main_program().own(other, keep)
-        return other
+        static.default_main_program().add_parameter(existing, keep)
+        return existing
     initialiser = padded_row(initialiser, zeros)
     layout = layout or Layout.replicated(Mesh((current_world().size,), ("rank",)), len(shape))
     parameter = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
-    parameter.name = attr.name or here.unique(f"{names[0]}.{suffix}")
+    parameter.name = attr.name or scope.unique(f"{names[0]}.{suffix}")
     parameter.key = attr.name or f"{names[1]}.{suffix}"
     parameter.materialise(current_world(), parameter.first_seed)
     if not static.in_dynamic_mode():
-        here.known[parameter.name] = parameter
+        scope.parameters_by_name[parameter.name] = parameter
         for program in (static.default_main_program(), static.default_startup_program()):
-            program.own(parameter, keep or static.in_static_mode())
+            program.add_parameter(parameter, keep or static.in_static_mode())
     return parameter
 
 
@@ -216,7 +262,16 @@ def create_parameter(
     shape: Any, dtype: Any = "float32", name: str | None = None, attr: Any = None, is_bias: bool = False,
     default_initializer: Any = None,
 ) -> Parameter:  # fmt: skip
-    """A parameter that every rank has whole."""
+    """Create a parameter that is replicated on every rank.
+
+    Args:
+        shape: global shape.
+        dtype: element type.
+        name: name for an attribute without one.
+        attr: attribute; see `create`.
+        is_bias: start with zeros, and suffix ``b``.
+        default_initializer: first values if the attribute has none.
+    """
     sizes = tuple(int(size) for size in shape)
     default, _ = _first(default_initializer, sizes, nn.zeros if is_bias else nn.Uniform())
     names, suffix = layer_names("create_parameter", None), "b" if is_bias else "w"

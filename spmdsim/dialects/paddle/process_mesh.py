@@ -27,10 +27,18 @@ class ReduceType:
 
 
 class ProcessMesh(DialectObject):
-    """Process ids in an n-D array with named dims, ``d0``, ``d1``, ... when left out. The written order is kept.
+    """Process ids in an n-D array with named dims, by default ``d0``, ``d1``, ...; ids keep their order.
 
-    A mesh is nested lists or an array, or a ``shape`` and ``process_ids`` in row-major order. A ValueError for ids that repeat
-    or are negative, ragged lists or a wrong number of names; a TypeError for ids that are not integers.
+    Args:
+        mesh: nested lists or an array of ids.
+        dim_names: one name per dim.
+        shape: sizes of the dims, if ``mesh`` is None.
+        process_ids: ids in row-major order, if ``mesh`` is None.
+
+    Raises:
+        LayoutError: (a ValueError) If ids are repeated or negative, lists are ragged, or the number of names is
+            wrong.
+        UsageTypeError: If ids are no integers.
 
     >>> mesh = ProcessMesh([[2, 4, 5], [0, 1, 3]])
     >>> mesh.shape, mesh.dim_names, mesh.process_ids
@@ -60,16 +68,16 @@ class ProcessMesh(DialectObject):
     mesh = property(lambda self: np.array(self.process_ids).reshape(self.shape), doc="The ids as an array.")
 
     def get_dim_size(self, dim_name: str) -> int:
-        """Size of a named dim."""
+        """Return the size of a named dim."""
         return self._mesh.axis_size(dim_name)
 
     def get_rank_by_dim_and_process_id(self, dim_name: str, process_id: int) -> int:
-        """The coordinate of a process on a named dim; -1 for a process outside the mesh."""
+        """Return the coordinate of a process along a named dim; -1 for a process outside of the mesh."""
         axis = self._mesh.axis_index(dim_name)
         return self._mesh.coords(process_id)[axis] if process_id in self._mesh else -1
 
     def to_mesh(self) -> Mesh:
-        """The same thing in this package's words."""
+        """Return the mesh as a :class:`spmdsim.Mesh`."""
         return self._mesh
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +91,7 @@ class ProcessMesh(DialectObject):
 
 
 def layout(mesh: ProcessMesh, placements: Sequence[Placement], ndim: int) -> Layout:
-    """The layout of a tensor with one placement per mesh dim.
+    """Return the layout of a tensor with ``ndim`` dims and one placement per mesh dim.
 
     >>> mesh = ProcessMesh([[2, 4, 5], [0, 1, 3]])
     >>> layout(mesh, [Shard(0), Replicate()], ndim=2).local_shape((6, 4), rank=0)
@@ -93,7 +101,7 @@ def layout(mesh: ProcessMesh, placements: Sequence[Placement], ndim: int) -> Lay
 
 
 def dims_mapping(layout: Layout) -> list[int | list[int]]:
-    """Per tensor dim the mesh dim that splits it, or -1; several mesh dims on one dim are a list.
+    """Return per tensor dim the mesh dim that splits it, or -1; several mesh dims are a list.
 
     >>> dims_mapping(layout(ProcessMesh([[0, 1], [2, 3]]), [Replicate(), Shard(0)], ndim=2))
     [1, -1]
@@ -105,7 +113,16 @@ def dims_mapping(layout: Layout) -> list[int | list[int]]:
 def from_dims_mapping(
     mesh: ProcessMesh, mapping: Sequence[int | Sequence[int]], partial_on: Sequence[int] = (), op: str = "sum"
 ) -> Layout:
-    """The layout of a dims_mapping; ``partial_on`` are the mesh dims with pending results; a ValueError for none or one twice.
+    """Return the layout of a dims_mapping.
+
+    Args:
+        mesh: the mesh.
+        mapping: per tensor dim a mesh dim, several of them, or -1.
+        partial_on: mesh dims with a pending reduction.
+        op: the reduction.
+
+    Raises:
+        LayoutError: (a ValueError) If a mesh dim does not exist or is used twice.
 
     >>> from_dims_mapping(ProcessMesh([[0, 1], [2, 3]]), [1, -1], partial_on=[0]).short()
     'P(sum)S(0)'
@@ -122,9 +139,9 @@ def from_dims_mapping(
 
 
 def ceil_split(total: int, parts: int) -> list[int]:
-    """Paddle's own uneven sizes, for comparison: the ceiling for all but the last, which gets the rest.
+    """Return the uneven sizes that Paddle cuts: rounded up, but for the last, which gets the remainder.
 
-    The rest may be 0 or even negative; this package splits in balanced blocks instead, and the dialect
+    The remainder may be 0 or even negative. This package cuts balanced blocks instead, and the dialect
     refuses uneven sizes (:func:`check_even`).
 
     >>> ceil_split(10, 4), ceil_split(5, 4)
@@ -135,7 +152,10 @@ def ceil_split(total: int, parts: int) -> list[int]:
 
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the tensor") -> None:
-    """Refuse a shape that the layout does not split evenly: a ValueError names the dim, and the sizes Paddle would cut."""
+    """Raise LayoutError if the layout does not split a shape evenly, with the sizes that Paddle cuts.
+
+    ``what`` names the tensor in the message.
+    """
     if uneven := first_uneven(layout, shape):
         text, cut = f"{what} of shape {tuple(shape)} cannot be split", ceil_split(uneven.size, uneven.parts)
         raise LayoutError(f"{text}: {uneven} (Paddle would cut {cut})")

@@ -1,7 +1,8 @@
-"""Tensors of which a program for Paddle sees the rank's own shard: ``split(..., gather_out=False)`` and what follows from it.
+"""Tensors of which a Paddle program sees the rank's own shard: results of ``split(..., gather_out=False)`` and of later
+calls.
 
-Paddle computes from the shard alone. Operators here compute from the global tensor, so a result is compared with Paddle's: its
-shard has Paddle's shape, no sum over the shards is pending, and ranks did not communicate.
+Paddle computes from the shard alone. Operators here compute from the global tensor, so each result is compared with
+Paddle's: its shard has Paddle's shape, no sum over the shards is pending, and ranks did not communicate.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import NotCovered
-from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, has_shards
+from spmdsim.dialects.paddle.tensors import Shape, Tensor, has_shards, with_methods
 from spmdsim.dialects.session import use_world
 from spmdsim.dialects.table import by_part
 from spmdsim.worlds.lockstep_world import ShapeOnly
@@ -22,17 +23,17 @@ from spmdsim.worlds.trace.recorder import record, unseen
 
 
 def rank_shard(x: CoreTensor) -> Tensor:
-    """Return a tensor of which the program sees the rank's own shard; unmarked, if every rank has it whole."""
-    tensor = dressed(x)
+    """Return a tensor of which the program sees the rank's own shard; unmarked if it is replicated."""
+    tensor = with_methods(x)
     tensor.is_rank_shard = has_shards(tensor.layout)
     return tensor
 
 
 def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Return a function's result, some of whose operands are shards of ranks.
+    """Return the result of a function, some of whose operands are the ranks' own shards.
 
     Raises:
-        NotCovered: If Paddle's result, which is computed from the rank's shard alone, is another one.
+        NotCovered: If Paddle's result, which is computed from the rank's shard alone, differs.
     """
     shards: list[Tensor] = []
     operands = by_part((args, options), lambda x: _as_global(x, shards))
@@ -44,11 +45,14 @@ def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -
 
 
 def _as_global(x: Any, shards: list[Tensor]) -> Any:
-    """Return the global tensor of a rank's shard, which is added to ``shards``; anything else as it is."""
+    """Return the global tensor of a rank's shard, and append the shard to ``shards``.
+
+    Other values are returned unchanged.
+    """
     if not isinstance(x, Tensor) or not x.is_rank_shard:
         return x
     shards.append(x)
-    tensor = dressed(x, fresh=True)
+    tensor = with_methods(x, fresh=True)
     tensor.owner = x.owner
     if x.requires_grad and x.node is None:
         tensor.node = MoveNode(x)
@@ -62,10 +66,18 @@ def _check_equals_paddles(
     result: Any,
     communicated: dict[str, int],
 ) -> None:
-    """Refuse a result whose shards are not what the operands' shards alone give: their shapes, no data of other ranks."""
+    """Raise NotCovered if a result differs from Paddle's in its shard shapes or has data of other ranks.
+
+    Args:
+        function: the function.
+        operands: its positional and named arguments.
+        shards: the operands that are shards of ranks.
+        result: the result.
+        communicated: collective -> number of calls, of the calculation.
+    """
     world, partial_axes = ShapeOnly(1), {axis for shard in shards for axis in shard.layout.partial_axes}
     results = _tensors(result)
-    if communicated or not all(_lies_as_one(x, shards) for x in results):
+    if communicated or not all(_has_operand_layout(x, shards) for x in results):
         args, options = by_part(operands, lambda x: _shard_alone(x, world))
         with use_world(world), unseen():
             alone = _tensors(function(*args, **options))
@@ -78,7 +90,7 @@ def _check_equals_paddles(
                 )
 
 
-def _lies_as_one(x: CoreTensor, shards: list[Tensor]) -> bool:
+def _has_operand_layout(x: CoreTensor, shards: list[Tensor]) -> bool:
     """Return True if a result has the shape and layout of an operand: it was computed element by element."""
     return any(x.meta.layout == shard.meta.layout and x.meta.shape == shard.meta.shape for shard in shards)
 
@@ -91,6 +103,16 @@ def _refuse(
     further: str,
     communicated: dict[str, int],
 ) -> None:
+    """Raise NotCovered with the shapes of both results.
+
+    Args:
+        function: the function.
+        shard: an operand.
+        paddles: Paddle's result.
+        shape: shape of our shard of the result.
+        further: text about a pending sum, or empty.
+        communicated: collective -> number of calls.
+    """
     steps = f" by {', '.join(communicated)}" if communicated else ""
     rank, name = shard.world.ranks[0], function.__name__.strip("_")
     raise NotCovered(
@@ -101,13 +123,17 @@ def _refuse(
 
 
 def _tensors(values: Any) -> list[CoreTensor]:
+    """Return all tensors in nested lists, tuples and dicts."""
     tensors: list[CoreTensor] = []
     by_part(values, lambda x: tensors.append(x) if isinstance(x, CoreTensor) else None)
     return tensors
 
 
 def _shard_alone(x: Any, world: ShapeOnly) -> Any:
-    """Return a tensor of the first rank's shard's shape in a world of one rank; anything else as it is."""
+    """Return a tensor with the shape of the first rank's shard in a world of one rank.
+
+    Other values are returned unchanged.
+    """
     tensor = x.value if hasattr(x, "as_operand") else x
     if not isinstance(tensor, CoreTensor):
         return x

@@ -1,6 +1,6 @@
-"""``paddle.distributed.split``: which part of a parameter each rank holds.
+"""``paddle.distributed.split``: the shard of a parameter that each rank owns.
 
-Semantics: ``python/paddle/distributed/fleet/layers/mpu/mp_ops.py``; the padding row of the parallel embedding
+Semantics: ``python/paddle/distributed/fleet/layers/mpu/mp_ops.py``. The padding row of the parallel embedding
 is that of the 2.0 documentation (``distributed/collective.py`` of that release).
 """
 
@@ -22,12 +22,15 @@ DATA_AXIS, MODEL_AXIS = "dp", "mp"
 
 
 class SplitError(LayoutError, AssertionError):
-    """What ``paddle.distributed.split`` refuses with an assertion."""
+    """Error of a call that ``paddle.distributed.split`` refuses with an assertion."""
 
 
 @dataclass(frozen=True)
 class SplitLayout:
-    """The arguments of :func:`split_layout`, and a mesh: ``dp``, groups beside one another, x ``mp``, the partitions."""
+    """Arguments of :func:`split_layout`, and a mesh.
+
+    Its axes are ``dp``, groups with equal shards, and ``mp``, the shards.
+    """
 
     operation: str
     size: tuple[int, int]
@@ -39,14 +42,17 @@ class SplitLayout:
 
     @property
     def kind(self) -> str:
-        """``parallel embedding``, ``row-parallel linear`` or ``column-parallel linear``."""
+        """Name of the layer: ``parallel embedding``, ``row-parallel linear`` or ``column-parallel linear``."""
         if self.operation == "embedding":
             return "parallel embedding"
         return "row-parallel linear" if self.axis == 0 else "column-parallel linear"
 
     @property
     def weight(self) -> Layout:
-        """Layout of the weight, without padding rows; a ValueError for 2.0's tables whose last part is shorter."""
+        """Layout of the weight, without padding rows.
+
+        LayoutError: the last shard is shorter, as in 2.0's tables.
+        """
         rows, even = self.size[self.axis], not self.size[self.axis] % self.num_partitions
         refuse({
             f"{rows} rows in parts of {self.part_sizes()} are not balanced, so no layout says so; ask weight_bounds(rank)": not even
@@ -55,45 +61,45 @@ class SplitLayout:
 
     @property
     def bias(self) -> Layout | None:
-        """Layout of the bias: split like the columns, whole for row-parallel, none for an embedding."""
+        """Layout of the bias: split like the columns, replicated for row-parallel; None for an embedding."""
         return None if self.operation == "embedding" else self.mesh(None if self.axis == 0 else MODEL_AXIS)
 
     @property
     def collective(self) -> str | None:
-        """What follows the local operation: all_reduce, all_gather, or nothing."""
+        """Collective after the local operation: ``all_reduce``, ``all_gather``, or None."""
         if self.num_partitions == 1 or (self.operation == "linear" and not self.gather_out):
             return None
         return "all_reduce" if self.axis == 0 else "all_gather"
 
     @property
     def stays_partial(self) -> bool:
-        """Whether products of parts of rows are not summed."""
+        """True if the sums of a row-parallel layer stay pending."""
         return self.num_partitions > 1 and self.axis == 0 and self.collective is None
 
     def inner_rank(self, rank: int) -> int:
-        """Which part a rank holds: ``rank % num_partitions``."""
+        """Return the number of a rank's shard: ``rank % num_partitions``."""
         return self.mesh.coords(rank)[1]
 
     def part_sizes(self) -> list[int]:
-        """Rows (or columns) of each part, padding not counted."""
+        """Return the number of rows (or columns) of each shard, without padding."""
         return ceil_split(self.size[self.axis], self.num_partitions)
 
     def part_range(self, rank: int) -> tuple[int, int]:
-        """The global rows (or columns) of a rank; for an embedding the ids it knows.
+        """Return ``(start, stop)`` of a rank's global rows (or columns); for an embedding, of its ids.
 
         >>> split_layout((8, 8), "embedding", num_partitions=2).part_range(1)
         (4, 8)
         """
-        part, sizes = self.inner_rank(rank), self.part_sizes()
-        return part * sizes[0], part * sizes[0] + sizes[part]
+        number, sizes = self.inner_rank(rank), self.part_sizes()
+        return number * sizes[0], number * sizes[0] + sizes[number]
 
     def weight_bounds(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """``(start, stop)`` per dim of a rank's part of the weight, padding not counted."""
-        part = self.part_range(rank)
-        return (part, (0, self.size[1])) if self.axis == 0 else ((0, self.size[0]), part)
+        """Return ``(start, stop)`` per dim of a rank's shard of the weight, without padding."""
+        bounds = self.part_range(rank)
+        return (bounds, (0, self.size[1])) if self.axis == 0 else ((0, self.size[0]), bounds)
 
     def weight_shape(self, rank: int) -> tuple[int, int]:
-        """Shape of the array a rank holds, the padding row included.
+        """Return the shape of a rank's array, with the padding row.
 
         >>> split_layout((8, 8), "embedding", num_partitions=2, padding_row=True).weight_shape(0)
         (5, 8)
@@ -102,19 +108,22 @@ class SplitLayout:
         return rows + self.padding_row, columns
 
     def bias_shape(self, rank: int) -> tuple[int] | None:
-        """Shape of a rank's bias; None for an embedding."""
+        """Return the shape of a rank's bias; None for an embedding."""
         start, stop = self.weight_bounds(rank)[1]
         return None if self.bias is None else (stop - start,)
 
     def padding_index(self, rank: int) -> int | None:
-        """The row of zeros in a rank's table, or None without one."""
+        """Return the index of the zero row in a rank's table; None without padding."""
         return self.part_sizes()[self.inner_rank(rank)] if self.padding_row else None
 
     def map_ids(self, ids: Any, rank: int) -> np.ndarray:
-        """Global ids as row numbers of a rank's table: its own shifted, foreign ones to the padding row.
+        """Map global ids to rows of a rank's table: own ids are shifted, others become the padding row.
 
-        Without a padding row, foreign ids become -1. A ValueError for ids outside the vocabulary (where Paddle's CPU kernel
-        gives zeros silently), or no embedding.
+        Without a padding row, ids of other ranks become -1.
+
+        Raises:
+            LayoutError: If the layer is no embedding.
+            InputError: If an id is outside of the vocabulary; Paddle's CPU kernel returns zeros silently.
 
         >>> split_layout((8, 8), "embedding", num_partitions=2, padding_row=True).map_ids(range(8), 1).tolist()
         [4, 4, 4, 4, 0, 1, 2, 3]
@@ -128,28 +137,28 @@ class SplitLayout:
                 f"id {int(wrong.flat[0])} is outside the vocabulary of {many(self.size[0], 'word')}"
             )
         (start, stop), foreign = self.part_range(rank), self.padding_index(rank)
-        own = (numbers >= start) & (numbers < stop)
-        return np.where(own, numbers - start, -1 if foreign is None else foreign)
+        is_own = (numbers >= start) & (numbers < stop)
+        return np.where(is_own, numbers - start, -1 if foreign is None else foreign)
 
 
 def split_layout(
     size: Sequence[int], operation: str, axis: int = 0, num_partitions: int = 1, gather_out: bool = True, *,
     padding_row: bool = False, world_size: int | None = None,
 ) -> SplitLayout:  # fmt: skip
-    """The parameters of ``paddle.distributed.split(x, size, operation, axis, num_partitions, gather_out)``.
+    """Return the layout of ``paddle.distributed.split(x, size, operation, ...)``.
 
     Args:
         size: global shape of the weight: two numbers.
         operation: ``"embedding"`` (split along axis 0) or ``"linear"`` (0: row-parallel, 1: column-parallel).
         axis: the weight dim that is split.
-        num_partitions: into how many parts.
-        gather_out: whether the full result ends on every rank (an embedding always sums).
-        padding_row: tables of 2.0: parts of ``ceil(N / p)`` rows (the last has the rest) plus a row of zeros, to which foreign
-            ids are mapped.
-        world_size: number of ranks; several groups of partitions stand beside one another. One group when left out.
+        num_partitions: number of shards.
+        gather_out: return the whole result on every rank (an embedding always does).
+        padding_row: use tables of 2.0: shards of ``ceil(N / p)`` rows (the last has the remainder) plus a row of
+            zeros, to which the ids of other ranks are mapped.
+        world_size: number of ranks; by default one group of ``num_partitions`` ranks.
 
     Raises:
-        ValueError: everything that is refused; where Paddle asserts, it is an AssertionError too.
+        LayoutError: (a ValueError) If the call is refused; where Paddle asserts, it is an AssertionError too.
     """
     check_call(size, operation)
     ranks = num_partitions if world_size is None else world_size
@@ -165,7 +174,10 @@ def split_layout(
 
 
 def check_call(size: Any, operation: Any) -> None:
-    """What is looked at first, whatever the mode and the job. SplitError: in Paddle's words."""
+    """Check size and operation, which Paddle checks in every mode.
+
+    SplitError, with Paddle's message: one is wrong.
+    """
     call = "for paddle.distributed.split must be"
     listed, word = isinstance(size, (list, tuple)), isinstance(operation, str)
     refuse({
@@ -177,6 +189,10 @@ def check_call(size: Any, operation: Any) -> None:
 
 
 def _check_parts(split: SplitLayout) -> None:
+    """Check that sizes, axis and padding fit.
+
+    LayoutError, or SplitError where Paddle asserts: they do not.
+    """
     p, axis, table = split.num_partitions, split.axis, split.operation == "embedding"
     refuse({
         "only an embedding has a padding row": split.padding_row and not table,

@@ -1,8 +1,8 @@
 """``paddle.static``: programs that are recorded once and run with every feed.
 
-Calls of the dialect's functions and layers are recorded; a run makes them again, on tensors of ours, with the feeds in
-the place of the variables. What a program says once stands here, too: its mode, where random numbers begin, how layers
-are numbered.
+Calls of the dialect's functions and layers are recorded. A run repeats them on our tensors, with the feeds instead of
+the variables. This module also has the state of Paddle programs: the mode, the seeds of random numbers, and the
+numbering of layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import DialectObject, NotCovered, add_words, refuse
 from spmdsim.dialects.paddle.rank_shards import compute_from_shards
-from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
+from spmdsim.dialects.paddle.tensors import Shape, Tensor, shape_only, with_methods
 from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
 from spmdsim.dialects.table import by_part
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
@@ -34,70 +34,84 @@ from spmdsim.worlds.base import World
 from spmdsim.worlds.lockstep_world import ShapeOnly
 from spmdsim.worlds.trace.recorder import unseen
 
-#: Which mode was asked for. Before, what Paddle has for static mode alone works as well as what needs dynamic mode.
+#: Mode: "static", "dynamic", or "" until one is set, when functions of both modes work.
 _mode = [""]
 seeds = Seeds()
 _kinds: Counter[str] = Counter()
 
 
 def enable_static() -> None:
-    """The mode in which programs are recorded. What is known is computed at once nevertheless."""
+    """Switch to static mode: calls are recorded.
+
+    Calls with known values are also computed at once.
+    """
     _mode[0] = "static"
 
 
 def disable_static(place: Any = None) -> None:
-    """Dynamic mode, in which ``paddle.distributed.split`` and ``paddle.static.data`` refuse to work, as Paddle's do."""
+    """Switch to dynamic mode, where ``split`` and ``static.data`` raise errors as in Paddle.
+
+    ``place`` is ignored.
+    """
     _mode[0] = "dynamic"
 
 
 def in_dynamic_mode() -> bool:
-    """Whether dynamic mode was asked for."""
+    """Return True after `disable_static`. Neither mode is set at first."""
     return _mode[0] == "dynamic"
 
 
 def in_static_mode() -> bool:
-    """Whether static mode was asked for: calls are recorded."""
+    """Return True after `enable_static`: calls are recorded."""
     return _mode[0] == "static"
 
 
 def seed(value: int) -> None:
-    """Where random numbers begin; the first values of layers without a name begin anew."""
+    """Set the seed of random numbers; the numbering of layers without a name restarts."""
     seeds.begin(value)
     _kinds.clear()
 
 
 def next_number(kind: str) -> int:
-    """How many of a kind there were since the seed was given; it decides a layer's first values."""
+    """Return the number of layers of a kind since the seed was set, and count one more.
+
+    A layer's first values depend on it.
+    """
     _kinds[kind] += 1
     return _kinds[kind] - 1
 
 
-#: Two sizes that stand for a size that a feed decides; all counts up to 8 divide both. Shapes are computed with each of
-#: them: a size that differs depends on the feed.
+#: Two sizes instead of a size that a feed decides; all numbers up to 8 divide both. Shapes are computed with each of
+#: them. A size that differs depends on the feed.
 STAND_INS = (factorial(8), 2 * factorial(8))
 
 
 class Variable(DialectObject):
-    """A tensor of a program that is run later: name, shape (-1: what the feed decides) and type, but no values."""
+    """Tensor of a program that is run later, without values.
+
+    Args:
+        program: the program.
+        key: number of its value in a run.
+        tensors: two tensors without data, with the first and the second stand-in size.
+        name: its name.
+    """
 
     ORIGINAL = "paddle.static.Variable"
 
     def __init__(self, program: Any, key: int, tensors: Sequence[Tensor], name: str) -> None:
         self.program, self.key, self.tensors, self.name = program, key, tensors, name
 
-    tensor = property(
-        lambda self: self.tensors[0], doc="The tensor without data that has the first stand-in's sizes."
-    )
+    tensor = property(lambda self: self.tensors[0], doc="Tensor without data, with the first stand-in size.")
 
     @property
     def shape(self) -> Shape:
         """Global shape, with -1 for sizes that a feed decides."""
         first, second = (x.shape for x in self.tensors)
-        return Shape(size if size == other else -1 for size, other in zip(first, second))
+        return Shape(size if size == second_size else -1 for size, second_size in zip(first, second))
 
     dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
     ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
-    requires_grad = property(lambda self: self.tensor.requires_grad, doc="Whether a gradient comes here.")
+    requires_grad = property(lambda self: self.tensor.requires_grad, doc="True if it collects a gradient.")
 
     @property
     def stop_gradient(self) -> bool:
@@ -109,6 +123,7 @@ class Variable(DialectObject):
         self.tensor.stop_gradient = self.program.stops[self.key] = bool(value)
 
     def _no_value(self, *_: Any) -> Any:
+        """Raise UsageTypeError: the variable has no values before a run."""
         raise UsageTypeError(
             f"{self.name} has no values before its program runs; nearest: exe.run(feed={{...}}, fetch_list=[{self.name}])"
         )
@@ -127,24 +142,27 @@ class Variable(DialectObject):
 
 
 class Missing(str):
-    """In a run: a value that waits for the feed of this name."""
+    """Value of a run that needs a missing feed, whose name it is."""
 
 
-def not_fed(name: str) -> InputError:
-    """What says that a feed is missing."""
+def missing_feed_error(name: str) -> InputError:
+    """Return the error for a missing feed."""
     return InputError(f"variable {name} is not fed: exe.run(feed={{{name!r}: array, ...}}) must have it")
 
 
-def parts_of(value: Any, kind: type[Any]) -> list[Any]:
-    """What is of a kind in lists, tuples and dicts."""
+def find_instances(value: Any, kind: type[Any]) -> list[Any]:
+    """Return all values of a type in nested lists, tuples and dicts."""
     parts: list[Any] = []
     by_part(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
     return parts
 
 
 @contextmanager
-def shapes_alone(world: World, names: str) -> Iterator[None]:
-    """Compute and count nothing in the ``with`` block; write -1 in errors for sizes that a feed decides."""
+def compute_shapes_only(world: World, names: str) -> Iterator[None]:
+    """Run the block in a world without data, and count nothing; errors show -1 for sizes of a feed.
+
+    ``names`` describes the operands in errors.
+    """
     try:
         with use_world(world), unseen():
             yield
@@ -160,7 +178,15 @@ _running = [0]
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """A recorded call; one that ``trains`` changes parameters."""
+    """Recorded call.
+
+    Attributes:
+        function: the function.
+        args: positional arguments, with variables and parameters.
+        options: named arguments.
+        outputs: keys of the tensors in its result.
+        trains: True if the call changes parameters.
+    """
 
     function: Callable[..., Any]
     args: Any
@@ -169,7 +195,7 @@ class RecordedCall:
     trains: bool
 
     def for_test(self) -> RecordedCall:
-        """The same call; one that asks whether it is ``training`` is told that it is not."""
+        """Return the call for a test program: an argument ``training`` becomes False."""
         written = signature(self.function)
         if "training" not in written.parameters:
             return self
@@ -180,7 +206,17 @@ class RecordedCall:
 
 @dataclass(eq=False, repr=False)
 class Program(DialectObject):
-    """Recorded calls, the variables that are fed, and the parameters."""
+    """Recorded calls, fed variables, and parameters.
+
+    Attributes:
+        instructions: the calls, in order.
+        feeds: variables of ``static.data`` by name.
+        variables: all variables by name.
+        stops: key -> ``stop_gradient`` set by the program.
+        owned_parameters: parameters that the program owns.
+        parameters_by_name: all parameters by name, while they exist.
+        optimizers: optimisers that a run of this startup program resets.
+    """
 
     ORIGINAL = "paddle.static.Program"
 
@@ -188,76 +224,88 @@ class Program(DialectObject):
     feeds: dict[str, Variable] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     stops: dict[int, bool] = field(default_factory=dict)
-    kept: list[Any] = field(default_factory=list)
-    known: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
+    owned_parameters: list[Any] = field(default_factory=list)
+    parameters_by_name: WeakValueDictionary[str, Any] = field(default_factory=WeakValueDictionary)
     optimizers: list[Any] = field(default_factory=list)
 
     def all_parameters(self) -> list[Any]:
-        """The parameters, in the order in which they were made."""
-        return list(self.known.values())
+        """Return the parameters, in the order of their creation."""
+        return list(self.parameters_by_name.values())
 
     parameters = all_parameters
 
     def list_vars(self) -> list[Any]:
-        """Parameters and variables."""
+        """Return parameters and variables."""
         return [*self.all_parameters(), *self.variables.values()]
 
     def global_block(self) -> Program:
-        """The program itself: there are no other blocks."""
+        """Return the program itself, which is its only block."""
         return self
 
     def __repr__(self) -> str:
-        """Its variables, parameters and calls, one per line."""
-        told = [
+        """Return variables, parameters and calls, one per line."""
+        lines = [
             *map(repr, self.variables.values()),
             *(f"persist trainable param {x.name} : shape{x.shape}.dtype({x.dtype})" for x in self.all_parameters()),
             *(f"{{{len(x.outputs)} out}} = {getattr(x.function, '__name__', 'call')}" for x in self.instructions),
         ]  # fmt: skip
-        return "{ // block 0\n" + "".join(f"    {line}\n" for line in told) + "}"
+        return "{ // block 0\n" + "".join(f"    {line}\n" for line in lines) + "}"
 
     def var(self, name: str) -> Any:
-        """A parameter or variable by its name."""
-        there = {**self.variables, **self.known}
-        if name not in there:
-            near = nearest(name, there)
+        """Return a parameter or variable by name. InputError: it does not exist."""
+        values_by_name = {**self.variables, **self.parameters_by_name}
+        if name not in values_by_name:
+            near = nearest(name, values_by_name)
             hint = f"nearest: {near}" if near else "list_vars() lists what there is"
             raise InputError(f"var {name} not in this block; {hint}")
-        return there[name]
+        return values_by_name[name]
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy with the same parameters; ``for_test`` without what trains them, and without dropout."""
+        """Return a copy with the same parameters; ``for_test`` leaves out training steps and dropout."""
         calls = [*self.instructions]
         if for_test:
             calls = [call.for_test() for call in calls if not call.trains]
-        own = ("feeds", "variables", "stops", "kept", "optimizers")
-        return replace(self, instructions=calls, **{name: copy(getattr(self, name)) for name in own})
+        copied = ("feeds", "variables", "stops", "owned_parameters", "optimizers")
+        return replace(self, instructions=calls, **{name: copy(getattr(self, name)) for name in copied})
 
-    def own(self, parameter: Any, keep: bool) -> None:
-        """Note a parameter; one that is kept lives as long as the program."""
-        self.known[parameter.name] = parameter
+    def add_parameter(self, parameter: Any, keep: bool) -> None:
+        """Add a parameter; with ``keep``, it exists as long as the program."""
+        self.parameters_by_name[parameter.name] = parameter
         if keep:
-            self.kept.append(parameter)
+            self.owned_parameters.append(parameter)
 
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
-        """Record a call; what is known of its result is computed at once: values, or shapes."""
-        variables = parts_of((args, options), Variable)
+        """Record a call and return its result; compute it at once as far as it is known.
+
+        Without variables, values are computed. With variables, shapes are computed with each stand-in size. Training
+        steps with variables compute nothing.
+
+        Args:
+            function: the function.
+            args: positional arguments.
+            options: named arguments.
+            trains: True if the call changes parameters.
+        """
+        variables = find_instances((args, options), Variable)
         results: list[Any] = []
         if not variables:
-            results.append(_now(function, args, options))
+            results.append(_run_now(function, args, options))
         elif not trains:
             world = scope().shapes
-            with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
+            with compute_shapes_only(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
                 for k in range(len(STAND_INS)):
-                    results.append(_now(function, *by_part((args, options), partial(_stand_in, k, world))))
-        args, options = by_part((args, options), self._noted)
+                    results.append(
+                        _run_now(function, *by_part((args, options), partial(_stand_in, k, world)))
+                    )
+        args, options = by_part((args, options), self._to_symbol)
         outputs: list[int] = []
-        others = iter(parts_of(results[1:], CoreTensor))
+        others = iter(find_instances(results[1:], CoreTensor))
         result = by_part(next(iter(results), None), lambda x: self._output(x, function, others, outputs))
         self.instructions.append(RecordedCall(function, args, options, tuple(outputs), trains))
         return result
 
-    def _noted(self, x: Any) -> Any:
-        """An argument of a recorded call: a parameter, or a variable, for the tensor that it has now."""
+    def _to_symbol(self, x: Any) -> Any:
+        """Return an argument for a record: a tensor of the program becomes its variable or its parameter."""
         if not isinstance(x, Tensor) or (x.owner is None and x.key is None):
             return x
         return self.variables.get(x.name, x) if x.owner is None else x.owner
@@ -266,35 +314,35 @@ class Program(DialectObject):
         """Return a result of a call as a variable, or as a tensor if ``others`` has none for the second stand-in."""
         if not isinstance(x, CoreTensor):
             return x
-        output, other = dressed(x), next(others, None)
+        output, second_tensor = with_methods(x), next(others, None)
         outputs.append(key := next(_keys))
         owner = getattr(function, "__self__", None)
         kind = (function.__name__ if owner is None else type(owner).__name__.lower()).strip("_")
         name = f"{scope().unique(kind)}.tmp_0"
-        if other is not None:
-            self.variables[name] = variable = Variable(self, key, (output, other), name)
+        if second_tensor is not None:
+            self.variables[name] = variable = Variable(self, key, (output, second_tensor), name)
             return variable
         output.key, output.name = key, name
         self.variables[name] = Variable(self, key, (shape_only(output, scope().shapes),) * 2, name)
         return output
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
-        """All values of a run, by key."""
+        """Run all calls; return all values by key. ``fed`` has tensors by variable name."""
         values: dict[int, Any] = {x.key: fed.get(name, Missing(name)) for name, x in self.feeds.items()}
-        values = {key: self._stopped(key, x) for key, x in values.items()}
+        values = {key: self._apply_stop_gradient(key, x) for key, x in values.items()}
         for call in self.instructions:
             asked = (call.args, call.options)
             args, options = by_part(asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x)
-            missing = parts_of((args, options), Missing)
+            missing = find_instances((args, options), Missing)
             if missing and call.trains:
-                raise not_fed(missing[0])
-            computed = [] if missing else parts_of(_now(call.function, args, options), CoreTensor)
-            results = missing[:1] * len(call.outputs) or map(dressed, computed)
-            values.update({key: self._stopped(key, x) for key, x in zip(call.outputs, results)})
+                raise missing_feed_error(missing[0])
+            computed = [] if missing else find_instances(_run_now(call.function, args, options), CoreTensor)
+            results = missing[:1] * len(call.outputs) or map(with_methods, computed)
+            values.update({key: self._apply_stop_gradient(key, x) for key, x in zip(call.outputs, results)})
         return values
 
-    def _stopped(self, key: int, x: Any) -> Any:
-        """A value of a run, with the ``stop_gradient`` that its variable was given."""
+    def _apply_stop_gradient(self, key: int, x: Any) -> Any:
+        """Return a value of a run with the ``stop_gradient`` that its variable was given."""
         if key in self.stops and isinstance(x, Tensor):
             x = x if x.node is not None and not self.stops[key] else x.detach()
             x.stop_gradient = self.stops[key]
@@ -302,16 +350,23 @@ class Program(DialectObject):
 
 
 def _stand_in(k: int, world: World, x: Any) -> Any:
-    """Return a variable with its stand-in ``k``, or a tensor, in a world without data; parameters do so themselves."""
+    """Return a variable's tensor with stand-in size ``k``, or a tensor without its data.
+
+    Parameters remove their data themselves.
+    """
     if isinstance(x, Variable):
         return x.tensors[k]
     return shape_only(x, world) if isinstance(x, CoreTensor) and getattr(x, "owner", None) is None else x
 
 
-def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
+def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
+    """Call a function at once, without recording; also for operands that are the ranks' own shards.
+
+    In `no_grad`, results have no history.
+    """
     _running[0] += 1
     try:
-        if any(x.is_rank_shard for x in parts_of((args, options), Tensor)):
+        if any(x.is_rank_shard for x in find_instances((args, options), Tensor)):
             result = compute_from_shards(function, args, options)
         else:
             result = function(*args, **options)
@@ -320,65 +375,89 @@ def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
     return result if tracking() else by_part(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
 
 
-def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function; in static mode, and with variables of a program, the call is recorded, too."""
+def call_recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function; in static mode or with a program's variables, record the call."""
     if not _running[0]:
-        variables = parts_of((args, options), Variable)
+        variables = find_instances((args, options), Variable)
         if variables or in_static_mode():
             program = variables[0].program if variables else default_main_program()
             return program.call(function, args, options)
-    return by_part(_now(function, args, options), lambda x: dressed(x) if isinstance(x, CoreTensor) else x)
+    return by_part(
+        _run_now(function, args, options), lambda x: with_methods(x) if isinstance(x, CoreTensor) else x
+    )
 
 
 class Scope:
-    """What belongs to a world: its default programs, and how names are numbered."""
+    """State of Paddle programs in one world: default programs, and the numbering of names.
+
+    Attributes:
+        programs: stack of (main program, startup program).
+        names: number of names per kind.
+        parameters_by_name: parameters by name, while they exist.
+        started: names of parameters that a startup program has filled.
+        shapes: world without data, for shapes.
+    """
 
     def __init__(self, world: World) -> None:
         self.programs = [(Program(), Program())]
         self.names: Counter[str] = Counter()
-        self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.parameters_by_name: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self.started: set[str] = set()
         self.shapes = ShapeOnly(world.size) if world.has_data else world
 
     def unique(self, kind: str) -> str:
-        """A name that no other has."""
+        """Return a new name: the kind and a number."""
         self.names[kind] += 1
         return f"{kind}_{self.names[kind] - 1}"
 
 
 def scope() -> Scope:
-    """That of the current world, which holds it: programs hold tensors of the world."""
-    kept = vars(world := current_world())
-    if "paddle" not in kept:
-        kept["paddle"] = Scope(world)
-    return cast(Scope, kept["paddle"])
+    """Return the scope of the current world, an attribute of the world because its tensors belong to it."""
+    attributes = vars(world := current_world())
+    if "paddle" not in attributes:
+        attributes["paddle"] = Scope(world)
+    return cast(Scope, attributes["paddle"])
 
 
 def default_main_program() -> Program:
-    """The program that calls are recorded in."""
+    """Return the program in which calls are recorded."""
     return scope().programs[-1][0]
 
 
 def default_startup_program() -> Program:
-    """The program that gives parameters their first values."""
+    """Return the program that sets parameters to their first values."""
     return scope().programs[-1][1]
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """In the ``with`` block, calls are recorded in another program."""
-    here, wanted = scope(), (main_program, startup_program or main_program)
-    kinds = {type(one).__name__: not isinstance(one, Program) for one in wanted}
+    """Record calls of the block in another program.
+
+    Without ``startup_program``, the current one stays. InputError: an argument is no Program.
+    """
+    current, wanted = scope(), (main_program, startup_program or main_program)
+    kinds = {type(program).__name__: not isinstance(program, Program) for program in wanted}
     refuse({f"program_guard takes a paddle.static.Program, but got a {kind}": kinds[kind] for kind in kinds})
-    here.programs.append((main_program, startup_program or here.programs[-1][1]))
+    current.programs.append((main_program, startup_program or current.programs[-1][1]))
     try:
         yield
     finally:
-        here.programs.pop()
+        current.programs.pop()
 
 
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
-    """A variable that each run is fed with, in static mode; sizes that are None or -1 come with the feed."""
+    """Create a variable that each run is fed with.
+
+    Args:
+        name: its name; an equal variable of this name is returned again.
+        shape: global shape; None or -1 for sizes that the feed decides.
+        dtype: element type; by default float32.
+        lod_level: ignored.
+
+    Raises:
+        UsageTypeError: In dynamic mode.
+        InputError: If another variable has the name.
+    """
     text = "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
     refuse({text: in_dynamic_mode()}, UsageTypeError)
     program, shapes = default_main_program(), scope().shapes
@@ -392,10 +471,14 @@ def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variab
         )
         tensors.append(shape_only(Tensor(shapes, meta, []), shapes))
     variable = Variable(program, next(_keys), tensors, name)
-    other = program.variables.get(name, variable)
-    alike = (other.shape, other.dtype) == (variable.shape, variable.dtype)
-    refuse({f"variable {name} is {other!r} already; give static.data another name than {name!r}": not alike})
-    if other is variable:
+    existing = program.variables.get(name, variable)
+    is_equal = (existing.shape, existing.dtype) == (variable.shape, variable.dtype)
+    refuse(
+        {
+            f"variable {name} is {existing!r} already; give static.data another name than {name!r}": not is_equal
+        }
+    )
+    if existing is variable:
         program.feeds[name] = program.variables[name] = variable
     return program.feeds.get(name, variable)
 

@@ -1,4 +1,4 @@
-"""Tensors as Paddle's programs have them: whole on every rank until an operator takes its piece, with ``stop_gradient``."""
+"""Tensors of Paddle's programs: whole on every rank until an operator takes its shard, with ``stop_gradient``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spmdsim.worlds.base import World
 
 #: Element types by their names.
 TYPES = {name: np.dtype(name) for name in TYPE_NAMES}
-#: What to use instead of a method that resembles none here.
+#: Unsupported methods -> suggestion, if no similar name exists.
 NEAREST = expand_words({
     "register_hook": "grad after backward()",
     "set_value": "paddle.assign: tensors are values, parameters have set_value",
@@ -30,7 +30,7 @@ NEAREST = expand_words({
 
 
 class Shape(tuple[int, ...]):
-    """A shape that equals and prints like the list that Paddle's shapes are."""
+    """Shape that equals, and prints like, a list, which Paddle's shapes are."""
 
     __slots__ = ()
     __hash__ = tuple.__hash__
@@ -52,7 +52,7 @@ class Shape(tuple[int, ...]):
 
 
 class Place:
-    """Where ranks compute: on their CPUs, whatever is asked for."""
+    """Device of the ranks: always their CPUs."""
 
     def __init__(self, id: int = 0) -> None: ...
 
@@ -64,12 +64,14 @@ CPUPlace = CUDAPlace = CUDAPinnedPlace = Place
 
 
 class Tensor(ours.Tensor):
-    """A tensor with Paddle's words; maybe a recorded program's value with a ``key``, or that of a parameter, its ``owner``.
+    """Tensor with Paddle's methods.
 
     Attributes:
-        is_rank_shard: whether Paddle's program sees the rank's own shard alone, as after ``split(..., gather_out=False)``.
-            ``shape``, ``size``, ``numpy()`` and ``tolist()`` are then the shard's (in lock step the first rank's). Layouts,
-            ``full()`` and operators are the global tensor's.
+        key: number of the value in a recorded program, or None.
+        owner: parameter whose value it is, or None.
+        is_rank_shard: True if Paddle's program sees the rank's own shard alone, as after ``split(...,
+            gather_out=False)``. ``shape``, ``size``, ``numpy()`` and ``tolist()`` are then the shard's (in lock step
+            the first rank's). Layouts, ``full()`` and operators refer to the global tensor.
     """
 
     __slots__ = ("is_rank_shard", "key", "owner")
@@ -82,11 +84,12 @@ class Tensor(ours.Tensor):
 
     @property
     def stop_gradient(self) -> bool:
-        """Whether no gradient is computed for it, nor through it. Setting it cuts the tensor from what computed it."""
+        """True if no gradient is computed for the tensor or through it; True also drops its history."""
         return not self.requires_grad
 
     @stop_gradient.setter
     def stop_gradient(self, value: bool) -> None:
+        """Set the flag, also of the parameter whose value this is."""
         if value:
             self.node = None
         self.requires_grad = not value
@@ -95,7 +98,7 @@ class Tensor(ours.Tensor):
 
     @property
     def shape(self) -> Shape:
-        """Global shape; of a rank's shard the local one."""
+        """Global shape; of a rank's shard the local shape."""
         meta = self.meta
         return Shape(
             meta.layout.local_shape(meta.shape, self.world.ranks[0]) if self.is_rank_shard else meta.shape
@@ -104,55 +107,71 @@ class Tensor(ours.Tensor):
     size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
 
     def numpy(self) -> np.ndarray:
-        """The whole tensor as an array of the caller's own, which all ranks must ask for; of a rank's shard that shard."""
+        """Return a copy of the whole tensor as an array; all ranks must call.
+
+        Of a rank's shard, return the shard.
+        """
         return np.array(self.shards[0]) if self.is_rank_shard else self.full()
 
-    is_leaf = property(lambda self: self.node is None, doc="Whether nothing with a gradient made it.")
+    is_leaf = property(lambda self: self.node is None, doc="True if no recorded operator computed it.")
     place = property(lambda self: Place(), doc="``Place(cpu)``.")
-    persistable = property(lambda self: False, doc="It is no parameter.")
+    persistable = property(lambda self: False, doc="False: it is no parameter.")
 
     def backward(self, grad_tensor: Any = None, retain_graph: bool = False) -> None:
-        """Gradients of all that this was computed from, into ``grad``; every element counts with 1 unless given."""
+        """Compute the gradients of all tensors that this one depends on, into ``grad``.
+
+        Args:
+            grad_tensor: gradient of this tensor; by default ones.
+            retain_graph: keep the history for another call.
+
+        Raises:
+            UsageTypeError: If ``stop_gradient`` is True.
+        """
         check_needs_gradient(self, "backward()")
         if grad_tensor is None and self.size != 1:
             grad_tensor = np.ones(self.shape, self.dtype)
-        gradient = None if grad_tensor is None else everywhere(grad_tensor, self.layout.mesh)
+        gradient = None if grad_tensor is None else as_replicated(grad_tensor, self.layout.mesh)
         super().backward(gradient, retain_graph=retain_graph)
 
     def gradient(self) -> np.ndarray | None:
-        """The gradient as an array; None before ``backward()``."""
+        """Return the gradient as an array; None before ``backward()``."""
         return None if self.grad is None else self.grad.full()
 
     def clear_gradient(self, set_to_zero: bool = True) -> None:
-        """Forget the gradient."""
+        """Drop the gradient; ``set_to_zero`` is ignored."""
         self.grad = None
 
     clear_grad = clear_gradient
 
     def detach(self) -> Tensor:
-        """The same values without a history."""
-        detached = dressed(super().detach(), fresh=True)
+        """Return the values without a history."""
+        detached = with_methods(super().detach(), fresh=True)
         detached.is_rank_shard = self.is_rank_shard
         return detached
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """An array, where every rank holds all of it: nothing is communicated."""
+        """Return the values as an array, without communication.
+
+        UsageTypeError: ranks own only shards.
+        """
         text = "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
         refuse({text: has_shards(self.layout)}, UsageTypeError)
         return np.array(self.full(), dtype)
 
     @property
     def process_mesh(self) -> ProcessMesh:
-        """The mesh that it is laid out on."""
+        """Mesh of the tensor."""
         mesh = self.layout.mesh
         return ProcessMesh(shape=mesh.shape, process_ids=mesh.rank_list, dim_names=mesh.axes)
 
-    placements = property(lambda self: [*map(with_words, self.layout.placements)], doc="One per mesh dim.")
-    _local_shape = property(lambda self: list(self.shards[0].shape), doc="The (first) rank's piece's.")
+    placements = property(
+        lambda self: [*map(with_words, self.layout.placements)], doc="Placements, one per mesh dim."
+    )
+    _local_shape = property(lambda self: list(self.shards[0].shape), doc="Shape of the first rank's shard.")
 
     def __repr__(self) -> str:
-        """Its values, as far as this process has them."""
-        return _shown(self) if self.world.has_data else super().__repr__()
+        """Return the values that this process has, in Paddle's form."""
+        return _format_tensor(self) if self.world.has_data else super().__repr__()
 
     __str__ = __repr__
 
@@ -162,7 +181,7 @@ class Tensor(ours.Tensor):
         raise NotCovered(str(not_covered("spmdsim.dialects.paddle.Tensor", name, dir(type(self)), NEAREST)))
 
 
-#: Words that ask for little. (Every rank computes on its CPU, where all is contiguous, and all tensors are laid out.)
+#: Methods with trivial results: every rank computes on its CPU, and all tensors are contiguous and have layouts.
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("cpu", "cuda", "pin_memory", "contiguous"), lambda self: self),
     **dict.fromkeys(("is_contiguous", "is_dist"), lambda self: True),
@@ -176,7 +195,10 @@ for _name, _word in _WORDS.items():
 
 
 def check_needs_gradient(x: Any, what: str) -> None:
-    """Refuse to go back from a tensor with ``stop_gradient=True``."""
+    """Raise UsageTypeError if a backward pass starts from a tensor with ``stop_gradient=True``.
+
+    ``what`` names the call in the message.
+    """
     refuse({
         f"{what} starts from a tensor with stop_gradient=True: nothing that it was computed from needs a gradient; "
         "nearest: a parameter, or to_tensor(..., stop_gradient=False)": not x.requires_grad
@@ -184,13 +206,16 @@ def check_needs_gradient(x: Any, what: str) -> None:
 
 
 def check_has_gradient(dtype: np.dtype, stopped: bool) -> None:
-    """Refuse a gradient of whole numbers and truth values."""
+    """Raise UsageTypeError if a gradient of integers or bools is asked for (``stopped`` is False)."""
     text = f"a tensor of {dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
     refuse({text: not stopped and not has_gradient(dtype)}, UsageTypeError)
 
 
-def dressed(x: Any, *, fresh: bool = False) -> Tensor:
-    """A tensor of ours with Paddle's words; a ``fresh`` one is a leaf that nobody else has."""
+def with_methods(x: Any, *, fresh: bool = False) -> Tensor:
+    """Return our tensor as Paddle's class, with its history; no copy of the data.
+
+    ``fresh`` returns a new leaf.
+    """
     if type(x) is Tensor and not fresh:
         return x
     tensor = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
@@ -201,7 +226,7 @@ def dressed(x: Any, *, fresh: bool = False) -> Tensor:
 
 
 def shape_only(x: ours.Tensor, world: World) -> Tensor:
-    """The same tensor without its data."""
+    """Return the tensor without data, in ``world``."""
     shards = [world.empty(x.layout.local_shape(x.shape, rank), x.meta.held) for rank in world.ranks]
     shapes = Tensor(world, x.meta, shards, x.requires_grad, x.name)
     shapes.is_rank_shard = getattr(x, "is_rank_shard", False)
@@ -214,11 +239,21 @@ def has_shards(layout: Layout) -> bool:
 
 
 def _is_whole(x: ours.Tensor) -> bool:
+    """Return True if every rank of the world has all of the tensor."""
     return x.layout.mesh.size == x.world.size and not has_shards(x.layout)
 
 
-def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
-    """An array as a tensor that every rank has whole; a tensor as it is, on ``mesh`` if every rank has it whole."""
+def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
+    """Return an array, a parameter or a tensor as Paddle's tensor.
+
+    An array becomes replicated. A replicated tensor moves to ``mesh``, without communication; other tensors keep
+    their layouts.
+
+    Args:
+        x: array, number, list, parameter or tensor.
+        mesh: mesh of the result; None for one axis over all ranks, or the tensor's own.
+        requires_grad: collect a gradient of an array.
+    """
     x = x.value if hasattr(x, "as_operand") else x
     world = current_world()
     if not isinstance(x, ours.Tensor):
@@ -229,68 +264,76 @@ def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False)
         tracked = requires_grad and has_gradient(array.dtype)
         return Tensor.from_global(array, layout, world, requires_grad=tracked)
     if not _is_whole(x):
-        return dressed(x)
+        return with_methods(x)
     if x.world is not world and x.world.has_data and world.has_data and not x.requires_grad:
-        return everywhere(np.asarray(x.held[0]), mesh)  # made before the world was entered
+        return as_replicated(np.asarray(x.held[0]), mesh)  # made before the world was entered
     if mesh is None or x.layout.mesh == mesh or mesh.size != x.world.size:
-        return dressed(x)
+        return with_methods(x)
     meta = Meta.of(Layout.replicated(mesh, x.ndim), x.shape, x.dtype)
     moved = Tensor(x.world, meta, x.held, x.requires_grad, x.name, x.origin)
     moved.node = MoveNode(x) if x.requires_grad else None
     return moved
 
 
-def together(values: list[Any]) -> list[Any]:
-    """Operands of one operator: those that every rank has whole come to the mesh of those that are split."""
+def to_one_mesh(values: list[Any]) -> list[Any]:
+    """Return operands of one operator with replicated ones moved to the mesh of the split ones."""
     tensors = [x for x in values if isinstance(x, ours.Tensor)]
     meshes = [x.layout.mesh for x in sorted(tensors, key=_is_whole)]
     mesh = meshes[0] if meshes else None
-    return [everywhere(x, mesh) if isinstance(x, (ours.Tensor, np.ndarray)) else x for x in values]
+    return [as_replicated(x, mesh) if isinstance(x, (ours.Tensor, np.ndarray)) else x for x in values]
 
 
 _PREFIX = "Tensor("
 _PRECISION, _THRESHOLD, _EDGEITEMS, _WIDTH = 8, 1000, 3, 80
 
 
-def _shown(x: Any) -> str:
-    """A tensor as ``python/paddle/tensor/to_string.py`` prints it: eight digits, summarised above 1,000 elements.
+def _format_tensor(x: Any) -> str:
+    """Return the text of a tensor as in ``python/paddle/tensor/to_string.py``.
 
-    Of a tensor of which ranks hold parts, Paddle gathers the values; here a rank says which it has, so that one alone may
+    Numbers have eight digits; tensors of more than 1,000 elements are summarised.
+
+    Paddle gathers the values of a split tensor. Here, each rank shows its own shard, so that one rank alone may
     print.
     """
-    place = f"Place(cpu), stop_gradient={x.stop_gradient}"
-    told = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place},"
+    place_text = f"Place(cpu), stop_gradient={x.stop_gradient}"
+    header = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place_text},"
     values, which = known_values(x)
     if x.is_rank_shard:
-        values, told = x.shards[0], f"{told} shard of rank {x.world.ranks[0]} of {list(x.meta.shape)},"
+        values, header = x.shards[0], f"{header} shard of rank {x.world.ranks[0]} of {list(x.meta.shape)},"
     elif has_shards(x.layout):
         mesh = x.layout.mesh
         names, kinds = ", ".join(mesh.axes), ", ".join(map(_placement, x.layout.placements))
-        told += f" process_mesh={{shape: {list(mesh.shape)}, process_ids: {list(mesh.rank_list)}, dim_names: [{names}]}},"
-        told += f" placements=[{kinds}], " + (f"{which}, DenseTensor=" if which else "GlobalDenseTensor=")
-    return f"{told}\n{' ' * len(_PREFIX)}{_numbers(values)})"
+        header += f" process_mesh={{shape: {list(mesh.shape)}, process_ids: {list(mesh.rank_list)}, dim_names: [{names}]}},"
+        header += f" placements=[{kinds}], " + (f"{which}, DenseTensor=" if which else "GlobalDenseTensor=")
+    return f"{header}\n{' ' * len(_PREFIX)}{_numbers(values)})"
 
 
-def _placement(one: Placement) -> str:
-    if isinstance(one, Shard):
-        return f"Shard(dim={one.dim})"
-    return f"Partial(reduce_type={one.op})" if isinstance(one, Partial) else "Replicate()"
+def _placement(placement: Placement) -> str:
+    """Return the text of a placement."""
+    if isinstance(placement, Shard):
+        return f"Shard(dim={placement.dim})"
+    return f"Partial(reduce_type={placement.op})" if isinstance(placement, Partial) else "Replicate()"
 
 
 def _numbers(array: np.ndarray) -> str:
+    """Return numbers in nested brackets in Paddle's form, all of one width."""
     array, cut = ends(array, _EDGEITEMS, _THRESHOLD)
     width, signed = max((len(_number(value)) for value in array.flat), default=0), bool((array < 0).any())
 
-    def written(value: Any) -> str:
+    def format_number(value: Any) -> str:
+        """Format one number."""
         text = _number(value)
         if width <= len(text):
             return text
         return f" {text.ljust(width - 1)}" if signed and not value < 0 else text.ljust(width)
 
-    return nested(array, cut, len(_PREFIX), written, lambda used: (_WIDTH - used) // (width + 2), _EDGEITEMS)
+    return nested(
+        array, cut, len(_PREFIX), format_number, lambda used: (_WIDTH - used) // (width + 2), _EDGEITEMS
+    )
 
 
 def _number(value: Any) -> str:
+    """Format one number: floats with eight digits, whole ones with a point at the end."""
     if value.dtype.kind != "f":
         return f"{value}"
     return f"{value:.0f}." if np.ceil(value) == value else f"{value:.{_PRECISION}f}"

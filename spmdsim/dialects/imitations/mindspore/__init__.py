@@ -1,1 +1,4 @@
-"""What MindSpore decides: redistributions after ``tensor_layout`` and ``parallel/_tensor.py`` of 2.7, double recursion, ``.shard``."""
+"""Reproduce MindSpore's decisions: tensor redistribution, double recursion and the sharding that ``.shard`` implies.
+
+Sources: ``tensor_layout`` and ``parallel/_tensor.py`` of MindSpore 2.7.
+"""

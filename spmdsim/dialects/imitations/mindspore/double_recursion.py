@@ -1,19 +1,21 @@
-"""The double-recursive search: cut everything in two, again and again, by a symbolic cost.
+"""Search for strategies by double recursion: cut all operators in two, again and again, by a symbolic cost.
 
-The outer recursion goes over the devices: each step splits every group of ranks along one more mesh axis (a prime
-factor, so 2 nearly always). The inner one goes over the operators: each is cut along one of its factors, the one with
-the least communication, counted in elements and not in seconds. A step looks at an operator and at those neighbours
-that have been decided in the same step, so the search takes (operators) x (log2 of the ranks) such looks, and equal
-looks are answered from a table.
+The outer recursion goes over the devices. Each step splits every group of ranks along one more mesh axis, whose size
+is a prime factor of the number of ranks (nearly always 2). The inner recursion goes over the operators. Each operator
+is cut along the factor with the least communication, counted in elements. A decision depends on the operator and on
+those neighbours that were decided in this step. So the search makes (operators) x (log2 of the ranks) decisions, and
+repeated decisions come from a table.
 
-Both published variants are here. ``"r1.0"`` prices a cut by the elements of the operands or results that lack the
-cut factor, halved; takes the heaviest operator first; and charges a quarter of a tensor where the two sides' cuts
-differ in two dims or more. ``"2.x"`` makes cuts of rows ten times cheaper (which pushes towards data parallelism),
-never cuts both the reduced and the column factor of one product, may leave an operator uncut, goes from the last
-operator to the first, and charges sixteen tensors for any difference.
+Both published variants are implemented.
+
+- ``"r1.0"`` prices a cut by the elements of the operands and results that lack the cut factor, halved. It decides the
+  heaviest operator first. It charges a quarter of a tensor if the cuts of its two sides differ in at least two dims.
+- ``"2.x"`` makes cuts of rows ten times cheaper, which favours data parallelism. It never cuts both the reduced and
+  the column factor of one product, and may leave an operator uncut. It goes from the last operator to the first, and
+  charges sixteen tensors for any difference.
 
 Source: "Efficient and Systematic Partitioning of Large and Deep Neural Networks for Parallelization", Euro-Par
-2021; the constants are those of the implementation in MindSpore (``rec_cost``, ``rec_partition``).
+2021. The constants are those of the implementation in MindSpore (``rec_cost``, ``rec_partition``).
 """
 
 from __future__ import annotations
@@ -29,15 +31,22 @@ from spmdsim.errors import InputError, many
 Cuts = tuple[int, ...]
 #: Price of a cut of the rows in 2.x (``rp_matmul_mem_coef``).
 ROW_COEFFICIENT = 0.1
-#: What leaves an operator uncut in 2.x: the square of its cheapest cut over this number.
+#: Price of no cut in 2.x: the square of the cheapest cut, divided by this number.
 UNCUT_DIVISOR = 25.0
-#: Charge for differing cuts: elements of the tensor times this.
+#: Charge for differing cuts, per element of the shared tensor.
 REDISTRIBUTION = {"r1.0": 0.25, "2.x": 16.0}
 
 
 @dataclass(frozen=True)
 class Recursion:
-    """What the double recursion found: per operator the factor cut in each step, None where it was left uncut."""
+    """Result of the double recursion.
+
+    Attributes:
+        graph: the program.
+        ranks: number of ranks.
+        version: variant of the search.
+        cuts: per operator the factor that each step cuts; None for a step that leaves it uncut.
+    """
 
     graph: Graph
     ranks: int
@@ -45,7 +54,7 @@ class Recursion:
     cuts: tuple[tuple[str | None, ...], ...]
 
     def strategies(self) -> tuple[Strategy, ...]:
-        """The same as strategies on the mesh with one axis per step."""
+        """Return one strategy per operator, on the mesh with one axis per step."""
         mesh = binary_mesh(self.ranks)
         by_cuts: dict[tuple[str | None, ...], Strategy] = {}
         for cuts in self.cuts:
@@ -58,7 +67,7 @@ class Recursion:
         return tuple(by_cuts[cuts] for cuts in self.cuts)
 
     def parts(self, operator: int) -> tuple[Cuts, ...]:
-        """The cuts of an operator's operands, as ``.shard`` takes them."""
+        """Return the number of shards per dim of each operand of an operator, as ``.shard`` takes them."""
         bound = self.graph.operators[operator].bound
         pieces = dict.fromkeys(bound.sizes, 1)
         for size, factor in zip(prime_factors(self.ranks), self.cuts[operator]):
@@ -70,9 +79,20 @@ class Recursion:
 def double_recursion(
     graph: Graph, ranks: int, version: str = "2.x", *, order: str | None = None, memory: float | None = None
 ) -> Recursion:
-    """Find strategies by the double recursion, in the order of the version or ``"weight"`` or ``"topological"``.
+    """Find a strategy for every operator of a program by double recursion.
 
-    Configured operators keep their strategy; all tensors, evenly spread, must fit into ``memory`` bytes of a rank.
+    Operators with a configured strategy keep it.
+
+    Args:
+        graph: the program.
+        ranks: number of ranks, at least 1.
+        version: ``"2.x"`` or ``"r1.0"``; see the module for the differences.
+        order: ``"weight"`` (heaviest operator first) or ``"topological"`` (last operator first). None is the order of
+            the version.
+        memory: bytes of a rank; the tensors of the program, evenly spread over the ranks, must fit.
+
+    Raises:
+        InputError: If an argument is out of range or the tensors do not fit.
 
     >>> from spmdsim.auto_parallel.programs.networks import chain
     >>> recursion = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
@@ -97,7 +117,10 @@ def double_recursion(
 
 
 class CutCosts:
-    """What all operators with the same rule and sizes share: costs of cuts, by pieces per factor so far."""
+    """Costs of cuts of all operators with one bound rule, cached per state.
+
+    A state has the number of blocks per factor so far. Factors are numbered in the order of the rule's sizes.
+    """
 
     def __init__(self, bound: BoundRule, version: str) -> None:
         self.factors = tuple(bound.sizes)
@@ -113,7 +136,7 @@ class CutCosts:
         every = range(len(self.factors))
         self.majors = [{m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in every]
         self.rows = {k for k in every if self._is_row(k)}
-        # Equal costs: the rows first, then the columns, then what is summed.
+        # Of equal costs, prefer rows, then columns, then reduced factors.
         results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
         self.preference = tuple(dict.fromkeys([*results, *every]))
         self.exclusive = {k for k in every if k not in self.members[0] or self._is_reduced(k)}
@@ -121,14 +144,16 @@ class CutCosts:
         self._sizes: dict[Cuts, list[float]] = {}
 
     def _is_row(self, k: int) -> bool:
+        """Return True if factor ``k`` is a row of a product: in operand 0 and the result, not in all operands."""
         inside = [k in members for members in self.members[: self.inputs]]
         return self.contraction and inside[0] and not all(inside) and k in self.members[self.inputs]
 
     def _is_reduced(self, k: int) -> bool:
+        """Return True if no result has factor ``k``."""
         return all(k not in members for members in self.members[self.inputs :])
 
     def costs(self, state: Cuts, pieces: int) -> list[float | None]:
-        """Cost of cutting each factor once more."""
+        """Return per factor the cost of a cut into ``pieces`` more blocks; None if it is not possible."""
         costs = self._memory.get((state, pieces))
         if costs is None:
             costs = [self._cost(k, state, pieces) for k in range(len(self.factors))]
@@ -136,6 +161,12 @@ class CutCosts:
         return costs
 
     def _cost(self, k: int, state: Cuts, pieces: int) -> float | None:
+        """Return the cost, in elements, of cutting factor ``k`` into ``pieces`` more blocks, or None.
+
+        A cut is not possible if the factor must stay whole, does not divide evenly, or lies inside a factor of its
+        dim that is not cut completely. Version 2.x also never cuts both a reduced and a column factor. Cuts of
+        operators other than products are free.
+        """
         if k in self.whole or (self.sizes[k] // state[k]) % pieces or self.sizes[k] % state[k]:
             return None
         if self.sizes[k] // state[k] < pieces or any(state[m] != self.sizes[m] for m in self.majors[k]):
@@ -151,7 +182,7 @@ class CutCosts:
         return cost * ROW_COEFFICIENT if self.version == "2.x" and k in self.rows else cost
 
     def elements(self, state: Cuts) -> list[float]:
-        """Elements of every operand's and result's piece."""
+        """Return the number of elements of a shard of each operand and each result."""
         elements = self._sizes.get(state)
         if elements is None:
             edges = [size / cut for size, cut in zip(self.sizes, state)]
@@ -160,12 +191,15 @@ class CutCosts:
         return elements
 
     def views(self, state: Cuts) -> list[Cuts]:
-        """Into how many pieces each dim of each operand and result is cut."""
+        """Return the number of blocks per dim of each operand and each result."""
         return [tuple(math.prod(state[k] for k in dim) for dim in term) for term in self.terms]
 
 
 class _Search:
-    """One run. States, and the cuts of tensors that follow from them, are numbered once and compared as numbers."""
+    """Run of the search.
+
+    States, and the cuts of tensors they imply, are numbered once and compared as numbers.
+    """
 
     def __init__(self, graph: Graph, ranks: int, version: str, order: str | None) -> None:
         self.graph, self.ranks, self.version = graph, ranks, version
@@ -191,19 +225,26 @@ class _Search:
         self.fixed = self._configured()
 
     def _links(self, operator: Operator) -> list[tuple[int, int, int]]:
-        """(own operand or result, neighbour, its operand or result) for every tensor shared with another operator."""
+        """Return ``(slot, neighbour, neighbour's slot)`` for every tensor shared with another operator.
+
+        Slots number operands, then results. Of each result, at most 16 readers count.
+        """
         graph, links = self.graph, []
         for slot, value in enumerate(operator.inputs):
             producer = graph.values[value].producer
             if producer is not None:
-                place = len(graph.operators[producer].inputs) + graph.values[value].output
-                links.append((slot, producer, place))
+                neighbour_slot = len(graph.operators[producer].inputs) + graph.values[value].output
+                links.append((slot, producer, neighbour_slot))
         for k, value in enumerate(operator.outputs):
             for reader, operand in graph.consumers[value][:16]:
                 links.append((len(operator.inputs) + k, reader, operand))
         return links
 
     def _default_order(self) -> str:
+        """Return the default order of the version.
+
+        r1.0 goes by weight. 2.x is topological, but by weight for over 32 ranks and a batch below 8.
+        """
         if self.version == "r1.0":
             return "weight"
         inputs = (value.shape for value in self.graph.values if value.kind == "input" and value.shape)
@@ -211,6 +252,11 @@ class _Search:
         return "weight" if self.ranks > 32 and batch < 8 else "topological"
 
     def _order(self, order: str) -> list[int]:
+        """Return the operators in the order of decision.
+
+        A product's weight is the cheapest cost (r1.0) or the highest cost (2.x) of its first cut in two. Other
+        operators have weight 0.
+        """
         count = len(self.graph.operators)
         if order == "topological":
             return list(reversed(range(count)))
@@ -222,7 +268,7 @@ class _Search:
         return sorted(range(count), key=lambda i: -weights[self.kind_of[i]])
 
     def _configured(self) -> dict[int, list[int | None]]:
-        """For configured operators, the factor (by number) that each step cuts."""
+        """Return the factor (by number) that each step cuts, for every operator with a configured strategy."""
         factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:
             if operator.configured is None:
@@ -240,6 +286,7 @@ class _Search:
         return factors_cut
 
     def _number(self, kind: int, state: Cuts) -> int:
+        """Return the number of a state of an operator kind; new states are added with their views."""
         number = self.numbers.get((kind, state))
         if number is None:
             number = self.numbers[kind, state] = len(self.states)
@@ -248,20 +295,24 @@ class _Search:
         return number
 
     def _view(self, view: Cuts) -> int:
+        """Return the number of the cuts of one tensor; new cuts are added."""
         number = self.view_numbers.setdefault(view, len(self.view_values))
         if number == len(self.view_values):
             self.view_values.append(view)
         return number
 
     def run(self) -> Recursion:
-        """All steps over all operators."""
+        """Decide all steps for all operators."""
         state = [self._number(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
         cuts: list[list[str | None]] = [[] for _ in state]
         links = [[(u, slot) for _, u, slot in entry] for entry in self.links]
-        # Tuples of equal content are made one object, so that a look into the table compares them by identity.
-        same: dict[Cuts, Cuts] = {}
-        owns = (tuple(own for own, _, _ in entry) for entry in self.links)
-        slots = [same.setdefault(own, own) for own in owns]
+        # Equal tuples become one object, so that lookups compare them by identity.
+        canonical_tuples: dict[Cuts, Cuts] = {}
+        slot_tuples = (tuple(slot for slot, _, _ in entry) for entry in self.links)
+        slots = [
+            canonical_tuples.setdefault(slots_of_operator, slots_of_operator)
+            for slots_of_operator in slot_tuples
+        ]
         views, fixed = self.views, self.fixed
         for step, pieces in enumerate(self.steps):
             done = [False] * len(state)
@@ -269,7 +320,7 @@ class _Search:
             for i in self.order:
                 around = tuple([views[state[u]][slot] if done[u] else -1 for u, slot in links[i]])
                 if i in fixed:
-                    answer = self._cut(state[i], fixed[i][step], pieces)
+                    answer = self._cut_factor(state[i], fixed[i][step], pieces)
                 else:
                     key = (state[i], slots[i], around)
                     answer_known = answers.get(key)
@@ -279,7 +330,12 @@ class _Search:
                 state[i] = answer[1]
         return Recursion(self.graph, self.ranks, self.version, tuple(map(tuple, cuts)))
 
-    def _cut(self, number: int, factor: int | None, pieces: int) -> tuple[str | None, int]:
+    def _cut_factor(self, number: int, factor: int | None, pieces: int) -> tuple[str | None, int]:
+        """Cut one factor of a numbered state; None leaves the state as it is.
+
+        Returns:
+            The factor's name (None if uncut), and the number of the new state.
+        """
         if factor is None:
             return None, number
         kind, state = self.states[number]
@@ -287,6 +343,16 @@ class _Search:
         return self.kinds[kind].factors[factor], self._number(kind, cut)
 
     def _decide(self, number: int, i: int, around: Cuts, pieces: int) -> tuple[str | None, int]:
+        """Cut operator ``i`` in the cheapest way; see `_cut_factor` for the result.
+
+        Ties go to the first factor in ``kind.preference``.
+
+        Args:
+            number: number of the operator's state.
+            i: index of the operator.
+            around: per link the number of the neighbour's view; -1 if it is not decided in this step.
+            pieces: number of blocks of the cut.
+        """
         kind_number, state = self.states[number]
         kind = self.kinds[kind_number]
         costs = kind.costs(state, pieces)
@@ -300,21 +366,28 @@ class _Search:
         best: tuple[float, tuple[str | None, int]] | None = None
         sizes = kind.elements(state)
         for price, factor in options:
-            answer = self._cut(number, factor, pieces)
+            answer = self._cut_factor(number, factor, pieces)
             total = price + self._redistribution(self.views[answer[1]], i, around, sizes)
             if best is None or total < best[0]:
                 best = (total, answer)
         assert best is not None
         return best[1]
 
-    def _redistribution(self, own: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
-        """Charge for every neighbour decided in this step that cuts the shared tensor differently."""
+    def _redistribution(self, views: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
+        """Return the charge for neighbours, decided in this step, that cut a shared tensor differently.
+
+        Args:
+            views: number of the view of each operand and result.
+            i: index of the operator.
+            around: per link the number of the neighbour's view; -1 if it is not decided in this step.
+            sizes: elements of a shard of each operand and result, before the cut.
+        """
         least = 2 if self.version == "r1.0" else 1
         total = 0.0
         for (slot, _, _), theirs in zip(self.links[i], around):
-            if theirs < 0 or theirs == own[slot]:
+            if theirs < 0 or theirs == views[slot]:
                 continue
-            pairs = zip(self.view_values[own[slot]], self.view_values[theirs])
+            pairs = zip(self.view_values[views[slot]], self.view_values[theirs])
             if sum(a != b for a, b in pairs) >= least:
                 total += REDISTRIBUTION[self.version] * sizes[slot]
         return total

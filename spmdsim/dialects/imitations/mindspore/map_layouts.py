@@ -1,12 +1,12 @@
-"""MindSpore's layouts in numbers: two in one form, and the operators inferred between them.
+"""MindSpore's layouts in numbers: unify two layouts, and infer the operators between them.
 
-Device matrices are joined at their prefix products, tensor shapes at their suffix products; an axis cut in two
-makes two dims of the dim it splits, a dim cut inside a split cuts the axis. The two are repeated until nothing
-changes. Where a product does not divide the next one, the layouts are "not expandable".
+Device matrices are unified at their prefix products, tensor shapes at their suffix products. If an axis is cut in
+two, the dim it splits becomes two dims. If a dim is cut inside a split, the axis is cut. Both rules repeat until
+nothing changes. If a product does not divide the next one, the layouts are "not expandable".
 
-The inference is a greedy loop over the dims whose axis is not yet the wanted one: split what can be split, exchange an
-axis that another dim holds, gather what nobody wants, and if nothing of this is possible gather the first dim. Volumes
-play no part, so the result is correct but not the cheapest.
+The inference is a greedy loop over the dims whose axis is not the wanted one. It splits dims where possible,
+exchanges axes that another dim uses, and gathers axes that no target dim has. If none of this is possible, it gathers
+the first dim. The loop counts no bytes, so the result is correct but not the cheapest.
 """
 
 from __future__ import annotations
@@ -25,44 +25,66 @@ Sizes = Sequence[int]
 
 
 class NotExpandable(PlanError):
-    """No common device matrix or tensor shape exists; MindSpore then gathers everything."""
+    """Error: no common device matrix or tensor shape exists.
+
+    MindSpore then gathers everything.
+    """
 
 
 class MapLayout(NamedTuple):
-    """MindSpore's layout in numbers: device matrix, per dim the axis that splits it, from the right, or -1, and shape."""
+    """MindSpore's layout in numbers.
+
+    Attributes:
+        matrix: device matrix.
+        map: per dim the axis that splits it, counted from the right; -1 for none.
+        shape: global shape of the tensor.
+    """
 
     matrix: Shape
     map: Shape
     shape: Shape
 
     def axis_size(self, axis: int) -> int:
-        """Size of an axis counted from the right; 1 for -1."""
+        """Return the size of an axis counted from the right; 1 for -1."""
         return 1 if axis < 0 else self.matrix[len(self.matrix) - 1 - axis]
 
     @property
     def slice_shape(self) -> Shape:
-        """The local shape; a dim that does not divide is refused."""
+        """Shape of a shard. PlanError: a dim is not split evenly."""
         parts = [self.axis_size(axis) for axis in self.map]
-        if any(size % part for size, part in zip(self.shape, parts)):
+        if any(size % count for size, count in zip(self.shape, parts)):
             raise PlanError(f"MindSpore splits evenly only, but {self.shape} is split in {tuple(parts)}")
-        return tuple(size // part for size, part in zip(self.shape, parts))
+        return tuple(size // count for size, count in zip(self.shape, parts))
 
     @staticmethod
     def of(layout: Layout, shape: Sizes) -> MapLayout:
-        """The numbers of a layout; a dim with several axes becomes several dims, the first axis major."""
+        """Return the numbers of a layout; a dim with several axes becomes several dims, major axis first.
+
+        Raises:
+            PlanError: If the layout has pending reductions or splits a dim unevenly.
+        """
         if layout.partial:
             raise PlanError(f"MindSpore has no pending values in a layout; reduce {layout} first")
         return expand_tuples(layout.mesh.shape, from_right(layout), tuple(shape))
 
 
 def from_right(layout: Layout) -> list[tuple[int, ...]]:
-    """Per dim the axes that split it, counted from the right, the first one major."""
+    """Return per dim the axes that split it, counted from the right, the major axis first."""
     numbers = {axis: len(layout.mesh.axes) - 1 - i for i, axis in enumerate(layout.mesh.axes)}
     return [tuple(numbers[axis] for axis in entry) for entry in layout.dims]
 
 
 def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -> MapLayout:
-    """A map with several axes on a dim, written with one axis per dim."""
+    """Return the layout with one axis per dim; a dim with several axes becomes several dims.
+
+    Args:
+        matrix: device matrix.
+        entries: per dim an axis from the right, -1, or several axes, major first.
+        shape: global shape of the tensor.
+
+    Raises:
+        PlanError: If an axis is unknown or used twice, entries and shape differ in length, or a split is uneven.
+    """
     lists = [[entry] if isinstance(entry, int) else list(entry) for entry in entries]
     named = [axis for several in lists for axis in several if axis != -1]
     check_map(MapLayout(tuple(matrix), tuple(named), (1,) * len(named)))
@@ -76,7 +98,15 @@ def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -
 def _one_axis_each(
     matrix: Shape, lists: Sequence[list[int]], shape: Shape, error: type[PlanError], uneven: str
 ) -> MapLayout:
-    """Dims split by several axes as several dims, the first ones as long as their axes."""
+    """Replace a dim with several axes by several dims; all but the last are as long as their axes.
+
+    Args:
+        matrix: device matrix.
+        lists: per dim its axes from the right, major first.
+        shape: global shape.
+        error: error for a dim that the axes do not divide.
+        uneven: format of its message, with the size of the dim and those of its axes.
+    """
     axes: list[int] = []
     sizes: list[int] = []
     for size, several in zip(shape, lists):
@@ -94,7 +124,7 @@ AnyLayout = MapLayout | Written
 
 
 def as_numbers(layout: AnyLayout) -> MapLayout:
-    """A layout given as three sequences: device matrix, map, shape. Several axes on a dim make it several dims."""
+    """Convert a layout given as ``[device matrix, map, shape]`` to a `MapLayout`; see `expand_tuples`."""
     if len(layout) != 3:
         raise PlanError(f"a layout is a device matrix, a map and a shape, but got {layout}")
     matrix, entries, shape = layout
@@ -102,7 +132,7 @@ def as_numbers(layout: AnyLayout) -> MapLayout:
 
 
 def check_map(layout: MapLayout) -> None:
-    """Refuse numbers that are no layout."""
+    """Raise PlanError if the map has a wrong length, names an unknown axis, or names an axis twice."""
     if len(layout.map) != len(layout.shape):
         raise PlanError(
             f"a map has one entry per dim, but {list(layout.map)} has {len(layout.map)} for {list(layout.shape)}"
@@ -119,31 +149,35 @@ def check_map(layout: MapLayout) -> None:
 
 
 def drop_ones(layout: MapLayout) -> MapLayout:
-    """Without device axes of size 1; the map is renumbered."""
-    kept = [i for i, size in enumerate(layout.matrix) if size > 1]
-    number = {len(layout.matrix) - 1 - i: len(kept) - 1 - k for k, i in enumerate(kept)}
+    """Return the layout without device axes of size 1; the map is renumbered."""
+    positions = [i for i, size in enumerate(layout.matrix) if size > 1]
+    number = {len(layout.matrix) - 1 - i: len(positions) - 1 - k for k, i in enumerate(positions)}
     axes = tuple(number.get(axis, -1) for axis in layout.map)
-    return MapLayout(tuple(layout.matrix[i] for i in kept), axes, layout.shape)
+    return MapLayout(tuple(layout.matrix[i] for i in positions), axes, layout.shape)
 
 
 def squeeze(layout: MapLayout) -> MapLayout:
-    """Without dims of size 1."""
-    kept = [i for i, size in enumerate(layout.shape) if size > 1]
-    return MapLayout(layout.matrix, tuple(layout.map[i] for i in kept), tuple(layout.shape[i] for i in kept))
+    """Return the layout without dims of size 1."""
+    dims = [i for i, size in enumerate(layout.shape) if size > 1]
+    return MapLayout(layout.matrix, tuple(layout.map[i] for i in dims), tuple(layout.shape[i] for i in dims))
 
 
 def unify_matrix(a: Sizes, b: Sizes) -> Shape:
-    """The factors between the merged prefix products of two device matrices."""
+    """Return the coarsest device matrix that refines both: the ratios of the merged prefix products."""
     return _factors({*accumulate(a, mul), *accumulate(b, mul)}, f"device matrices {tuple(a)} and {tuple(b)}")
 
 
-def expand_shape(shape: Sizes, other: Sizes) -> Shape:
-    """The factors between the merged suffix products of two shapes."""
-    ends = {*accumulate(reversed(shape), mul), *accumulate(reversed(other), mul)}
-    return tuple(reversed(_factors(ends, f"shapes {tuple(shape)} and {tuple(other)}")))
+def expand_shape(shape: Sizes, other_shape: Sizes) -> Shape:
+    """Return the coarsest shape that refines both: the ratios of the merged suffix products."""
+    ends = {*accumulate(reversed(shape), mul), *accumulate(reversed(other_shape), mul)}
+    return tuple(reversed(_factors(ends, f"shapes {tuple(shape)} and {tuple(other_shape)}")))
 
 
 def _factors(products: Iterable[int], what: str) -> Shape:
+    """Return the ratios of successive sorted products.
+
+    NotExpandable: one does not divide the next.
+    """
     factors, below = [], 1
     for product in sorted({*products} - {1}):
         if product % below:
@@ -154,32 +188,32 @@ def _factors(products: Iterable[int], what: str) -> Shape:
 
 
 def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
-    """The layout on a finer device matrix: a dim split by an axis that is cut becomes several dims."""
+    """Return the layout on a finer device matrix; a dim whose axis is cut becomes several dims."""
     parts = _parts(layout.matrix, matrix)
     lists = [[-1] if axis < 0 else parts[len(layout.matrix) - 1 - axis] for axis in layout.map]
     return _one_axis_each(matrix, lists, layout.shape, NotExpandable, "a dim of {} cannot be cut in {}")
 
 
 def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
-    """Per axis of a matrix the axes of the finer one it consists of, counted from the right."""
+    """Return, per axis of ``matrix``, the axes of ``finer`` that it consists of, counted from the right."""
     parts: list[list[int]] = []
     at = 0
     for size in matrix:
-        here, product = [], 1
+        refined, product = [], 1
         while product < size and at < len(finer):
             product *= finer[at]
-            here.append(len(finer) - 1 - at)
+            refined.append(len(finer) - 1 - at)
             at += 1
         if product != size:
             raise NotExpandable(f"device matrix {finer} does not refine {matrix}")
-        parts.append(here)
+        parts.append(refined)
     return parts
 
 
 def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
-    """The layout for a finer shape; an axis whose blocks span several of the new dims is cut."""
+    """Return the layout for a finer shape; an axis whose blocks span several of the new dims is cut."""
     matrix = [[size] for size in layout.matrix]
-    #: Per new dim the axis from the left it is split by, and which part of it.
+    #: Per new dim the axis (from the left) that splits it, and the number of the axis's part.
     pieces: list[tuple[int, int]] = []
     at = 0
     for size, axis in zip(layout.shape, layout.map):
@@ -187,13 +221,13 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
         cut: list[int] = []
         remaining, covered = layout.axis_size(axis), 1
         while covered < size:
-            part = shape[at]
-            covered *= part
+            new_size = shape[at]
+            covered *= new_size
             at += 1
-            share = math.gcd(part, remaining)
-            if remaining > 1 and share not in (part, remaining):
+            share = math.gcd(new_size, remaining)
+            if remaining > 1 and share not in (new_size, remaining):
                 raise NotExpandable(
-                    f"{many(remaining, 'part')} cannot split a dim of {part} and what follows it"
+                    f"{many(remaining, 'part')} cannot split a dim of {new_size} and what follows it"
                 )
             pieces.append((left, len(cut)) if share > 1 else (-1, 0))
             if share > 1:
@@ -205,17 +239,20 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
             matrix[left] = cut
     starts = [0, *accumulate(len(cut) for cut in matrix)]
     finer = tuple(size for cut in matrix for size in cut)
-    axes = tuple(-1 if left < 0 else len(finer) - 1 - starts[left] - part for left, part in pieces)
+    axes = tuple(-1 if left < 0 else len(finer) - 1 - starts[left] - number for left, number in pieces)
     return MapLayout(finer, axes, tuple(shape))
 
 
 def unify(a: AnyLayout, b: AnyLayout) -> tuple[MapLayout, MapLayout]:
-    """Two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
+    """Return two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
 
-    >>> one, other = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
-    >>> one
+    Raises:
+        NotExpandable: If no common form exists.
+
+    >>> first, second = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
+    >>> first
     MapLayout(matrix=(2, 2, 2, 4), map=(3, 2, 1, 0), shape=(2, 2, 128, 1024))
-    >>> other.map
+    >>> second.map
     (2, 1, 0, 3)
     """
     a, b = squeeze(drop_ones(as_numbers(a))), squeeze(drop_ones(as_numbers(b)))
@@ -234,9 +271,14 @@ _WALK = (0, 4, 8, 3, 11, 10, 1, 5, 6, 7, 9, 2)
 
 
 class Abstract(NamedTuple):
-    """One inferred operator, Split, Concat or AllToAll: of a dim, along an axis from the right of so many parts.
+    """Inferred operator: Split, Concat or AllToAll.
 
-    AllToAll splits the dim and concatenates another one.
+    Attributes:
+        name: name of the operator.
+        dim: dim that is split or concatenated; AllToAll splits it.
+        axis: device axis, from the right.
+        parts: size of this axis.
+        concat_dim: dim that AllToAll concatenates, else -1.
     """
 
     name: str
@@ -246,15 +288,22 @@ class Abstract(NamedTuple):
     concat_dim: int = -1
 
     def arguments(self) -> list[int]:
-        """``[dim, axis, count]``; for AllToAll ``[split dim, concat dim, axis, count]``."""
+        """Return ``[dim, axis, count]``; for AllToAll ``[split dim, concat dim, axis, count]``."""
         between = [self.concat_dim] if self.name == "AllToAll" else []
         return [self.dim, *between, self.axis, self.parts]
 
 
 def infer_operators(matrix: Sizes, from_map: Sizes, to_map: Sizes, all2all: bool = False) -> list[Abstract]:
-    """The operators from one map to another on a device matrix.
+    """Return the operators from one map to another on a device matrix.
 
-    Without ``all2all`` axes are exchanged by Concat and Split, as in MindSpore's offline transforms.
+    Args:
+        matrix: device matrix.
+        from_map: map before.
+        to_map: map after.
+        all2all: exchange axes by AllToAll; by default by Concat and Split, as in MindSpore's offline transforms.
+
+    Raises:
+        PlanError: If the maps differ in length or do not fit the device matrix.
     """
     if len(from_map) != len(to_map):
         raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
@@ -264,34 +313,39 @@ def infer_operators(matrix: Sizes, from_map: Sizes, to_map: Sizes, all2all: bool
 
 
 class _Inference:
+    """State of the greedy loop: ``open`` maps each unfinished dim to its current axis."""
+
     def __init__(
         self, matrix: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], all2all: bool
     ):
         self.matrix, self.before, self.after, self.all2all = matrix, before, after, all2all
-        self.open = {dim: before[dim] for dim in _visited(len(before))}
+        self.open = {dim: before[dim] for dim in _visited_dims(len(before))}
         self.operators: list[Abstract] = []
 
     def run(self) -> list[Abstract]:
+        """Run the loop until all dims are finished; return the operators."""
         while self.open:
             count = len(self.operators)
-            self._until_still(self._split_and_permute)
-            self._concat()
+            self._repeat(self._split_and_exchange)
+            self._gather_unwanted()
             if self.open and len(self.operators) == count:
                 self._gather(next(iter(self.open)))
         return self.operators
 
-    def _until_still(self, step: Callable[[], None]) -> None:
-        """Repeat a step until it adds nothing."""
+    def _repeat(self, step: Callable[[], None]) -> None:
+        """Repeat a step until it appends no operator."""
         count = -1
         while count != len(self.operators):
             count = len(self.operators)
             step()
 
-    def _split_and_permute(self) -> None:
-        self._split()
-        self._until_still(self._permute)
+    def _split_and_exchange(self) -> None:
+        """Append all possible splits, then repeat exchanges until none is possible."""
+        self._split_dims()
+        self._repeat(self._exchange_axes)
 
-    def _split(self) -> None:
+    def _split_dims(self) -> None:
+        """Remove finished dims; split a whole dim if its wanted axis is free."""
         for dim, axis in list(self.open.items()):
             wanted = self.after[dim]
             if axis == wanted:
@@ -300,7 +354,8 @@ class _Inference:
                 self._add("Split", dim, wanted)
                 del self.open[dim]
 
-    def _permute(self) -> None:
+    def _exchange_axes(self) -> None:
+        """Exchange axes: a whole dim takes its wanted axis from the dim that has it."""
         for dim in list(self.open):
             wanted = self.after[dim]
             if self.open[dim] != -1 or wanted == -1 or wanted not in self.open.values():
@@ -314,7 +369,8 @@ class _Inference:
             del self.open[dim]
             self.open[holder] = -1
 
-    def _concat(self) -> None:
+    def _gather_unwanted(self) -> None:
+        """Gather every dim whose axis appears nowhere in the target map."""
         for dim, axis in list(self.open.items()):
             if axis != -1 and axis not in self.after:
                 self._gather(dim)
@@ -328,14 +384,16 @@ class _Inference:
             self.open[dim] = -1
 
     def _add(self, name: str, dim: int, axis: int) -> None:
+        """Append a Split or Concat of ``dim`` along ``axis``."""
         self.operators.append(Abstract(name, dim, axis, self._size(axis)))
 
     def _size(self, axis: int) -> int:
+        """Return the size of an axis counted from the right."""
         return self.matrix[len(self.matrix) - 1 - axis]
 
 
-def _visited(ndim: int) -> list[int]:
-    """The dims in the order in which they are looked at."""
+def _visited_dims(ndim: int) -> list[int]:
+    """Return the dims in the order in which MindSpore visits them."""
     if not _FEW_DIMS < ndim <= len(_WALK):
         return list(range(ndim))
     return [dim for dim in _WALK if dim < ndim]

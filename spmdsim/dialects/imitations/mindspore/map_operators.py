@@ -1,9 +1,9 @@
-"""MindSpore's operators of a redistribution on one rank, what it thinks they cost, and both beside our plan.
+"""MindSpore's redistribution operators on one rank, MindSpore's costs of them, and a comparison with our plan.
 
-An AllConcat over a group along a dim is written ``[*group, dim]``; MindSpore runs it as AllGather, which always
-concatenates dim 0, and for other dims Split and Concat after it. A StridedSlice is ``[*begin, *end, *strides]``. Costs
-(``TensorRedistribution::ComputeCost``) are volumes as its model counts them, not as they are: an AllGather counts half of
-what it gathers, an AllToAll twice the slice however many ranks take part.
+An AllConcat over a group along a dim has the arguments ``[*group, dim]``. MindSpore runs it as AllGather, which
+always concatenates dim 0; for other dims, Split and Concat follow. A StridedSlice has ``[*begin, *end, *strides]``.
+Costs (``TensorRedistribution::ComputeCost``) are the volumes that MindSpore's model counts, which differ from the
+real ones: an AllGather counts half of what it gathers, an AllToAll twice the shard, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from spmdsim.redistribution.plans.planner import Plan
 
 
 class MapOperator(NamedTuple):
-    """A concrete operator: Reshape, AllConcat, AllToAll, StridedSlice or Broadcast, and its arguments as MindSpore writes them.
+    """Concrete Reshape, AllConcat, AllToAll, StridedSlice or Broadcast, with MindSpore's arguments.
 
-    Those of AllToAll are a dict of group, split_dim, concat_dim and count, those of Broadcast the root, then the group.
+    AllToAll has a dict with ``group``, ``split_dim``, ``concat_dim`` and ``count``; Broadcast has the root, then the
+    group.
     """
 
     name: str
     args: Any
 
-    def plain(self) -> list[Any]:
-        """``[name, args]``; ``["Broadcast", root, group]``."""
+    def to_list(self) -> list[Any]:
+        """Return ``[name, args]``; for Broadcast ``["Broadcast", root, group]``."""
         if self.name == "Broadcast":
             return [self.name, self.args[0], self.args[1:]]
         return [self.name, self.args]
@@ -48,37 +49,53 @@ class MapOperator(NamedTuple):
 def operators(
     before: AnyLayout, after: AnyLayout, rank: int, ranks: Sizes | None = None, all2all: bool = False
 ) -> list[MapOperator]:
-    """The operators of ``rank``, without the reordering of offline transforms.
+    """Return the operators of ``rank``, without the reordering of offline transforms.
+
+    Args:
+        before: layout before.
+        after: layout after.
+        rank: the rank.
+        ranks: ranks of the device matrix; by default 0, 1, and so on.
+        all2all: exchange axes by AllToAll, not by Concat and Split.
+
+    Raises:
+        PlanError: If the layouts are for different numbers of devices, or ``rank`` is not one of them.
 
     >>> ops = operators(MapLayout((8,), (0, -1), (32, 256)), MapLayout((4, 2), (1, -1), (32, 256)), 0)
-    >>> [op.plain() for op in ops]
+    >>> [op.to_list() for op in ops]
     [['Reshape', [1, 4, 256]], ['AllConcat', [0, 1, 1]], ['Reshape', [8, 256]]]
     """
     before, after = as_numbers(before), as_numbers(after)
-    ranks = _checked_ranks(before, after, rank, ranks)
+    ranks = _check_ranks(before, after, rank, ranks)
     try:
-        one, other = unify(before, after)
+        source, target = unify(before, after)
     except NotExpandable:
         return _gather_all(before, after, rank, ranks)
-    inferred = infer_operators(one.matrix, one.map, other.map, all2all)
-    middle = concrete(inferred, one.matrix, one.slice_shape, rank, ranks)
-    first = reshaped(before.slice_shape, one.slice_shape)
-    return [*first, *middle, *reshaped(other.slice_shape, after.slice_shape)]
+    inferred = infer_operators(source.matrix, source.map, target.map, all2all)
+    middle = make_concrete(inferred, source.matrix, source.slice_shape, rank, ranks)
+    first = reshape_operators(before.slice_shape, source.slice_shape)
+    return [*first, *middle, *reshape_operators(target.slice_shape, after.slice_shape)]
 
 
-def reshaped(before: Shape, after: Shape) -> list[MapOperator]:
-    """A Reshape between two local shapes, if they differ."""
+def reshape_operators(before: Shape, after: Shape) -> list[MapOperator]:
+    """Return a list with a Reshape to ``after``, or an empty list if the local shapes are equal."""
     return [] if before == after else [MapOperator("Reshape", list(after))]
 
 
-def sliced(shape: Sizes, dim: int, index: int) -> MapOperator:
-    """The StridedSlice that leaves a local shape: part number ``index`` of a dim."""
+def slice_operator(shape: Sizes, dim: int, index: int) -> MapOperator:
+    """Return the StridedSlice of block ``index`` of ``dim``; ``shape`` is the local shape after it."""
     begin, end = [0] * len(shape), list(shape)
     begin[dim], end[dim] = index * shape[dim], (index + 1) * shape[dim]
     return MapOperator("StridedSlice", [*begin, *end, *[1] * len(shape)])
 
 
-def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | None) -> list[int]:
+def _check_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | None) -> list[int]:
+    """Return the rank list after checks; None is 0, 1, and so on.
+
+    Raises:
+        PlanError: If the device matrices differ in size, the list has a wrong length or repeats a rank, or ``rank``
+            is missing.
+    """
     devices, others = math.prod(before.matrix), math.prod(after.matrix)
     if devices != others:
         raise PlanError(
@@ -95,7 +112,7 @@ def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes 
 
 
 def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
-    """Whether MindSpore finds a common form, or has to gather everything."""
+    """Return True if MindSpore finds a common form; else it gathers everything."""
     try:
         unify(before, after)
     except NotExpandable:
@@ -103,16 +120,24 @@ def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
     return True
 
 
-def concrete(
+def make_concrete(
     abstract: Sequence[Abstract], matrix: Shape, local: Shape, rank: int, ranks: Sizes
 ) -> list[MapOperator]:
-    """Inferred operators with the groups and slices of one rank."""
+    """Return inferred operators with the groups and slices of one rank.
+
+    Args:
+        abstract: the inferred operators.
+        matrix: device matrix.
+        local: local shape before the first operator.
+        rank: the rank.
+        ranks: ranks of the device matrix.
+    """
     shape, out = list(local), []
     for op in abstract:
         group, index = _group(matrix, op.axis, rank, ranks)
         if op.name == "Split":
             shape[op.dim] //= op.parts
-            out.append(sliced(shape, op.dim, index))
+            out.append(slice_operator(shape, op.dim, index))
         elif op.name == "Concat":
             shape[op.dim] *= op.parts
             out.append(MapOperator("AllConcat", [*group, op.dim]))
@@ -125,21 +150,25 @@ def concrete(
 
 
 def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes) -> list[MapOperator]:
-    """What MindSpore does without a common form: gather all dims, reshape, slice all dims."""
+    """Return the operators for layouts without a common form: gather all dims, reshape, slice."""
     nothing = (-1,) * len(before.map)
     gathers = infer_operators(before.matrix, _without_ones(before), nothing)
-    out = concrete(gathers, before.matrix, before.slice_shape, rank, ranks)
-    out += reshaped(before.shape, after.shape)
+    out = make_concrete(gathers, before.matrix, before.slice_shape, rank, ranks)
+    out += reshape_operators(before.shape, after.shape)
     slices = infer_operators(after.matrix, (-1,) * len(after.map), _without_ones(after))
-    return out + concrete(slices, after.matrix, after.shape, rank, ranks)
+    return out + make_concrete(slices, after.matrix, after.shape, rank, ranks)
 
 
 def _without_ones(layout: MapLayout) -> Shape:
+    """Return the map with -1 for axes of size 1."""
     return tuple(axis if layout.axis_size(axis) > 1 else -1 for axis in layout.map)
 
 
 def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int], int]:
-    """The ranks along an axis (from the right) through ``rank``, and the rank's number among them."""
+    """Return ``(group, index)``: the ranks along an axis through ``rank``, and the position of ``rank``.
+
+    The axis counts from the right.
+    """
     left = len(matrix) - 1 - axis
     stride, size = math.prod(matrix[left + 1 :]), matrix[left]
     position = ranks.index(rank)
@@ -148,8 +177,8 @@ def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int]
     return [ranks[base + k * stride] for k in range(size)], index
 
 
-def names(ops: Sequence[MapOperator]) -> list[str]:
-    """The names of the operators that run: an AllConcat along a dim beyond 0 takes three."""
+def run_names(ops: Sequence[MapOperator]) -> list[str]:
+    """Return the names of the operators that run: an AllConcat along a dim beyond 0 takes three."""
     out: list[str] = []
     for op in ops:
         if op.name == "AllConcat":
@@ -160,7 +189,7 @@ def names(ops: Sequence[MapOperator]) -> list[str]:
 
 
 def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
-    """The local shape after an operator."""
+    """Return the local shape after an operator."""
     out = list(shape)
     if op.name == "Reshape":
         return list(op.args)
@@ -177,7 +206,10 @@ def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
 
 
 def received_elements(ops: Sequence[MapOperator], local: Sizes) -> int:
-    """Elements a rank receives in a list of operators that starts from a local shape."""
+    """Return the number of elements that a rank receives in a list of operators.
+
+    ``local`` is the local shape before the first one.
+    """
     shape, total = list(local), 0
     for op in ops:
         if op.name == "AllConcat":
@@ -194,7 +226,14 @@ COST_FACTOR = 2.0
 
 
 class MapCost(NamedTuple):
-    """A cost in elements times the type length: communication, elements touched, and elements of buffers."""
+    """Cost in elements times bytes per element.
+
+    Attributes:
+        forward: forward communication.
+        backward: backward communication.
+        computation: elements touched.
+        memory: elements of buffers.
+    """
 
     forward: float
     backward: float
@@ -203,64 +242,74 @@ class MapCost(NamedTuple):
 
     @property
     def communication(self) -> float:
-        """Forward and backward together."""
+        """Forward plus backward communication."""
         return self.forward + self.backward
 
 
 def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes: int = 1) -> MapCost:
-    """The cost of a Split, Concat or AllToAll (also called Permute) of a slice of so many elements.
+    """Return the cost of a Split, Concat or AllToAll (also called Permute).
 
-    Of a ``dim`` beyond 0 that is concatenated, the values are copied once more.
+    Args:
+        name: name of the operator; other names cost as a Split.
+        elements: elements of the shard before the operator.
+        count: number of ranks.
+        dim: dim that is concatenated; beyond 0, the values are copied once more.
+        nbytes: bytes of an element.
     """
-    whole = elements * count
-    copies = elements if dim == 0 else elements + COST_FACTOR * whole
+    gathered = elements * count
+    copies = elements if dim == 0 else elements + COST_FACTOR * gathered
     if name == "Concat":
-        # A concat also adds what a split costs, which the original's own comment doubts.
-        memory = (whole if dim == 0 else copies) + elements
-        forward, backward = whole * ALL_GATHER_SCALE, elements * ALL_GATHER_SCALE
-        one = MapCost(forward, backward, copies + elements, memory)
+        # A concat also adds the cost of a split, as in the original, whose own comment doubts it.
+        memory = (gathered if dim == 0 else copies) + elements
+        forward, backward = gathered * ALL_GATHER_SCALE, elements * ALL_GATHER_SCALE
+        cost = MapCost(forward, backward, copies + elements, memory)
     elif name in ("AllToAll", "Permute"):
         moved = elements * ALL_TO_ALL_SCALE
-        one = MapCost(moved, moved, copies + elements, copies + elements)
+        cost = MapCost(moved, moved, copies + elements, copies + elements)
     else:
-        one = MapCost(0.0, 0.0, elements, elements)
-    return MapCost(*(value * nbytes for value in one))
+        cost = MapCost(0.0, 0.0, elements, elements)
+    return MapCost(*(value * nbytes for value in cost))
 
 
 def list_cost(ops: Sequence[MapOperator], local: Sizes, nbytes: int = 1) -> MapCost:
-    """The cost of a list of operators that starts from a local shape."""
+    """Return the cost of a list of operators; ``local`` is the local shape before the first one."""
     total = [0.0, 0.0, 0.0, 0.0]
     shape = list(local)
     for op in ops:
         elements = math.prod(shape)
         if op.name == "Reshape":
-            one = MapCost(0.0, 0.0, COST_FACTOR * elements * nbytes, COST_FACTOR * elements * nbytes)
+            cost = MapCost(0.0, 0.0, COST_FACTOR * elements * nbytes, COST_FACTOR * elements * nbytes)
         elif op.name == "AllConcat":
-            one = operator_cost("Concat", elements, len(op.args) - 1, op.args[-1], nbytes)
+            cost = operator_cost("Concat", elements, len(op.args) - 1, op.args[-1], nbytes)
         elif op.name == "AllToAll":
-            one = operator_cost("AllToAll", elements, op.args["count"], op.args["concat_dim"], nbytes)
+            cost = operator_cost("AllToAll", elements, op.args["count"], op.args["concat_dim"], nbytes)
         else:
-            one = operator_cost("Split", elements, nbytes=nbytes)
-        total = [a + b for a, b in zip(total, one)]
+            cost = operator_cost("Split", elements, nbytes=nbytes)
+        total = [a + b for a, b in zip(total, cost)]
         shape = after_operator(op, shape)
     return MapCost(*total)
 
 
 @dataclass(frozen=True)
 class MindSporePlan:
-    """The operators of MindSpore's inference; ``str(plan)`` sets them beside the plan of this package."""
+    """Operators of MindSpore's inference; ``str(plan)`` compares them with the plan of this package.
+
+    Attributes:
+        ours: the plan of this package for the redistribution.
+        all2all: exchange axes by AllToAll.
+    """
 
     ours: Plan
     all2all: bool = True
 
     @property
     def before(self) -> MapLayout:
-        """The layout before, in numbers."""
+        """Layout before, in numbers."""
         return MapLayout.of(self.ours.src, self.ours.shape)
 
     @property
     def after(self) -> MapLayout:
-        """The layout after, in numbers."""
+        """Layout after, in numbers."""
         return MapLayout.of(self.ours.dst, self.ours.shape_after)
 
     def operators(self, rank: int | None = None) -> list[MapOperator]:
@@ -285,24 +334,24 @@ class MindSporePlan:
         return [op for k, op in enumerate(inserted) if k or op != MapOperator("Reshape", local_shape)]
 
     def operator_names(self, rank: int | None = None) -> list[str]:
-        """The operators that run, an AllConcat beyond dim 0 as AllGather, Split and Concat."""
-        return names(self.operators(rank))
+        """Return the names of the operators that run; AllConcat beyond dim 0 is AllGather, Split, Concat."""
+        return run_names(self.operators(rank))
 
     def nbytes(self, rank: int | None = None) -> int:
-        """Bytes the rank receives."""
+        """Return the bytes that the rank receives."""
         return received_elements(self.operators(rank), self.before.slice_shape) * self.ours.itemsize
 
     def cost(self, rank: int | None = None) -> MapCost:
-        """MindSpore's own cost of it, in bytes."""
+        """Return MindSpore's own cost of the plan, in bytes."""
         return list_cost(self.operators(rank), self.before.slice_shape, self.ours.itemsize)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan in plain types."""
+        """Return the plan as a dict of numbers, texts and lists."""
         cost, ranks = self.cost(), self.ours.src.mesh.rank_list
         return {
             "style": "mindspore",
             "expandable": is_expandable(self.before, self.after),
-            "operators": {str(rank): [op.plain() for op in self.operators(rank)] for rank in ranks},
+            "operators": {str(rank): [op.to_list() for op in self.operators(rank)] for rank in ranks},
             "operator_names": self.operator_names(),
             "nbytes": self.nbytes(),
             "cost": {**cost._asdict(), "communication": cost.communication},
@@ -313,10 +362,8 @@ class MindSporePlan:
         inserted = [f"  {op.name} {op.args}" for op in self.operators()] or ["  nothing"]
         common = "  because the layouts have no common form, everything is gathered"
         if is_expandable(self.before, self.after):
-            one, other = unify(self.before, self.after)
-            common = (
-                f"  on the common device matrix {one.matrix}, shape {one.shape}: map {one.map} -> {other.map}"
-            )
+            source, target = unify(self.before, self.after)
+            common = f"  on the common device matrix {source.matrix}, shape {source.shape}: map {source.map} -> {target.map}"
         cost, nbytes, ours = self.cost(), self.nbytes(), self.ours.max_nbytes
         much = f", {nbytes / ours:.3g} times less" if 0 < ours < nbytes else ""
         lines = [
@@ -332,7 +379,11 @@ class MindSporePlan:
 
 
 def mindspore_plan(ours: Plan) -> MindSporePlan:
-    """The plan of MindSpore's inference for what a plan of this package does."""
+    """Return MindSpore's plan for the redistribution of one of our plans.
+
+    Raises:
+        PlanError: If the rank lists differ, a layout has pending reductions, or a split is uneven.
+    """
     if ours.src.mesh.rank_list != ours.dst.mesh.rank_list:
         raise PlanError(
             f"MindSpore redistributes within one rank list only, not from {ours.src} to {ours.dst}"

@@ -1,4 +1,4 @@
-"""``oneflow.distributed``: how a program is started, and who takes part."""
+"""``oneflow.distributed``: start programs, and query their ranks."""
 
 from spmdsim.dialects.missing import add_words
 

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Become ``spmdsim launch`` with the same words; without ``--nproc_per_node`` one process is started."""
+    """Replace this process by ``spmdsim launch`` with its arguments; one process by default."""
     words = ["-m", "spmdsim", "launch", "--nproc_per_node", "1", *sys.argv[1:]]
     os.execv(sys.executable, [sys.executable, *words])
 

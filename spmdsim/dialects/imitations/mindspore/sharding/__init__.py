@@ -1,7 +1,7 @@
-"""What ``.shard`` means: the cuts that MindSpore takes and refuses, and everything that follows from them.
+"""Derive what ``.shard`` implies in MindSpore: accepted cuts, layouts, groups and collectives.
 
-``strategies`` goes from the cuts of an operator, or of a call, to layouts, groups and collectives (a ``sharded`` value);
-``infer`` from the operands' layouts to the result's.
+``strategies`` starts from the cuts of an operator, or of a call, and returns a ``sharded`` value. ``infer`` derives
+the layout of a result from those of the operands.
 """
 
 from spmdsim.dialects.imitations.mindspore.sharding.infer import infer_layout
@@ -15,14 +15,14 @@ from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
 from spmdsim.dialects.imitations.mindspore.sharding.strategies import (
     check_result,
     configure,
-    configured,
+    configured_layouts,
     data_parallel,
-    fitted,
+    fit_sharding,
     shard,
     strategy_of,
 )
 
 __all__ = [
-    "Sharded", "check_cuts", "check_result", "configure", "configured", "data_parallel", "fitted", "infer_layout",
+    "Sharded", "check_cuts", "check_result", "configure", "configured_layouts", "data_parallel", "fit_sharding", "infer_layout",
     "optimizer_shard", "shard", "strategy_of", "without_ones", "without_tuples",
 ]  # fmt: skip

@@ -1,21 +1,22 @@
-"""Operators whose cuts mean more than their rule says: sources of data, ``Gather``, products in tensor parallelism.
+"""Operators whose cuts mean more than their rule states: data sources, ``Gather``, and products in tensor parallelism.
 
-``Gather`` and ``EmbeddingLookup`` (``ops_info/gather_info.cc``): a mode only says which dims may be split together and on
-which device matrix; the layouts and the pending sum come from the rule of :func:`spmdsim.ops.gather`. One difference:
-there an index outside the table silently gives zeros on every device, here it is refused.
+``Gather`` and ``EmbeddingLookup`` (``ops_info/gather_info.cc``): a mode states only which dims may be split together
+and on which device matrix. The layouts and the pending sum come from the rule of :func:`spmdsim.ops.gather`. One
+difference: MindSpore returns zeros for an index outside of the table, this package refuses it.
 
-Products in two- and three-dimensional tensor parallelism (``enable_nd_tp``, ``ops_info/matmul_info.cc``): operands and
-result are split by all axes, so none of them is ever held twice. The schemes are those of Xu et al. (2021, 2-D) and Bian
+Products in two- and three-dimensional tensor parallelism (``enable_nd_tp``, ``ops_info/matmul_info.cc``): all axes
+split operands and result, so no element is stored twice. The schemes are those of Xu et al. (2021, 2-D) and Bian
 et al. (2021, 3-D):
 
 ===  ======================  ================  ======================  ===============================================
      activation              weight            result                  collectives
 ===  ======================  ================  ======================  ===============================================
 2-D  ``(m, (x, y))``         ``(x, y)``        ``(m, (y, x))``         gather over y, scatter the sum over x
-3-D  ``((..., z, y), x)``    ``((x, z), y)``   ``((..., z, x), y)``    gather over y and over z, scatter the sum over x
-===  ======================  ================  ======================  ===============================================
+3-D  ``((..., z, y), x)``    ``((x, z), y)``   ``((..., z, x), y)``    gather over y and over z, scatter the sum over
+x ===  ======================  ================  ======================
+===============================================
 
-What is gathered and what is summed follows from the product's rule; only the pattern is recognised here.
+The collectives follow from the product's rule; this module only recognises the pattern.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
     Sharded,
     check_cuts,
     check_devices,
-    derived,
-    forward,
+    derive_sharding,
+    forward_collectives,
     real_partial_axes,
-    scattered,
-    sourced,
+    scatter_first_dim,
+    shard_without_rule,
 )
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import many
 
 Cuts = tuple[int, ...]
-#: How many devices, or which, in their order; None for as many as the cuts make.
+#: Number of devices, or their ranks in order; None for the product of the cuts.
 Devices = int | Sequence[int] | None
 
 
@@ -57,9 +58,19 @@ def batch_parallel(
     devices: Devices,
     attrs: Mapping[str, Any],
 ) -> Sharded:
-    """Dim 0 of every operand and result over all devices, on a device matrix of one axis.
+    """Split dim 0 of every operand and result over all devices, on a device matrix of one axis.
 
     Semantics: ``ops_info/batch_parallel_info.cc``.
+
+    Args:
+        name: MindSpore's name of the operator.
+        shapes: global shapes of the operands.
+        in_strategy: cuts or layouts per operand; they must be these cuts. None asks for them.
+        devices: number or list of devices; None for the product of the first operand's cuts.
+        attrs: attributes; ``output_shapes`` states the results' shapes, else the result has the shape of operand 0.
+
+    Raises:
+        ShardError: If the strategy has other cuts.
     """
     if in_strategy and isinstance(in_strategy[0], Layout):
         check_devices(in_strategy, devices)
@@ -75,17 +86,21 @@ def batch_parallel(
     results = [tuple(shape) for shape in attrs.get("output_shapes", _result_shapes(name, shapes))]
 
     def first(shape: Shape) -> Layout:
+        """Return the layout that splits dim 0 of a shape over all devices."""
         return Layout(mesh, ["batch" if d == 0 else None for d in range(len(shape))])
 
-    return sourced(name, mesh, shapes, list(map(first, shapes)), results, list(map(first, results)))
+    return shard_without_rule(
+        name, mesh, shapes, list(map(first, shapes)), results, list(map(first, results))
+    )
 
 
 def _first_dim(shape: Shape, devices: int) -> Cuts:
-    """Dim 0 over all devices."""
+    """Return cuts that split dim 0 over all devices."""
     return tuple(1 if d else devices for d in range(len(shape)))
 
 
 def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the shape of the result: that of operand 0, or for Flatten its matrix."""
     if name == "Flatten" and shapes[0]:
         return [(shapes[0][0], math.prod(shapes[0][1:]))]
     return [shapes[0]]
@@ -94,15 +109,24 @@ def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
 def data_source(
     name: str, shapes: Sequence[Shape], in_strategy: Sequence[Any] | None, devices: Devices, repeat: str
 ) -> Sharded:
-    """Tensors that come from a data set: each dim split as its strategy says, nothing else.
+    """Derive the sharding of tensors from a data set: each dim is split as its strategy states.
 
-    The device matrix is the longest strategy; repeated calculation is on the left unless asked otherwise.
-    Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
+    The device matrix is the longest strategy. Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
+
+    Args:
+        name: MindSpore's name of the operator.
+        shapes: global shapes of the tensors.
+        in_strategy: cuts or layouts per tensor; None splits dim 0 over all devices.
+        devices: number or list of devices; None for the product of the longest strategy.
+        repeat: side of the device matrix for repeated calculation, ``"left"`` or ``"right"``.
+
+    Raises:
+        ShardError: If strategies disagree, or do not divide the devices.
     """
     if in_strategy and isinstance(in_strategy[0], Layout):
         check_devices(in_strategy, devices)
-        for i, (whole, shape) in enumerate(zip(in_strategy, shapes)):
-            check_even(whole, shape, f"tensor {i}")
+        for i, (tensor_layout, shape) in enumerate(zip(in_strategy, shapes)):
+            check_even(tensor_layout, shape, f"tensor {i}")
         return _source(name, shapes, tuple(in_strategy), 1, repeat)
     if in_strategy is not None and not any(in_strategy):
         in_strategy = None
@@ -133,23 +157,28 @@ def data_source(
 def _source(
     name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
 ) -> Sharded:
+    """Return the sharding of a data source; GetNext has results only, other operators also operands.
+
+    ``repeated`` is the number of devices with equal work, ``side`` the place of their axis in the device matrix.
+    """
     if len(layouts) != len(shapes):
         raise ShardError(
             f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(shapes), 'tensor')}"
         )
     read = name != "GetNext"
-    return sourced(
+    return shard_without_rule(
         name, common_mesh(layouts), shapes if read else (), layouts if read else (), shapes, layouts,
         repeated_calc=repeated, repeated_side=side, by_cuts=False,
     )  # fmt: skip
 
 
 def _longest(cuts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the cuts with the most dims; of equally long cuts, those with the most blocks."""
     return sorted(cuts, key=lambda entry: (len(entry), math.prod(entry)))[-1]
 
 
 def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) -> Mesh:
-    """The mesh of a device matrix, with an axis of repeated calculation if there are more ranks."""
+    """Return the mesh of a device matrix; further ranks form axis ``"repeat"``, on side ``repeat``."""
     times = len(ranks) // math.prod(matrix)
     sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
     if times > 1:
@@ -160,7 +189,7 @@ def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) ->
 
 
 def device_ranks(devices: Devices, otherwise: int) -> tuple[int, ...]:
-    """The ranks meant by a number of devices or a list of them."""
+    """Return the ranks for a number or list of devices; None stands for ``otherwise`` devices."""
     return rank_tuple(otherwise if devices is None else devices)
 
 
@@ -173,7 +202,18 @@ MANUAL = "MANUAL"
 
 
 def mode_of(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
-    """The mode of a strategy."""
+    """Return MindSpore's mode of a Gather strategy.
+
+    Args:
+        axis: lookup axis of the table.
+        param: cuts of the table.
+        index: cuts of the indices.
+        devices: number of devices.
+        manual: True if ``manual_split`` is set.
+
+    Raises:
+        ShardError: If no mode supports the cuts.
+    """
     if manual:
         return MANUAL
     if param[axis] == 1:
@@ -205,7 +245,19 @@ def gather(
     repeat: str | None,
     attrs: Mapping[str, Any],
 ) -> Sharded:
-    """What a strategy means for a Gather of a table (operand 0) by indices (operand 1)."""
+    """Derive the sharding of a Gather of a table (operand 0) by indices (operand 1).
+
+    Args:
+        shapes: global shapes of table and indices.
+        in_strategy: cuts of both; None splits dim 0 of the indices over all devices.
+        out: cuts of the result, for axis 0 only; None takes MindSpore's choice.
+        devices: number or list of devices; None for the product of the cuts.
+        repeat: side of the device matrix for repeated calculation; None for the default of the mode.
+        attrs: attributes ``axis`` (default 0) and ``manual_split``.
+
+    Raises:
+        ShardError: If MindSpore refuses the strategy.
+    """
     if len(shapes) != 2:
         raise ShardError(f"Gather takes a table and indices, but got shapes {tuple(shapes)}")
     table, ids = shapes
@@ -216,29 +268,38 @@ def gather(
     bound = ops.gather.op.bind(shapes, {"dim": axis})
     ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
     cuts = tuple(in_strategy) if in_strategy is not None else ((1,) * len(table), _first_dim(ids, len(ranks)))
-    check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
+    check_cuts(
+        cuts, shapes if "manual_split" not in attrs else (_round_rows(table, cuts[0]), ids), len(ranks)
+    )
     param, index = tuple(cuts[0]), tuple(cuts[1])
     mode = mode_of(axis, param, index, len(ranks), "manual_split" in attrs)
     if mode == NORMAL:
-        derivation = _normal(bound, (param, index), ranks, repeat or "right")
+        derivation = _derive_whole_axis(bound, (param, index), ranks, repeat or "right")
     elif mode == MANUAL:
-        derivation = _manual(bound, (param, index), ranks, attrs["manual_split"])
+        derivation = _derive_manual_split(bound, (param, index), ranks, attrs["manual_split"])
     else:
-        derivation = _split(bound, (param, index), ranks, mode, repeat)
-    return _finished(derivation, (param, index), axis, out)
+        derivation = _derive_split_axis(bound, (param, index), ranks, mode, repeat)
+    return _reduce_result(derivation, (param, index), axis, out)
 
 
-def _normal(bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str) -> Sharded:
-    """The axis is whole: indices and the table's other dims are split freely, the axis has none of its own."""
+def _derive_whole_axis(
+    bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str
+) -> Sharded:
+    """Derive the sharding if the lookup axis is whole: all other dims are split freely."""
     strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
     times = len(ranks) // (math.prod(cuts[0]) * math.prod(cuts[1]))
-    return derived("Gather", bound, strategy, mode=NORMAL, repeated_calc=times, repeated_side=repeat)
+    return derive_sharding("Gather", bound, strategy, mode=NORMAL, repeated_calc=times, repeated_side=repeat)
 
 
-def _split(
+def _derive_split_axis(
     bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], mode: str, repeat: str | None
 ) -> Sharded:
-    """The axis is split: the device matrix has the dims that the mode knows, and no others."""
+    """Derive the sharding if the lookup axis is split: the device matrix has only the dims of the mode.
+
+    Raises:
+        ShardError: If the cuts do not divide the devices, or need repeated calculation that ``mode`` does not
+            support.
+    """
     param, index = cuts
     used = math.prod(param) * math.prod(index)
     if len(ranks) % used:
@@ -261,18 +322,33 @@ def _split(
     strategy = Strategy.of(device_mesh(sizes, ranks, side), splits)
     bound.check(strategy)
     times = len(ranks) // used
-    return derived("Gather", bound, strategy, mode=mode, repeated_calc=times, repeated_side=side)
+    return derive_sharding("Gather", bound, strategy, mode=mode, repeated_calc=times, repeated_side=side)
 
 
-def _rounded(table: Shape, param: Cuts) -> Shape:
-    """The table with a first dim that divides: pieces of a manual split are as unequal as they like."""
+def _round_rows(table: Shape, param: Cuts) -> Shape:
+    """Return the table's shape with dim 0 rounded down to a multiple of its cut.
+
+    The cuts of a manual split are uneven, so `check_cuts` must not refuse them.
+    """
     return (table[0] - table[0] % max(param[0], 1) or param[0], *table[1:])
 
 
-def _manual(
+def _derive_manual_split(
     bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], pieces: Sequence[Any]
 ) -> Sharded:
-    """Unequal pieces of the vocabulary, one per field of the indices: nothing is communicated."""
+    """Derive the sharding of a table in uneven blocks of rows, one per field of the indices.
+
+    Nothing is communicated.
+
+    Args:
+        bound: rule of the Gather with its sizes.
+        cuts: cuts of table and indices.
+        ranks: the devices.
+        pieces: rows of each block, as an int or as a sequence that starts with it.
+
+    Raises:
+        ShardError: If ``pieces`` or the cuts do not fit.
+    """
     param, index = cuts
     if not isinstance(pieces, (tuple, list)):
         raise ShardError(f"manual_split is a tuple with the rows of each piece, but got {pieces!r}")
@@ -291,42 +367,60 @@ def _manual(
     mesh = Mesh(param, ("dim0", "dim1"), ranks)
     result = Layout(mesh, (None, "dim0", "dim1"))
     inputs = Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))
-    return sourced("Gather", mesh, bound.shapes, inputs, bound.output_shapes, (result,), mode=MANUAL)
+    return shard_without_rule(
+        "Gather", mesh, bound.shapes, inputs, bound.output_shapes, (result,), mode=MANUAL
+    )
 
 
-def _finished(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
-    """The result after its reduction: scattered along dim 0 where that divides, unless out asks otherwise."""
+def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
+    """Return the sharding with its result reduced, and scattered along dim 0 if that divides.
+
+    Args:
+        derivation: the sharding with a pending result.
+        cuts: cuts of table and indices.
+        axis: lookup axis.
+        out: cuts of the result, which decide whether it is scattered; or None.
+
+    Raises:
+        ShardError: If ``out`` is not supported, or the mode must scatter and the size does not divide.
+    """
     computed, shape = derivation.computed[0], derivation.output_shapes[0]
-    whole, parted = computed.reduced, scattered(computed)
+    complete, parted = computed.reduced, scatter_first_dim(computed)
     axes = real_partial_axes(computed)
     divides = bool(axes) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
     if derivation.mode == AXIS_1 and not divides:
         raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
-    wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else whole
+    wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else complete
     if out is not None:
-        wanted = _asked(derivation, (whole, parted if divides else None), axis, out)
+        wanted = _choose_result(derivation, (complete, parted if divides else None), axis, out)
     check_even(wanted, shape, "the result")
     matrix = (1, derivation.mesh.size) if derivation.mode == AXIS_1 else None
-    derivation = replace(derivation, outputs=(wanted,), forward=tuple(forward(computed, wanted)))
+    derivation = replace(derivation, outputs=(wanted,), forward=tuple(forward_collectives(computed, wanted)))
     return replace(derivation, output_shape_matrix=matrix)
 
 
-def _asked(derivation: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
+def _choose_result(derivation: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
+    """Return the layout among ``choices`` that has the cuts ``out``.
+
+    Raise ShardError if none has.
+    """
     entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
     if axis != 0 or derivation.mode == MANUAL:
         raise ShardError(f"an out_strategy is accepted for axis 0 only, but got {entry} for axis {axis}")
     for layout in choices:
         if layout is not None and layout.cuts == entry:
             return layout
-    kept = [str(layout.cuts) for layout in choices if layout is not None]
-    raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
+    cuts_of_choices = [str(layout.cuts) for layout in choices if layout is not None]
+    raise ShardError(
+        f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(cuts_of_choices)}"
+    )
 
 
 Axes = tuple[str, ...]
 
 
 def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
-    """A product whose operands' layouts are one of the two patterns."""
+    """Derive the sharding of a product whose operands' layouts match the 2-D or the 3-D pattern."""
     splits, along = _pattern(bound, layouts)
     strategy = Strategy.of(layouts[0].mesh, splits)
     bound.check(strategy)
@@ -344,14 +438,18 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
     summed = computed.partial_axes
     if summed:
         collectives.append(Forward("ReduceScatter", "sum", summed, computed.mesh.groups(*summed)))
-    return derived(
+    return derive_sharding(
         name, bound, strategy, inputs=tuple(layouts), outputs=(result,), forward=tuple(collectives), by_cuts=False,
         mode="2-D" if along == "n" else "3-D",
     )  # fmt: skip
 
 
 def _pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
-    """Axes of every factor of the product, and the factor along which the sum is scattered."""
+    """Return the axes of every factor of the product, and the factor along which the sum is scattered.
+
+    Raises:
+        ShardError: If the layouts match neither pattern.
+    """
     a, w = (_factor_axes(bound, i, layout) for i, layout in enumerate(layouts))
     batch = {factor: axes for factor, axes in a.items() if factor not in ("m", "k")}
     m, k, rows, columns = a.get("m", ()), a["k"], w["k"], w["n"]
@@ -367,4 +465,5 @@ def _pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axe
 
 
 def _factor_axes(bound: BoundRule, operand: int, layout: Layout) -> dict[str, Axes]:
+    """Return the axes that split each factor of an operand."""
     return {dim[0]: axes for dim, axes in zip(bound.inputs[operand], layout.dims) if dim}

@@ -1,10 +1,10 @@
-"""``infer_layout`` of hyper-parallel's operators: from the operands' layouts to the result's.
+"""Infer the layout of an operator's result from those of its operands, like hyper-parallel's ``infer_layout``.
 
-The result is what the operator's rule says, pending reductions included. An operand of an element-wise function
-that is whole where another one is split is cut first, which moves nothing; its shape must be given then, because a
-dim of size one is not cut. Where upstream accepts operands whose local computation gives wrong values (a table split
-by rows without masking, a concatenation along a split dim, a softmax of pending sums) this refuses, or says what is
-pending.
+The result follows from the operator's rule, pending reductions included. If an element-wise function has a whole
+operand beside a split one, the whole operand is sliced first, without communication. Its shape must be given then,
+because a dim of size one is not split. The original accepts operands whose local computation gives wrong values: a
+table split by rows without masking, a concatenation along a split dim, a softmax of pending sums. This module refuses
+them, or reports a pending reduction.
 
 >>> from spmdsim.dialects.mindspore import Layout
 >>> layout = Layout((2, 4), ("dp", "mp"))
@@ -31,7 +31,7 @@ from spmdsim.errors import LayoutError, RuleError, many
 Args = Mapping[str, Any]
 
 _UNARY = ("elementwise", "activationwithaxis")
-#: Functions of one tensor, whose further operands lie as it does.
+#: Functions of one tensor; further operands have its layout.
 _OF_ONE_OPERAND = ("softmax", "logsoftmax", "activationwithaxis")
 
 
@@ -41,17 +41,18 @@ def infer_layout(
     args: Args | None = None,
     input_shapes: Sequence[Sequence[int]] | None = None,
 ) -> Layout:
-    """The layout of an operator's result.
+    """Return the layout of an operator's result.
 
     Args:
-        operator: its name there, or MindSpore's.
-        layouts: one per operand; None for an operand that is absent (a bias).
-        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``; a size of ``src_shape`` may be -1, which
-            is any size that divides.
-        input_shapes: global shapes; sizes that every axis divides are assumed if left out.
+        operator: hyper-parallel's or MindSpore's name.
+        layouts: one per operand; None for an absent operand (a bias).
+        args: its other arguments, such as ``{"dim": 1, "keepdim": True}``. One size of ``src_shape`` may be -1, for
+            any size that divides.
+        input_shapes: global shapes. Without them, each dim has the size of the mesh, which every axis divides.
 
     Raises:
-        ValueError: operands that cannot be combined as they are.
+        LayoutError: If no operand has a layout, or the number of shapes is wrong.
+        RuleError: If the operator is unknown or cannot combine the operands.
     """
     arguments = dict(args or {})
     present = [layout for layout in layouts if layout is not None]
@@ -61,7 +62,7 @@ def infer_layout(
         return _of_any_size(operator, present, arguments)
     if input_shapes is not None and len(input_shapes) == len(layouts):
         input_shapes = [shape for shape, layout in zip(input_shapes, layouts) if layout is not None]
-    shapes = _shapes(present, arguments, input_shapes)
+    shapes = _operand_shapes(present, arguments, input_shapes)
     name = operator.split("(")[0].strip()
     key = _key(name)
     if input_shapes is None and "matmul" in name.lower():
@@ -74,7 +75,7 @@ def infer_layout(
             f"result is then partial"
         )
     if key in _OF_ONE_OPERAND:
-        present, shapes = _only(operator, present), shapes[:1]
+        present, shapes = _common_layout(operator, present), shapes[:1]
     op, params, operands = _operator(name, shapes, arguments)
     if input_shapes is not None or "src_shape" in arguments:
         present = [_without_outer(layout, shape) for layout, shape in zip(present, shapes)]
@@ -82,12 +83,15 @@ def infer_layout(
     taken = [present[i] for i in operands] if operands else present
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
     if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):
-        taken = cut_first(bound, taken)
-    return bound.output_layouts(bound.infer(promote_types(bound, taken)))[0]
+        taken = cut_replicated(bound, taken)
+    return bound.output_layouts(bound.infer(make_partial(bound, taken)))[0]
 
 
-def cut_first(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Operands that are whole along a factor, cut as the operand is that is split along it: a local slice."""
+def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
+    """Return the layouts with whole operands sliced along factors that another operand splits.
+
+    This is a local slice, for axes that the operand does not use yet.
+    """
     axes: dict[str, tuple[str, ...]] = {}
     for term, layout in zip(bound.inputs, layouts):
         for dim, entry in zip(term, layout.canonical.dims):
@@ -105,8 +109,14 @@ def cut_first(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 
 
 def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
-    """The layout of a reshape of an unknown size: the same for two sizes that have to divide and nothing more."""
-    src, dst = tuple(args["src_shape"]), _wanted(args)
+    """Return the layout of a reshape with one unknown size.
+
+    Derive it for two sizes, multiples of the required divisor by different primes, and compare the results.
+
+    Raises:
+        RuleError: If the results differ, or more than one size is unknown.
+    """
+    src, dst = tuple(args["src_shape"]), _target_shape(args)
     if src.count(-1) > 1 or layouts[0].ndim != len(src):
         raise RuleError(f"one size of src_shape may be -1, and it has the layout's dims, but got {src}")
     at = src.index(-1)
@@ -121,7 +131,8 @@ def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout
     return results[0]
 
 
-def _only(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
+def _common_layout(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
+    """Return the first layout in a list. Raise RuleError unless all layouts are equal."""
     if any(layout != layouts[0] for layout in layouts):
         raise RuleError(
             f"the operands of {operator} must have the same layout, but got {', '.join(map(str, layouts))}"
@@ -130,18 +141,21 @@ def _only(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
 
 
 def _without_outer(layout: Layout, shape: Shape) -> Layout:
-    """A layout without the leading dims that the shape lacks (a number has none), if they are whole."""
+    """Return the layout without leading dims that the shape lacks, if they are whole.
+
+    A number has no dims.
+    """
     extra = layout.ndim - len(shape)
     if extra <= 0 or any(layout.canonical.dims[:extra]):
         return layout
     return Layout(layout.mesh, layout.dims[extra:], layout.partial)
 
 
-def promote_types(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Replicated operands as pending ones, where the rule adds them to pending operands.
+def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
+    """Return the layouts with replicated operands as partial, if the rule adds them to partial ones.
 
-    This moves nothing: one rank of each group keeps the values, the others hold zeros. (Upstream divides them by
-    the size of the group instead.)
+    This moves nothing: one rank of each group keeps the values, the others have zeros. The original divides the
+    values by the size of the group instead.
     """
     partial = list(layouts)
     for axis in dict.fromkeys(axis for layout in layouts for axis in layout.partial_axes):
@@ -156,7 +170,11 @@ def promote_types(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 
 
 def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
-    """``x @ weight.T + bias`` with weight ``[out, in]``: a bias is not added to a pending product."""
+    """Return the layout of ``x @ weight.T + bias`` with weight ``[out, in]``.
+
+    Raises:
+        RuleError: If the product is partial and a bias is given, which would be added several times.
+    """
     bound = our_operator("matmul").bind(shapes[:2], {"transpose_b": True})
     product = bound.output_layouts(bound.infer(layouts[:2]))[0]
     if len(layouts) < 3:
@@ -170,7 +188,10 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
     return added.output_layouts(added.infer([product, layouts[2]]))[0]
 
 
-def _shapes(layouts: Sequence[Layout], args: Args, shapes: Sequence[Sequence[int]] | None) -> list[Shape]:
+def _operand_shapes(
+    layouts: Sequence[Layout], args: Args, shapes: Sequence[Sequence[int]] | None
+) -> list[Shape]:
+    """Return the operands' shapes: those given, ``src_shape``, or the mesh size in every dim."""
     if shapes is not None:
         if len(shapes) != len(layouts):
             raise LayoutError(
@@ -184,22 +205,29 @@ def _shapes(layouts: Sequence[Layout], args: Args, shapes: Sequence[Sequence[int
 
 
 def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) -> Shape:
-    """Size 1 for a batch dim that is whole here but split in another operand: it is broadcast."""
+    """Return the shape with size 1 for batch dims that are whole here but split in another operand.
+
+    These dims are broadcast.
+    """
     sizes = list(shape)
     for back in range(3, layout.ndim + 1):
-        split = any(other.ndim >= back and other.canonical.dims[-back] for other in layouts)
+        split = any(operand.ndim >= back and operand.canonical.dims[-back] for operand in layouts)
         if split and not layout.canonical.dims[-back]:
             sizes[-back] = 1
     return tuple(sizes)
 
 
 def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[str, Any], tuple[int, ...]]:
-    """Our operator, its parameters, and which operands it takes (all if empty)."""
+    """Return our operator, its parameters, and the indices of the operands that it takes (all if empty).
+
+    Raises:
+        RuleError: If the operator is unknown.
+    """
     key, ndim = _key(name), len(shapes[0])
     row = _rows().get(key)
     otherwise: dict[str, Callable[[], dict[str, Any]]] = {
-        "Reshape": lambda: {"shape": full_shape(shapes[0], _wanted(args))},
-        "Transpose": lambda: {"perm": _perm(args, ndim)},
+        "Reshape": lambda: {"shape": full_shape(shapes[0], _target_shape(args))},
+        "Transpose": lambda: {"perm": _permutation(args, ndim)},
         "LayerNorm": lambda: {"epsilon": 0.0, "begin": -len(shapes[-1])},
         "OneHot": lambda: {"depth": int(args.get("num_classes", 8)), "dtype": "f4"},
         "RmsNorm": lambda: {"epsilon": 0.0},
@@ -222,17 +250,18 @@ def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[
 
 
 def _key(name: str) -> str:
+    """Return an operator's name in lower case, without underscores and without text after a slash."""
     return name.split("/")[0].strip().lower().replace("_", "")
 
 
 def _rows() -> dict[str, OperatorRow]:
-    """The rows by their names here: MindSpore's or hyper-parallel's, in lower case."""
+    """Return the rows by MindSpore's and hyper-parallel's names, in the form of `_key`."""
     rows = [row for row in TABLE.values() if row.strategies in ("rule", "gather")]
     return {_key(name): row for row in rows for name in (*row.known_as, *row.aliases.split())}
 
 
 def _elementwise(count: int) -> Op:
-    """Any element-wise function of so many operands; one whose operands may be pending sums together."""
+    """Return an element-wise operator of ``count`` operands; with several, partial sums stay partial."""
     if count == 1:
         return our_operator("relu")
     if count == 2:
@@ -243,18 +272,26 @@ def _elementwise(count: int) -> Op:
     return Op("elementwise", rule, lambda *arrays: sum(arrays))
 
 
-def _wanted(args: Args) -> Sequence[int]:
+def _target_shape(args: Args) -> Sequence[int]:
+    """Return the new shape of a reshape: ``dst_shape`` or ``shape``.
+
+    RuleError: neither is given.
+    """
     sizes = args.get("dst_shape", args.get("shape"))
     if sizes is None:
         raise RuleError("Reshape needs dst_shape")
     return tuple(sizes)
 
 
-def _perm(args: Args, ndim: int) -> tuple[int, ...]:
-    """The order of dims: ``perm``, counted from 0 as upstream wants it, or ``dim0`` and ``dim1`` exchanged."""
+def _permutation(args: Args, ndim: int) -> tuple[int, ...]:
+    """Return the order of dims: ``perm`` (or ``dims``), or the exchange of ``dim0`` and ``dim1``.
+
+    Raises:
+        RuleError: If ``perm`` is no permutation of 0 to ndim - 1.
+    """
     if "dim0" in args:
-        one, other = normal_dims((args["dim0"], args["dim1"]), ndim)
-        return tuple(other if d == one else one if d == other else d for d in range(ndim))
+        first, second = normal_dims((args["dim0"], args["dim1"]), ndim)
+        return tuple(second if d == first else first if d == second else d for d in range(ndim))
     perm = tuple(args.get("perm", args.get("dims", ())))
     if sorted(perm) != list(range(ndim)):
         raise RuleError(f"perm {perm} is not an order of the {many(ndim, 'dim')}, 0..{ndim - 1}")

@@ -1,4 +1,4 @@
-"""What follows from an operator's strategy, as a value: layouts and their other forms, cuts that are refused, collectives.
+"""Value `Sharded`: all that follows from an operator's strategy; and other forms of layouts, checks and collectives.
 
 Semantics: ``ops_info/operator_info.cc`` (CheckStrategyByVector, forward communication), ``matmul_info.cc`` and
 ``gather_info.cc`` (out_strategy), ``tensor_layout/tensor_layout.cc`` (RemoveElementEqualToOneInDeviceArrangement,
@@ -33,26 +33,27 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def without_ones(layout: Layout) -> MindSporeLayout:
-    """The same distribution on a device matrix without axes of size 1; the map is renumbered.
+    """Return the distribution on a device matrix without axes of size 1; the map is renumbered.
 
-    >>> found = without_ones(from_tensor_map((1, 16, 1), (2, 1)))
-    >>> found.mesh.shape, found.tensor_map
+    >>> reduced = without_ones(from_tensor_map((1, 16, 1), (2, 1)))
+    >>> reduced.mesh.shape, reduced.tensor_map
     ((16,), (-1, 0))
     """
-    kept = [axis for axis, size in zip(layout.mesh.axes, layout.mesh.shape) if size > 1]
-    shape = [layout.mesh.axis_size(axis) for axis in kept]
-    numbers = {axis: len(kept) - 1 - i for i, axis in enumerate(kept)}
+    axes = [axis for axis, size in zip(layout.mesh.axes, layout.mesh.shape) if size > 1]
+    shape = [layout.mesh.axis_size(axis) for axis in axes]
+    numbers = {axis: len(axes) - 1 - i for i, axis in enumerate(axes)}
     entries = [tuple(numbers[axis] for axis in entry if axis in numbers) for entry in layout.dims]
-    return from_tensor_map(shape, _written(entries), layout.mesh.rank_list, kept)
+    return from_tensor_map(shape, _map_entries(entries), layout.mesh.rank_list, axes)
 
 
 def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayout, tuple[int, ...]]:
-    """The same distribution of a reshaped tensor in which every dim is split by at most one axis.
+    """Return ``(layout, shape)`` of the tensor reshaped so that at most one axis splits each dim.
 
-    A dim with several axes becomes several dims: one per axis but the last, with the axis's size, and the rest.
+    A dim with several axes becomes several dims: one per axis but the last, with the axis's size, and one for the
+    remainder.
 
-    >>> found, shape = without_tuples(from_tensor_map((4, 2, 2), ((2, 1), 0)), (8, 8))
-    >>> found.tensor_map, shape
+    >>> expanded, shape = without_tuples(from_tensor_map((4, 2, 2), ((2, 1), 0)), (8, 8))
+    >>> expanded.tensor_map, shape
     ((2, 1, 0), (4, 2, 8))
     """
     check_even(layout, shape)
@@ -62,9 +63,12 @@ def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayou
 
 
 def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
-    """A parameter's layout when the devices that hold equal slices share them out along dim 0.
+    """Return a parameter's layout when devices with equal slices split them further along dim 0.
 
-    The split of the model is the major part of dim 0, that of the optimizer the minor one.
+    The split of the model is the major part of dim 0, the split of the optimizer the minor part.
+
+    Raises:
+        LayoutError: If the parameter is a scalar, no slices are equal, or dim 0 is not split evenly.
 
     >>> optimizer_shard(from_tensor_map((8, 4), (-1, 0)), (512, 1024)).local_shape((512, 1024), 0)
     (64, 256)
@@ -80,13 +84,14 @@ def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
     return shared
 
 
-def _written(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ...]]:
+def _map_entries(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ...]]:
+    """Return tensor map entries: -1 for no axis, a number for one axis, a tuple for several."""
     return [-1 if not entry else entry[0] if len(entry) == 1 else entry for entry in entries]
 
 
 @contextmanager
-def refusing(operator: str) -> Iterator[None]:
-    """Name the operator in whatever is refused inside, and make it a :class:`ShardError`."""
+def name_operator(operator: str) -> Iterator[None]:
+    """Convert errors inside the block to `ShardError` with the operator's name; keep UsageTypeError."""
     try:
         yield
     except UsageTypeError:
@@ -98,7 +103,10 @@ def refusing(operator: str) -> Iterator[None]:
 
 
 def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
-    """The operator's rule for these shapes; a :class:`ShardError` for a wrong number of them."""
+    """Return the operator's rule for these shapes.
+
+    Raise `ShardError` for a wrong number of operands.
+    """
     if not isinstance(op.rule, Rule):
         try:
             inspect.signature(op.rule).bind(*shapes, **params)
@@ -110,7 +118,7 @@ def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
 
 
 def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None) -> None:
-    """Refuse layouts that are for another number of devices, with a LayoutError that names both."""
+    """Raise LayoutError if layouts are for another number of devices; virtual axes do not count."""
     count = None if devices is None else devices if isinstance(devices, int) else len(devices)
     for layout in layouts:
         needed = layout.mesh.size // micro_shards(layout.mesh)
@@ -119,12 +127,17 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
 
 
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
-    """Refuse cuts that no operator could have with operands of these shapes, before it is looked at.
+    """Raise an error for cuts that no operator supports with operands of these shapes.
+
+    Args:
+        cuts: cuts per operand and dim.
+        shapes: global shapes of the operands.
+        devices: number of devices.
 
     Raises:
-        ValueError: a wrong number of operands or dims; a cut that is not positive, does not divide its dim, or
-            is no power of two (which it must be when the number of devices is one).
-        TypeError: a cut that is not an integer.
+        RuleError: If the number of operands or dims is wrong, or a cut is not positive, does not divide its dim, or
+            is no power of two although ``devices`` is one.
+        UsageTypeError: If a cut is no integer.
 
     >>> check_cuts(((2, 4), (4, 1)), ((32, 784), (784, 512)), 8)
     >>> check_cuts(((3, 1),), ((32, 784),), 8)
@@ -145,6 +158,7 @@ def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], d
 
 
 def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> None:
+    """Check the cut of one dim; see `check_cuts`."""
     where = f"dim {dim} of operand {operand}"
     if not isinstance(cut, int) or isinstance(cut, bool):
         raise UsageTypeError(f"a cut must be an integer, but {where} has {cut!r}")
@@ -157,7 +171,7 @@ def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> Non
 
 
 def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:
-    """Refuse layouts that do not fit their operands, or cut them unevenly."""
+    """Raise an error if a layout does not fit its operand's shape or splits it unevenly."""
     for i, (layout, shape) in enumerate(zip(layouts, shapes)):
         layout.check_shape(shape)
         check_even(layout, shape, f"operand {i}")
@@ -165,7 +179,15 @@ def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:
 
 @dataclass(frozen=True)
 class Forward:
-    """The collective that follows the local operator, with the groups that run it along axes of the device matrix."""
+    """Collective that follows the local operator, with the groups that run it.
+
+    Attributes:
+        name: AllReduce, ReduceScatter or AllGather.
+        op: name of the reduction; empty for AllGather.
+        axes: axes of the device matrix.
+        groups: ranks of each group.
+        divisor: number by which a sum is divided to get a mean.
+    """
 
     name: str  # AllReduce, ReduceScatter or AllGather
     op: str
@@ -174,7 +196,7 @@ class Forward:
     divisor: int = 1  # of the sum, for a mean
 
     def group(self, rank: int) -> tuple[int, ...]:
-        """The group of a rank."""
+        """Return the group of a rank."""
         return next(group for group in self.groups if rank in group)
 
     def __str__(self) -> str:
@@ -183,22 +205,28 @@ class Forward:
 
 @dataclass(frozen=True)
 class Sharded:
-    """An operator with its strategy, derived.
+    """Operator with its strategy and everything derived from it.
 
-    With a virtual axis (``interleaved_parallel``) the layouts and slices are those of micro-shards, on the mesh of
-    virtual ranks; device matrices and groups are those of devices.
+    With a virtual axis (``interleaved_parallel``), layouts and slices are those of micro-shards, on the mesh of
+    virtual ranks. Device matrices and groups are those of devices.
 
-    Args:
-        mesh: the device matrix, a virtual axis with its size included.
-        computed: the results' layouts as the local operator leaves them, pending reductions included.
-        outputs: the results' layouts after the collective.
-        repeated_calc: how often the same work is done.
-        repeated_side: where its axis stands in the device matrix.
-        loss_output: the result that a loss is made of.
-        bound: the rule with sizes (None for sources of data).
-        mode: a Gather's mode, else empty.
-        output_shape_matrix: the device matrix of the first result, if it is another one.
-        by_cuts: whether the strategy was written in cuts, so that the device matrix may be changed.
+    Attributes:
+        operator: MindSpore's name.
+        strategy: the strategy; None for data sources.
+        mesh: device matrix, with the size of a virtual axis.
+        input_shapes: global shapes of the operands.
+        inputs: layouts of the operands.
+        output_shapes: global shapes of the results.
+        computed: layouts of the results after the local operator, with pending reductions.
+        outputs: layouts of the results after the collective.
+        forward: collectives after the local operator.
+        repeated_calc: number of devices that do equal work.
+        repeated_side: position of their axis in the device matrix, ``"left"`` or ``"right"``.
+        loss_output: index of the result that a loss is computed from.
+        bound: rule with sizes (None for data sources).
+        mode: mode of a Gather or of an n-dimensional product, else empty.
+        output_shape_matrix: device matrix of the first result, if it differs.
+        by_cuts: True if the strategy was written in cuts; the device matrix of the result may change then.
     """
 
     operator: str
@@ -225,12 +253,12 @@ class Sharded:
 
     @property
     def device_mesh(self) -> Mesh:
-        """The mesh of real devices: :attr:`mesh`, unless it has a virtual axis."""
+        """Mesh of real devices: :attr:`mesh` without a virtual axis."""
         return device_mesh(self.mesh)
 
     @property
     def micro_shards(self) -> int:
-        """How many micro-shards of each split tensor a device holds: 1 without a virtual axis."""
+        """Number of micro-shards of each split tensor on a device: 1 without a virtual axis."""
         return micro_shards(self.mesh)
 
     @property
@@ -246,64 +274,72 @@ class Sharded:
 
     @property
     def output_dev_matrix(self) -> tuple[int, ...]:
-        """The device matrix of the first result: after a ReduceScatter, the axes of dim 0 are one axis there."""
+        """Device matrix of the first result; after a ReduceScatter, the axes of dim 0 are merged into one."""
         return device_mesh(self._output.mesh).shape
 
     @cached_property
     def _output(self) -> Layout:
-        return merged(self.outputs[0], self.output_shape_matrix) if self.by_cuts else self.outputs[0]
+        """Layout of the first result, with merged axes if the strategy was written in cuts."""
+        return merge_axes(self.outputs[0], self.output_shape_matrix) if self.by_cuts else self.outputs[0]
 
     @property
     def input_slices(self) -> tuple[Shape, ...]:
-        """Shape of a device's part of each operand."""
+        """Shape of a device's shard of each operand."""
         return self._slices(self.inputs, self.input_shapes)
 
     @property
     def output_slices(self) -> tuple[Shape, ...]:
-        """Shape of a device's part of each result."""
+        """Shape of a device's shard of each result."""
         return self._slices(self.outputs, self.output_shapes)
 
     def _slices(self, layouts: Sequence[Layout], shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        """Return the shard shape of the mesh's first rank for each layout."""
         first = self.mesh.rank_at(0)
         return tuple(layout.local_shape(shape, first) for layout, shape in zip(layouts, shapes))
 
     def with_whole(self, shapes: Sequence[Shape]) -> Sharded:
-        """The same with further operands, which every device holds whole."""
-        whole = tuple(Layout.replicated(self.mesh, len(shape)) for shape in shapes)
-        return replace(self, input_shapes=(*self.input_shapes, *shapes), inputs=(*self.inputs, *whole))
+        """Return a copy with further operands of these shapes, replicated on every device."""
+        replicated = tuple(Layout.replicated(self.mesh, len(shape)) for shape in shapes)
+        return replace(self, input_shapes=(*self.input_shapes, *shapes), inputs=(*self.inputs, *replicated))
 
     # -- the gradient's side -------------------------------------------------------------------------
 
     def mirror_groups(self, operand: int) -> Groups:
-        """The groups that all_reduce the gradient of an operand, if it is a parameter; none where no slices are equal."""
+        """Return the groups that all_reduce the gradient of an operand, if it is a parameter.
+
+        Empty if no devices have equal slices.
+        """
         replicated = real_axes(self.inputs[operand].replicated_axes)
         axes = [axis for axis in replicated if self.mesh.axis_size(axis) > 1]
         return self.device_mesh.groups(*axes) if axes else ()
 
     @property
     def mirrored(self) -> tuple[int, ...]:
-        """The operands that get a mirror operator if they are parameters."""
+        """Indices of the operands that get a mirror operator if they are parameters."""
         return tuple(i for i in range(len(self.inputs)) if self.mirror_groups(i))
 
     @property
     def virtual_div(self) -> int:
-        """What ``_VirtualDiv`` divides the gradient of a loss by: on how many devices the same loss stands."""
+        """Divisor of ``_VirtualDiv`` for a loss's gradient: the number of devices with equal loss values."""
         layout = self.outputs[self.loss_output]
         return self.mesh.axis_size(*real_axes(layout.replicated_axes))
 
     def optimizer_shard(self, operand: int) -> Layout:
-        """The layout of a parameter whose equal slices are shared out for the optimizer."""
+        """Return the layout of a parameter whose equal slices are split further for the optimizer."""
         return optimizer_shard(self.inputs[operand], self.input_shapes[operand])
 
     def gradient_layout(self, operand: int) -> Layout | None:
-        """The layout in which the local gradient of an operand comes out, before any collective."""
+        """Return the layout of an operand's local gradient before any collective; None without a rule."""
         if self.bound is None or self.strategy is None:
             return None
         return self.bound.gradient_layout(self.strategy, operand)
 
 
-def derived(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) -> Sharded:
-    """What an operator's rule makes of a strategy, every result reduced."""
+def derive_sharding(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) -> Sharded:
+    """Return the sharding that an operator's rule derives from a strategy.
+
+    Results have no pending reductions unless ``more``, which overrides fields of `Sharded`, states other outputs.
+    """
     computed = bound.output_layouts(strategy)
     facts: dict[str, Any] = {
         "inputs": bound.input_layouts(strategy), "output_shapes": bound.output_shapes, "computed": computed,
@@ -312,17 +348,27 @@ def derived(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) ->
     return Sharded(operator, strategy, strategy.mesh, bound.shapes, bound=bound, **facts)
 
 
-def sourced(operator: str, mesh: Mesh, shapes: Sequence[Shape], inputs: Sequence[Layout], results: Sequence[Shape],
+def shard_without_rule(operator: str, mesh: Mesh, shapes: Sequence[Shape], inputs: Sequence[Layout], results: Sequence[Shape],
             outputs: Sequence[Layout], **more: Any) -> Sharded:  # fmt: skip
-    """An operator without a rule: where its operands and results lie."""
+    """Return the sharding of an operator without a rule, from the layouts of its operands and results.
+
+    Args:
+        operator: MindSpore's name.
+        mesh: device matrix.
+        shapes: global shapes of the operands.
+        inputs: layouts of the operands.
+        results: global shapes of the results.
+        outputs: layouts of the results.
+        more: further fields of `Sharded`.
+    """
     lists = tuple(shapes), tuple(inputs), tuple(results), tuple(outputs), tuple(outputs)
     return Sharded(operator, None, mesh, *lists, **more)
 
 
-def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
-    """The layout with the axes of each tuple put together, where they stand side by side in the device matrix.
+def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
+    """Return the layout with the axes of each tuple merged, if they are adjacent in the device matrix.
 
-    ``matrix`` asks for a device matrix with leading axes of size one beside those that are left.
+    ``matrix`` asks for a device matrix with additional leading axes of size 1.
     """
     mesh, axes = layout.mesh, list(layout.mesh.axes)
     blocks = [[axis] for axis in axes]
@@ -338,13 +384,18 @@ def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLa
         shape, names = matrix, [f"one{i}" for i in range(len(matrix) - len(shape))] + names
     number = {name: len(names) - 1 - i for i, name in enumerate(names)}
     numbers = [tuple(number[axis] for axis in entry if axis in number) for entry in layout.dims]
-    return from_tensor_map(shape, _written(numbers), mesh.rank_list, names)
+    return from_tensor_map(shape, _map_entries(numbers), mesh.rank_list, names)
 
 
-def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
-    """The collective after the local operator: nothing, an AllReduce or a ReduceScatter.
+def forward_collectives(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
+    """Return the collective after the local operator: none, an AllReduce or a ReduceScatter.
 
-    What is pending along a virtual axis is summed on the device.
+    Reductions along a virtual axis are local to the device.
+
+    Args:
+        computed: layout of the result before the collective.
+        wanted: layout after it.
+        mean: divide the sum by the number of addends.
     """
     axes = real_partial_axes(computed)
     if not axes:
@@ -356,18 +407,28 @@ def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forwar
 
 
 def real_partial_axes(computed: Layout) -> tuple[str, ...]:
-    """The axes over which devices still have to reduce."""
+    """Return the axes, of size over 1, along which devices still have to reduce."""
     return tuple(axis for axis in real_axes(computed.partial_axes) if computed.mesh.axis_size(axis) > 1)
 
 
 def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
-    """The layout that an out_strategy asks for, if the operator can give it."""
+    """Return the layout that an out_strategy asks for.
+
+    Args:
+        kind: ``"no"`` (not accepted), ``"product"`` (a pending sum may be scattered), or another kind (reduced only).
+        computed: layout of the result with pending reductions.
+        shape: global shape of the result.
+        out: cuts or a layout, perhaps in a tuple.
+
+    Raises:
+        ShardError: If the operator does not support it.
+    """
     if kind == "no":
         raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
     entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
     choices = [computed.reduced]
     if kind == "product" and real_partial_axes(computed):
-        choices.append(scattered(computed))
+        choices.append(scatter_first_dim(computed))
     if isinstance(entry, Layout):
         fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
     else:
@@ -382,6 +443,6 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
     return fitting[0]
 
 
-def scattered(computed: Layout) -> Layout:
-    """Dim 0 split further, by the axes that were still to be reduced, as minor ones."""
+def scatter_first_dim(computed: Layout) -> Layout:
+    """Return the layout with the pending axes as minor axes of dim 0."""
     return Layout(computed.mesh, ((*computed.dims[0], *real_partial_axes(computed)), *computed.dims[1:]))

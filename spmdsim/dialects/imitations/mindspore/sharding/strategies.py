@@ -1,13 +1,13 @@
-"""``.shard(in_strategy, out_strategy)`` of a MindSpore operator: what follows from it, and what a call refuses of it.
+"""Derive what ``.shard(in_strategy, out_strategy)`` of a MindSpore operator implies, and refuse what MindSpore refuses.
 
 Device matrix, tensor maps (axes counted from the right), slices, the forward collective, mirror groups and the
 divisor of ``_VirtualDiv`` are derived from the operator's rule. Semantics: ``ops_info/operator_info.cc`` and the
 operators' own ``*_info.cc``.
 
->>> found = shard("MatMul", ((32, 784), (784, 512)), ((2, 4), (4, 1)), devices=8)
->>> found.dev_matrix, found.input_maps, found.output_maps
+>>> product = shard("MatMul", ((32, 784), (784, 512)), ((2, 4), (4, 1)), devices=8)
+>>> product.dev_matrix, product.input_maps, product.output_maps
 ((2, 4, 1), ((2, 1), (1, 0)), ((2, 0),))
->>> found.forward[0].name, found.forward[0].groups, found.mirror_groups(1)
+>>> product.forward[0].name, product.forward[0].groups, product.mirror_groups(1)
 ('AllReduce', ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7)))
 """
 
@@ -35,9 +35,9 @@ from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
     check_cuts,
     check_devices,
     check_operands,
-    derived,
-    forward,
-    refusing,
+    derive_sharding,
+    forward_collectives,
+    name_operator,
     result_layout,
 )
 from spmdsim.dialects.mindspore.layout import (
@@ -62,30 +62,30 @@ def shard(
     repeat: str | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Sharded:
-    """What a strategy means for an operator.
+    """Derive the sharding of an operator from its strategy.
 
     Args:
         operator: MindSpore's name, such as ``"MatMul"``.
         input_shapes: global shapes of the operands.
-        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). Without it the
-            operator is data parallel: dim 0 of the first operand over all devices.
-        out_strategy: cuts or layout of the result, where the operator takes one (MatMul, Gather, Transpose).
-        devices: how many devices, or which, in their order; the product of the cuts if left out. Layouts with a
-            virtual axis are for the devices without it.
-        repeat: the side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); the
-            operator's own default if left out.
-        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``; ``cross_batch`` of a reduction leaves
-            every device with its own part of the sum.
+        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). None is data parallel:
+            dim 0 of the first operand over all devices.
+        out_strategy: cuts or layout of the result, if the operator accepts one (MatMul, Gather, Transpose).
+        devices: number of devices, or their ranks in order; by default the product of the cuts. A virtual axis of
+            layouts does not count.
+        repeat: side on which repeated calculation enters the device matrix (``"right"`` or ``"left"``); by default
+            the operator's own.
+        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``. With ``cross_batch``, every device keeps its
+            own addend of a reduction.
 
     Raises:
-        RuntimeError: (also a ValueError) strategies that disagree, do not divide, split what must be whole, or
-            do not fit the devices; an unknown operator or attribute.
-        TypeError: cuts and layouts mixed.
+        ShardError: (a RuntimeError and a ValueError) If strategies disagree, do not divide, split a dim that must be
+            whole, or do not fit the devices; or an operator or attribute is unknown.
+        UsageTypeError: If cuts and layouts are mixed.
     """
     shapes = [tuple(int(n) for n in shape) for shape in input_shapes]
     in_strategy = None if in_strategy is None else tuple(in_strategy)
     attributes = dict(attrs or {})
-    with refusing(operator):
+    with name_operator(operator):
         row = find(operator)
         check_attributes(operator, row, attributes)
         if row.strategies == "data":
@@ -94,23 +94,23 @@ def shard(
         if row.strategies == "batch":
             return batch_parallel(operator, shapes, in_strategy, devices, attributes)
         if "layout" in attributes:
-            in_strategy = configured(attributes["layout"])
+            in_strategy = configured_layouts(attributes["layout"])
         laid_out = any(isinstance(entry, Layout) for entry in in_strategy or ())
         if row.strategies == "gather" and not laid_out:
             return gather(shapes, in_strategy, out_strategy, devices, repeat, attributes)
         further = shapes[1:] if row.first_only else []
         bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
-        asked = _Asked(operator, row, bound, out_strategy, devices, attributes)
+        request = _RequestedStrategy(operator, row, bound, out_strategy, devices, attributes)
         if in_strategy and laid_out:
-            derivation = asked.by_layouts(in_strategy)
+            derivation = request.by_layouts(in_strategy)
         else:
             right = attributes.get("repeated_num_in_dev_matrix_right_", True)
-            derivation = asked.by_cuts(in_strategy, repeat or ("right" if right else "left"))
+            derivation = request.by_cuts(in_strategy, repeat or ("right" if right else "left"))
         return derivation.with_whole(further) if further else derivation
 
 
 def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, Any]) -> None:
-    """Refuse attributes that the operator does not have, which would mean nothing, and values of other kinds."""
+    """Raise ShardError for attributes that the operator lacks, and for texts instead of other values."""
     names = row.attribute_names
     defaults = {**arguments(row.called).defaults, **arguments(row.attrs).defaults}
     for name, value in attributes.items():
@@ -121,8 +121,12 @@ def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, A
             raise ShardError(f"{operator}: attribute {name} must be {rule}, got {value!r}")
 
 
-def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
-    """The layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``."""
+def configured_layouts(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
+    """Return the layouts of ``add_prim_attr("layout", {"dev_matrix": ..., "input_tensor_map": ...})``.
+
+    Raises:
+        ShardError: If the attribute is no dict with both keys.
+    """
     if not isinstance(attribute, Mapping) or not {"dev_matrix", "input_tensor_map"} <= {*attribute}:
         raise ShardError(
             f"the attribute layout is a dict with dev_matrix and input_tensor_map, but got {attribute!r}"
@@ -132,8 +136,17 @@ def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """An operator whose strategy is asked for: in the two ways to write one, and what follows."""
+class _RequestedStrategy:
+    """Operator with a requested strategy; derives the sharding from cuts or from layouts.
+
+    Attributes:
+        name: MindSpore's name.
+        row: row of the operator table.
+        bound: rule with sizes.
+        out: requested out_strategy, or None.
+        devices: number or list of devices, or None.
+        attrs: MindSpore's attributes.
+    """
 
     name: str
     row: OperatorRow
@@ -143,6 +156,7 @@ class _Asked:
     attrs: Mapping[str, Any]
 
     def by_cuts(self, in_strategy: Any, repeat: str) -> Sharded:
+        """Derive the sharding from cuts per operand (per result for some operators); None is data parallel."""
         row, bound = self.row, self.bound
         if row.of_result and in_strategy is not None:
             factors = cuts_of_result(bound, in_strategy, self.devices)
@@ -162,6 +176,7 @@ class _Asked:
         return self._derived(strategy, len(members) // used, repeat)
 
     def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
+        """Derive the sharding from one layout per operand."""
         if not all(isinstance(entry, Layout) for entry in layouts):
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
         if len(layouts) != len(self.bound.inputs):
@@ -175,6 +190,7 @@ class _Asked:
         return self._derived(self.bound.infer(layouts), 1, "right", layouts)
 
     def _nd(self, layouts: Sequence[Layout]) -> Sharded:
+        """Derive the sharding of a product in two- or three-dimensional tensor parallelism."""
         derivation = nd_product(self.name, self.bound, layouts)
         (result,), out = derivation.outputs, self.out
         wanted = out[0] if isinstance(out, (tuple, list)) else out
@@ -186,6 +202,14 @@ class _Asked:
     def _derived(
         self, strategy: Strategy, repeated: int, side: str, layouts: tuple[Layout, ...] | None = None
     ) -> Sharded:
+        """Derive layouts and collectives from a strategy.
+
+        Args:
+            strategy: the strategy.
+            repeated: number of devices that do equal work.
+            side: position of their axis in the device matrix.
+            layouts: layouts of the operands; None takes the layouts of the strategy.
+        """
         row, bound, attrs = self.row, self.bound, self.attrs
         inputs = layouts or bound.input_layouts(strategy)
         computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
@@ -203,16 +227,22 @@ class _Asked:
             outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], self.out)
         for layout, shape in zip(outputs, shapes):
             check_even(layout, shape, "the result")
-        return derived(
+        return derive_sharding(
             self.name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
             outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss,
-            forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
+            forward=() if attrs.get("cross_batch") else tuple(forward_collectives(computed[0], outputs[0], row.mean)),
             by_cuts=layouts is None, mode="LAYOUT" if layouts and row.strategies == "gather" else "",
         )  # fmt: skip
 
 
 def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
-    """The cuts of an operator without a strategy: data parallel, dim 0 of the first operand over all devices."""
+    """Return the cuts of data parallelism: dim 0 of the first operand over all devices.
+
+    A scalar first operand is not cut.
+
+    Raises:
+        RuleError: If dim 0 must stay whole or does not divide.
+    """
     first = bound.inputs[0]
     if not first or not first[0]:
         return tuple((1,) * len(shape) for shape in bound.shapes)
@@ -226,7 +256,7 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
 
 
 def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Devices) -> dict[str, int]:
-    """Factor cuts from those of the result; entries for further, scalar operands are empty."""
+    """Return cuts per factor from the cuts of the result; entries of scalar operands must be empty."""
     entries = [tuple(entry) for entry in in_strategy]
     if any(entry for entry in entries[1:]):
         raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {in_strategy}")
@@ -236,7 +266,17 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
 
 
 def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
-    """Our operator with a strategy as it is written for MindSpore, on devices instead of virtual ranks."""
+    """Return our operator with a strategy in MindSpore's form, on devices and not on virtual ranks.
+
+    Args:
+        op: our operator.
+        in_strategy: cuts or one layout per operand, not mixed.
+        out_strategy: cuts or layout of the result, or None.
+        repeat: side of repeated calculation in the device matrix.
+
+    Raises:
+        UsageTypeError: If ``in_strategy`` is no such tuple.
+    """
     if not isinstance(in_strategy, (tuple, list)) or not in_strategy:
         raise UsageTypeError(
             f"a strategy is a tuple with cuts or a layout per operand, but got {in_strategy!r}"
@@ -255,6 +295,7 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
 
 
 def _of_devices(strategy: Any) -> Any:
+    """Return a strategy with its layouts on real devices, without virtual axes."""
     if isinstance(strategy, Layout):
         return device_layout(strategy)
     if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
@@ -262,8 +303,12 @@ def _of_devices(strategy: Any) -> Any:
     return strategy
 
 
-def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
-    """As configured; layouts that were written as one tuple are those of so many dims."""
+def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
+    """Return the sharding for operands with these numbers of dims.
+
+    A layout written as one tuple of axes depends on the number of dims, see `MindSporeLayout.of`. Return other shardings
+    unchanged.
+    """
     in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
     if sharding is None or len(in_strategy) != len(ndims) or not isinstance(in_strategy[0], Layout):
         return sharding
@@ -276,12 +321,23 @@ def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None
 def strategy_of(
     row: OperatorRow, name: str, bound: BoundRule, sharding: ShardedOp | None, ranks: int
 ) -> Strategy:
-    """The strategy meant, for these shapes on so many ranks; data parallel without one."""
+    """Return the strategy of a call on ``ranks`` ranks; data parallel if ``sharding`` is None.
+
+    Args:
+        row: row of the operator table.
+        name: MindSpore's name, for messages.
+        bound: rule with sizes.
+        sharding: the configured operator, or None.
+        ranks: number of ranks.
+
+    Raises:
+        ShardError: If the strategy does not fit the shapes or the ranks.
+    """
     if sharding is None:
         return data_parallel(bound, ranks)
     in_strategy, op = sharding.in_strategy, sharding.op.name
     if row.of_result and isinstance(in_strategy[0], tuple):
-        with refusing(name):
+        with name_operator(name):
             factors = cuts_of_result(bound, in_strategy, ranks)
             return strategy_from_factors(bound, factors, ranks, repeat=sharding.repeat)
     for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
@@ -305,7 +361,10 @@ def strategy_of(
 
 
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
-    """Dim 0 of the first operand over all ranks, if it divides; else the same work everywhere."""
+    """Return the strategy that splits dim 0 of the first operand over all ranks.
+
+    If the dim is uneven or must stay whole, all ranks do equal work.
+    """
     try:
         cuts = default_cuts(bound, ranks)
     except RuleError:
@@ -314,7 +373,7 @@ def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
 
 
 def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
-    """Refuse an out_strategy that the operator does not take, or cannot give."""
+    """Raise ShardError if the operator does not accept or cannot produce the configured out_strategy."""
     if sharding is not None and sharding.out_strategy is not None:
         computed = bound.output_layouts(strategy)[0]
         try:
